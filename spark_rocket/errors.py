@@ -1,0 +1,208 @@
+"""The one exception tree of the package.
+
+Every error carries three things beside its text, so that code and people can act on it:
+
+``code``
+    a stable upper-case name (``TOPIC_NOT_FOUND``), the same in Python, in logs and on the command line;
+``retriable``
+    whether the same call may succeed if it is simply made again;
+``remedy``
+    one sentence that says what to do. It is part of ``str(error)``.
+
+Errors that come from a broker's or name server's answer also carry ``response_code`` (protocol ``ResponseCode``).
+Corresponds to RocketMQ's MQClientException, MQBrokerException, RemotingException and StoreException families.
+Thread-safety: instances are not shared. They pickle, because Spark carries them between processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class RocketError(Exception):
+    """Root of the tree."""
+
+    code: ClassVar[str] = "ROCKET_ERROR"
+    retriable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        response_code: int | None = None,
+        retriable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.response_code = response_code
+        if retriable is not None:
+            self.retriable = retriable
+
+    def __str__(self) -> str:
+        text = f"[{self.code}] {self.message}"
+        return f"{text} {self.remedy}" if self.remedy else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"remedy": self.remedy, "response_code": self.response_code, "retriable": self.retriable}
+        return _rebuild, (type(self), self.message, state)
+
+
+def _rebuild(cls: type[RocketError], message: str, state: dict[str, Any]) -> RocketError:
+    error = cls.__new__(cls)
+    RocketError.__init__(error, message, **state)
+    return error
+
+
+class ProtocolError(RocketError):
+    """Bytes that are not what the protocol says. The only error that ``spark_rocket.protocol`` raises."""
+
+    code = "PROTOCOL_ERROR"
+
+
+class ConfigError(RocketError):
+    """A configuration file or value that cannot be used; the text names the file and the line."""
+
+    code = "CONFIG_ERROR"
+
+
+class StateError(RocketError):
+    """A component used before its start or after its shutdown, or started twice."""
+
+    code = "ILLEGAL_STATE"
+
+
+# --- remoting ---------------------------------------------------------------------------------------------------
+
+
+class RemotingError(RocketError):
+    """Something between two processes, not in either of them."""
+
+    code = "REMOTING_ERROR"
+    retriable = True
+
+
+class RemotingConnectError(RemotingError):
+    """No connection to the address could be made, or it was lost before the answer."""
+
+    code = "CONNECT_FAILED"
+
+
+class RemotingTimeoutError(RemotingError):
+    """No answer within the time allowed. The request may have been carried out."""
+
+    code = "REQUEST_TIMEOUT"
+
+
+class RemotingTooMuchRequestError(RemotingError):
+    """The bound on requests in flight was reached and no place came free in time."""
+
+    code = "TOO_MANY_REQUESTS"
+
+
+# --- client -----------------------------------------------------------------------------------------------------
+
+
+class ClientError(RocketError):
+    """The client cannot do what was asked, before or after talking to a server."""
+
+    code = "CLIENT_ERROR"
+
+
+class NameServerUnreachableError(ClientError):
+    """None of the name servers answered."""
+
+    code = "NAME_SERVER_UNREACHABLE"
+    retriable = True
+
+
+class TopicNotFoundError(ClientError):
+    """No broker has a route for the topic."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class QueueNotFoundError(ClientError):
+    """The topic has no such queue on that broker."""
+
+    code = "QUEUE_NOT_FOUND"
+
+
+class MessageTooLargeError(ClientError):
+    """A message or batch above the size that brokers take."""
+
+    code = "MESSAGE_TOO_LARGE"
+
+
+class BrokerError(ClientError):
+    """A broker or name server answered with an error code; ``response_code`` and its remark say which."""
+
+    code = "BROKER_ERROR"
+
+
+# --- store ------------------------------------------------------------------------------------------------------
+
+
+class StoreError(RocketError):
+    """The store on disk."""
+
+    code = "STORE_ERROR"
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store directory open."""
+
+    code = "STORE_LOCKED"
+
+
+class StoreCorruptError(StoreError):
+    """Bytes on disk that recovery must not guess about; the text names file and offset."""
+
+    code = "STORE_CORRUPT"
+
+
+class StoreNotWritableError(StoreError):
+    """The store takes no writes now: shutting down, full, or not running."""
+
+    code = "STORE_NOT_WRITABLE"
+    retriable = True
+
+
+# --- data source ------------------------------------------------------------------------------------------------
+
+
+class DataSourceError(RocketError):
+    """``format("rocket")``."""
+
+    code = "DATA_SOURCE_ERROR"
+
+
+class OptionError(DataSourceError):
+    """An option that is unknown, missing or out of its range."""
+
+    code = "BAD_OPTION"
+
+
+class SchemaError(DataSourceError):
+    """Columns that the source does not have, or that the sink cannot write."""
+
+    code = "BAD_SCHEMA"
+
+
+class OffsetsError(DataSourceError):
+    """Offsets that do not fit the topic, or a checkpoint that cannot be read."""
+
+    code = "BAD_OFFSETS"
+
+
+class DataLossError(DataSourceError):
+    """Messages that the query still needed are gone; the text says which and what to do."""
+
+    code = "DATA_LOSS"
+
+
+class RowError(DataSourceError):
+    """A row that cannot be written; the text names the row and the limit."""
+
+    code = "BAD_ROW"

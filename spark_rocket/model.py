@@ -1,0 +1,115 @@
+"""Values that every layer shares: messages, queues and what a send came to.
+
+Units: times are milliseconds since the epoch (as in every RocketMQ record), sizes are bytes, offsets are counts of
+messages in a queue unless called *physical* (bytes into the commit log).
+Thread-safety: ``MessageQueue`` and ``SendResult`` are immutable; ``Message`` belongs to whoever built it.
+Corresponds to org.apache.rocketmq.common.message.{Message, MessageExt, MessageQueue} and client.producer.SendResult.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+UNIQ_KEY = "UNIQ_KEY"
+SHARDING_KEY = "__SHARDINGKEY"
+
+
+class SendStatus(Enum):
+    """What became of a sent message. All four mean that the broker has it."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to send. ``properties`` holds the user's own and RocketMQ's (``TAGS``, ``KEYS``, …)."""
+
+    topic: str
+    body: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        body: bytes | str,
+        *,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        sharding_key: str | None = None,
+        properties: dict[str, str] | None = None,
+        flag: int = 0,
+    ) -> Message:
+        """Build a message; ``body`` text is encoded as UTF-8, several ``keys`` are joined with a space."""
+        every = dict(properties or {})
+        if tags is not None:
+            every[TAGS] = tags
+        if keys is not None:
+            every[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        if sharding_key is not None:
+            every[SHARDING_KEY] = sharding_key
+        return cls(topic, body.encode() if isinstance(body, str) else body, every, flag)
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        return self.properties.get(KEYS)
+
+
+@dataclass(slots=True)
+class MessageExt(Message):
+    """A message as stored: what it was sent as, and where and when the broker put it."""
+
+    broker_name: str = ""
+    queue_id: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    store_size: int = 0
+    sys_flag: int = 0
+    body_crc: int = 0
+    born_timestamp: int = 0
+    born_host: tuple[str, int] = ("127.0.0.1", 0)
+    store_timestamp: int = 0
+    store_host: tuple[str, int] = ("127.0.0.1", 0)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    offset_msg_id: str = ""
+
+    @property
+    def msg_id(self) -> str:
+        """The client's unique key if there is one, else the offset id, as RocketMQ's own consumers show it."""
+        return self.properties.get(UNIQ_KEY) or self.offset_msg_id
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """A send that was stored; ``queue_offset`` is that of the first message of a batch."""
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
