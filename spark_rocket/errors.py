@@ -169,6 +169,15 @@ class StoreNotWritableError(StoreError):
     retriable = True
 
 
+# --- broker -----------------------------------------------------------------------------------------------------
+
+
+class RefusedError(RocketError):
+    """A request that the broker answers with an error code; ``response_code`` says which, the text is the remark."""
+
+    code = "REQUEST_REFUSED"
+
+
 # --- data source ------------------------------------------------------------------------------------------------
 
 

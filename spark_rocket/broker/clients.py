@@ -1,0 +1,163 @@
+"""Live producers and consumers, by group and connection, as their heartbeats tell.
+
+A member is one connection in one group. It goes when its client unregisters, when its connection closes, or when no
+heartbeat came for ``channelExpiredTimeout``. Whenever a consumer group's members or subscriptions change, the other
+members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), so that they share out the queues again at once.
+
+Thread-safety: used on the event loop only. After a crash: nothing is kept; heartbeats fill the tables again.
+Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from spark_rocket.protocol.bodies import ConsumerData, SubscriptionData
+from spark_rocket.remoting.server import Channel
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """One member: a client's connection in one group."""
+
+    channel: Channel
+    client_id: str
+    language: str
+    version: int
+    last_update: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group's members and what they said about their consuming."""
+
+    group: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    members: dict[Channel, ClientInfo] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        return sorted({member.client_id for member in self.members.values()})
+
+    def channel_of(self, client_id: str) -> Channel | None:
+        return next((member.channel for member in self.members.values() if member.client_id == client_id), None)
+
+    def update_subscriptions(self, data: Iterable[SubscriptionData]) -> bool:
+        """Take over newer subscriptions, drop topics no longer named; True when the set of topics changed."""
+        changed = False
+        named = set()
+        for subscription in data:
+            named.add(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            if known is None:
+                changed = True
+            elif subscription.sub_version <= known.sub_version:
+                continue
+            self.subscriptions[subscription.topic] = subscription
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+class ClientManager:
+    """Producers and consumers. ``notify`` tells one connection that its group's members changed."""
+
+    def __init__(self, clock: Callable[[], int], notify: Callable[[Channel, str], None]) -> None:
+        self._clock = clock
+        self._notify = notify
+        self.producers: dict[str, dict[Channel, ClientInfo]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+
+    # --- registering --------------------------------------------------------------------------------------------
+
+    def register_producer(self, group: str, channel: Channel, client_id: str, language: str, version: int) -> None:
+        info = ClientInfo(channel, client_id, language, version, self._clock())
+        self.producers.setdefault(group, {})[channel] = info
+
+    def register_consumer(
+        self,
+        data: ConsumerData,
+        channel: Channel,
+        client_id: str,
+        language: str,
+        version: int,
+        *,
+        notify: bool = True,
+        with_subscriptions: bool = True,
+    ) -> bool:
+        """Add or renew a member; True when members or subscribed topics changed."""
+        group = self.consumers.get(data.group_name)
+        if group is None:
+            group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        changed = channel not in group.members
+        group.members[channel] = ClientInfo(channel, client_id, language, version, self._clock())
+        if with_subscriptions and group.update_subscriptions(data.subscription_data_set):
+            changed = True
+        if changed and notify:
+            self._tell(group)
+        return changed
+
+    def unregister(
+        self, channel: Channel, producer_group: str | None, consumer_group: str | None, *, notify: bool = True
+    ) -> None:
+        """A client says goodbye to a group."""
+        if producer_group:
+            members = self.producers.get(producer_group)
+            if members is not None:
+                members.pop(channel, None)
+                if not members:
+                    del self.producers[producer_group]
+        if consumer_group:
+            self._drop_consumer(consumer_group, channel, notify=notify)
+
+    def channel_closed(self, channel: Channel) -> None:
+        for name in [name for name, members in self.producers.items() if channel in members]:
+            self.unregister(channel, name, None)
+        for name in [name for name, group in self.consumers.items() if channel in group.members]:
+            self._drop_consumer(name, channel)
+
+    def expire(self, timeout_ms: int) -> None:
+        """Close the connections of members that have sent no heartbeat for so long."""
+        limit = self._clock() - timeout_ms
+        silent: dict[Channel, None] = {}
+        for members in [*self.producers.values(), *(group.members for group in self.consumers.values())]:
+            for info in members.values():
+                if info.last_update < limit:
+                    silent[info.channel] = None
+        for channel in silent:
+            _log.warning("No heartbeat from %s for %d ms: closing.", channel.remote_addr, timeout_ms)
+            self.channel_closed(channel)
+            channel.close()
+
+    def _drop_consumer(self, name: str, channel: Channel, *, notify: bool = True) -> None:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return
+        if not group.members:
+            del self.consumers[name]
+        elif notify:
+            self._tell(group)
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        for member in list(group.members):
+            self._notify(member, group.group)
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        found = self.consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Groups with a live member that subscribes to the topic."""
+        return {name for name, group in self.consumers.items() if topic in group.subscriptions}

@@ -1,0 +1,322 @@
+"""The broker's settings: Apache's property names, checked values, and the file and line of what is wrong.
+
+A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
+
+* settings of this broker (the fields of :class:`BrokerConfig`): the value is checked, ConfigError names file and line;
+* settings of Apache's that this broker has no use for (``KNOWN_UNUSED``): kept, and shown by code 26;
+* anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
+
+Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much) and
+``maxHeldPulls`` (long polls waiting at once).
+Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
+Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.broker.known_settings import KNOWN_UNUSED
+from spark_rocket.errors import ConfigError
+from spark_rocket.store.config import FlushDiskType, StoreConfig
+
+_log = logging.getLogger(__name__)
+
+MASTER_ID = 0
+
+
+class BrokerRole(Enum):
+    """Masters only for now; both spellings behave the same while there is no replication."""
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+
+
+def _setting(
+    default: Any,
+    *,
+    name: str | None = None,
+    low: int | None = None,
+    high: int | None = None,
+    dynamic: bool = False,
+) -> Any:
+    """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it."""
+    return field(default=default, metadata={"name": name, "low": low, "high": high, "dynamic": dynamic})
+
+
+@dataclass(slots=True)
+class BrokerConfig:
+    """Every setting that this broker reads, under Apache's name in camel case."""
+
+    broker_cluster_name: str = _setting("DefaultCluster")
+    broker_name: str = _setting("broker-a")
+    broker_id: int = _setting(MASTER_ID, low=0, high=0)
+    broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)  # noqa: RUF009
+
+    bind_address: str = _setting("127.0.0.1")
+    listen_port: int = _setting(10911, low=0, high=65535)
+    broker_ip1: str = _setting("", name="brokerIP1")
+    namesrv_addr: str = _setting("")
+    register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
+    register_broker_timeout_mills: int = _setting(3_000, low=1)
+    ha_listen_port: int = _setting(0, low=0, high=65535)
+
+    broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
+    auto_create_topic_enable: bool = _setting(True, dynamic=True)
+    auto_create_subscription_group: bool = _setting(True, dynamic=True)
+    cluster_topic_enable: bool = _setting(True)
+    broker_topic_enable: bool = _setting(True)
+    default_topic_queue_nums: int = _setting(8, low=1, high=65_536, dynamic=True)
+    trace_topic_enable: bool = _setting(False)
+    msg_trace_topic_name: str = _setting("RMQ_SYS_TRACE_TOPIC")
+    trace_on: bool = _setting(True, dynamic=True)
+    region_id: str = _setting("DefaultRegion", dynamic=True)
+    start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
+    max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
+
+    long_polling_enable: bool = _setting(True, dynamic=True)
+    short_polling_time_mills: int = _setting(1_000, low=0, high=60_000, dynamic=True)
+    max_transfer_count_on_message_in_memory: int = _setting(32, low=1, high=65_536, dynamic=True)
+    max_transfer_bytes_on_message_in_memory: int = _setting(256 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
+    max_pull_bytes: int = _setting(8 * 1024 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
+    max_pull_msg_nums: int = _setting(100_000, low=1, high=1_000_000, dynamic=True)
+    max_held_pulls: int = _setting(100_000, low=0, dynamic=True)
+    default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
+    lite_pull_message_enable: bool = _setting(True, dynamic=True)
+    use_server_side_reset_offset: bool = _setting(True, dynamic=True)
+
+    channel_expired_timeout: int = _setting(120_000, low=1_000, dynamic=True)
+    flush_consumer_offset_interval: int = _setting(5_000, low=100)
+    rebalance_lock_max_live_time: int = _setting(60_000, low=1_000)
+
+    store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
+    flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
+    mapped_file_size_commit_log: int = _setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
+    mapped_file_size_consume_queue: int = _setting(6_000_000, low=20, high=2**31 - 1)
+    max_hash_slot_num: int = _setting(5_000_000, low=1, high=2**28)
+    max_index_num: int = _setting(20_000_000, low=2, high=2**28)
+    message_index_enable: bool = _setting(True)
+    flush_interval_commit_log: int = _setting(500, low=1)
+    flush_interval_consume_queue: int = _setting(1_000, low=1)
+    sync_flush_timeout: int = _setting(5_000, low=1)
+
+    #: What a file said beyond the above, by name; kept for code 26.
+    others: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> BrokerConfig:
+        """Read a ``broker.conf``; ConfigError names the file, the line and the setting."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"The broker configuration {path} cannot be read: {error.strerror or error}.",
+                remedy="Give the path of a readable properties file with -c, or leave -c out for the defaults.",
+            ) from error
+        except UnicodeDecodeError as error:
+            line = path.read_bytes()[: error.start].count(b"\n") + 1
+            raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
+        return cls._from_entries(parse_properties(text, str(path)), str(path))
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "<properties>") -> BrokerConfig:
+        """Read properties text that is in memory."""
+        return cls._from_entries(parse_properties(text, source), source)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object], source: str = "the settings given") -> BrokerConfig:
+        """Settings by their Apache names; Python values are taken as their properties text."""
+        return cls._from_entries([(name, _to_text(value), 0) for name, value in properties.items()], source)
+
+    @classmethod
+    def _from_entries(cls, entries: Iterable[tuple[str, str, int]], source: str) -> BrokerConfig:
+        config = cls()
+        for name, value, line in entries:
+            where = f"{source}, line {line}" if line else source
+            for warning in config._set(name, expand_variables(value, os.environ), where):
+                _log.warning("%s", warning)
+        return config
+
+    def _set(self, name: str, text: str, where: str) -> list[str]:
+        refusal = _REFUSED.get(name)
+        if refusal is not None and text.strip() not in refusal[0]:
+            raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
+        spec = _SPECS.get(name)
+        if spec is not None:
+            setattr(self, spec.attribute, spec.parse(text, where))
+            return []
+        self.others[name] = text
+        if name in KNOWN_UNUSED or refusal is not None:
+            return []
+        return [f"{where}: unknown setting '{name}' is ignored.{_nearest(name)}"]
+
+    def update(self, properties_text: str) -> list[str]:
+        """Apply properties text at run time (code 25); warnings back, ConfigError and no change if one cannot be."""
+        entries = parse_properties(properties_text, "update")
+        parsed: list[tuple[_Spec, object]] = []
+        others: list[tuple[str, str]] = []
+        for name, text, _ in entries:
+            spec = _SPECS.get(name)
+            if spec is None:
+                others.append((name, text))
+                continue
+            value = spec.parse(text, "update")
+            if not spec.dynamic and value != getattr(self, spec.attribute):
+                raise ConfigError(
+                    f"'{name}' cannot be changed while the broker runs.",
+                    remedy="Set it in broker.conf and restart the broker.",
+                )
+            parsed.append((spec, value))
+        warnings = [warning for name, text in others for warning in self._set(name, text, "update")]
+        for spec, value in parsed:
+            setattr(self, spec.attribute, value)
+        return warnings
+
+    def to_properties(self) -> list[tuple[str, str]]:
+        """Every setting by its Apache name, then the rest of the file."""
+        own = [(spec.name, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
+        return own + sorted(self.others.items())
+
+    def to_text(self) -> str:
+        """As properties text: the body of code 26's answer."""
+        return render_properties(self.to_properties())
+
+    @property
+    def store_path(self) -> Path:
+        """The store's directory, ``~`` filled in."""
+        return self.store_path_root_dir.expanduser()
+
+    def store_config(self) -> StoreConfig:
+        """The settings that are the store's business."""
+        return StoreConfig(
+            store_path=self.store_path,
+            mapped_file_size_commit_log=self.mapped_file_size_commit_log,
+            mapped_file_size_consume_queue=self.mapped_file_size_consume_queue,
+            max_hash_slot_num=self.max_hash_slot_num,
+            max_index_num=self.max_index_num,
+            message_index_enable=self.message_index_enable,
+            flush_disk_type=self.flush_disk_type,
+            flush_interval_commit_log=self.flush_interval_commit_log,
+            flush_interval_consume_queue=self.flush_interval_consume_queue,
+            sync_flush_timeout=self.sync_flush_timeout,
+            max_message_size=self.max_message_size,
+        )
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses in ``namesrvAddr``, which may be many with ``;`` between."""
+        return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
+
+
+def nearest_setting(name: str) -> str | None:
+    """The known setting that a misspelt one was probably meant to be."""
+    lowered = {known.lower(): known for known in (*_SPECS, *KNOWN_UNUSED)}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return lowered[close[0]] if close else None
+
+
+def _nearest(name: str) -> str:
+    near = nearest_setting(name)
+    return f" Did you mean '{near}'?" if near else ""
+
+
+def _to_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value)
+
+
+@dataclass(slots=True, frozen=True)
+class _Spec:
+    """How one setting is called, read and bounded."""
+
+    attribute: str
+    name: str
+    kind: str
+    low: int | None
+    high: int | None
+    dynamic: bool
+
+    def parse(self, text: str, where: str) -> object:
+        text = text.strip()
+        problem: str
+        if self.kind == "str":
+            return text
+        if self.kind == "Path":
+            if text:
+                return Path(text)
+            problem = "needs a path"
+        elif self.kind == "bool":
+            if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            problem = "needs true or false"
+        elif self.kind in _ENUMS:
+            try:
+                return _ENUMS[self.kind](text)
+            except ValueError:
+                problem = "needs one of " + ", ".join(member.value for member in _ENUMS[self.kind])
+        elif re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            number = int(text)
+            if (self.low is None or number >= self.low) and (self.high is None or number <= self.high):
+                return number
+            problem = f"must be {self._range()}"
+        else:
+            problem = "needs a whole number"
+        raise ConfigError(f"{where}: {self.name}={text}: {self.name} {problem}.", remedy="Correct the value.")
+
+    def _range(self) -> str:
+        if self.low is None or self.high is None:
+            return f"at least {self.low}" if self.high is None else f"at most {self.high}"
+        return str(self.low) if self.low == self.high else f"between {self.low} and {self.high}"
+
+
+_ENUMS: dict[str, type[Enum]] = {"FlushDiskType": FlushDiskType, "BrokerRole": BrokerRole}
+
+
+def _camel(attribute: str) -> str:
+    head, *rest = attribute.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+_SPECS: dict[str, _Spec] = {
+    spec.name: spec
+    for spec in (
+        _Spec(
+            entry.name,
+            entry.metadata["name"] or _camel(entry.name),
+            str(entry.type),
+            entry.metadata["low"],
+            entry.metadata["high"],
+            entry.metadata["dynamic"],
+        )
+        for entry in fields(BrokerConfig)
+        if entry.metadata
+    )
+}
+
+# Settings whose meaning we cannot honour yet: the values that change nothing, and what to do about others.
+_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "brokerRole": (("ASYNC_MASTER", "SYNC_MASTER"), "Run the broker as ASYNC_MASTER; there are no slaves yet."),
+    "enableDLegerCommitLog": (("false",), "Remove it: there is no DLedger log here."),
+    "enableControllerMode": (("false",), "Remove it: there is no controller here."),
+    "enablePropertyFilter": (("false",), "Remove it: SQL92 filters are not served yet; use tags."),
+    "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),
+    "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
+    "aclEnable": (("false",), "Remove it: access control is not there yet. Do not expose this broker."),
+    "storePathCommitLog": (
+        ("",),
+        "Remove it: the commit log is in <storePathRootDir>/commitlog. A symbolic link can put that elsewhere.",
+    ),
+}

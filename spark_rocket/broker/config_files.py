@@ -1,0 +1,181 @@
+"""The broker's ``config/*.json``: read with a fallback to ``.bak``, written so that a kill at any moment loses nothing.
+
+A file is written as ``<name>.tmp``, the present one becomes ``<name>.bak``, and the new one takes its place by rename;
+at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one, integer keys unquoted.
+
+A broken file is set aside as ``<name>.broken`` when its ``.bak`` can be read; when neither can, :class:`ConfigError`
+names the file and the line, because guessing would drop topics or offsets.
+
+Thread-safety: :class:`ConfigFile` is used by one thread at a time. :class:`ConfigSaver` belongs to the event loop and
+writes on one thread of its own; what it writes is a snapshot taken on the loop.
+Corresponds to org.apache.rocketmq.common.ConfigManager and MixAll.string2File.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
+
+_log = logging.getLogger(__name__)
+
+_BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
+
+
+class _BrokenFileError(Exception):
+    """One file that cannot be taken over: at which line, and why."""
+
+    def __init__(self, path: Path, line: int, reason: str) -> None:
+        super().__init__(f"{path}, line {line}: {reason}")
+        self.path = path
+
+
+class ConfigFile:
+    """One file and what it is taken from and loaded into."""
+
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Callable[[], dict[str, Any]],
+        load: Callable[[dict[str, Any]], None],
+        *,
+        durable: bool = False,
+    ) -> None:
+        self.path = path
+        self.snapshot = snapshot
+        self._load = load
+        self._durable = durable
+
+    def load(self) -> bool:
+        """Load the file, or its ``.bak``; False when there is neither. ConfigError when what is there is broken."""
+        backup = self.path.with_name(self.path.name + ".bak")
+        try:
+            if self._load_from(self.path):
+                return True
+        except _BrokenFileError as broken:
+            try:
+                if not self._load_from(backup):
+                    raise self._error(broken) from None
+            except _BrokenFileError:
+                raise self._error(broken) from None
+            aside = self.path.with_name(self.path.name + ".broken")
+            os.replace(self.path, aside)
+            _log.warning("%s. Loaded %s instead; the broken file is kept as %s.", broken, backup.name, aside.name)
+            return True
+        try:
+            found = self._load_from(backup)
+        except _BrokenFileError as broken:
+            raise self._error(broken) from None
+        if found:
+            _log.warning("%s is missing; loaded %s.", self.path, backup.name)
+        return found
+
+    def _error(self, broken: _BrokenFileError) -> ConfigError:
+        return ConfigError(
+            f"{broken}.",
+            remedy=f"Repair {broken.path.name}, or move it and its .bak away to start without what is in them.",
+        )
+
+    def _load_from(self, path: Path) -> bool:
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _BrokenFileError(path, 1, f"cannot be read: {error.strerror}") from error
+        try:
+            stored = loads_tolerant(raw)
+        except ProtocolError as error:
+            line, reason = _locate(raw, error.message)
+            raise _BrokenFileError(path, line, f"not the JSON of a RocketMQ broker: {reason}") from error
+        if not isinstance(stored, dict):
+            raise _BrokenFileError(path, 1, "a JSON object is expected")
+        try:
+            self._load(stored)
+        except (ValueError, TypeError, KeyError, AttributeError, ProtocolError) as error:
+            raise _BrokenFileError(path, 1, f"unexpected content: {error}") from error
+        return True
+
+    def write(self, snapshot: dict[str, Any]) -> None:
+        """Put a snapshot in the file's place."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        with temporary.open("wb") as file:
+            file.write(dumps_fastjson(snapshot, pretty=True))
+            file.flush()
+            if self._durable:
+                os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(self.path, self.path.with_name(self.path.name + ".bak"))
+        os.replace(temporary, self.path)
+
+    def save(self) -> None:
+        """Write the present state now."""
+        self.write(self.snapshot())
+
+
+def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
+    """The line of the first thing that is no JSON, fastjson's bare integer keys allowed."""
+    if not raw.strip():
+        return 1, "the file is empty"
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return raw[: error.start].count(b"\n") + 1, "not UTF-8 text"
+    try:
+        json.loads(_BARE_KEY.sub(r'\1"\2"\3', text))
+    except json.JSONDecodeError as error:
+        return error.lineno, error.msg
+    return 1, fallback
+
+
+class ConfigSaver:
+    """Writes config files in the background; those who ask while a write runs share the next one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="config-saver")
+        self._waiting: dict[ConfigFile, asyncio.Future[None]] = {}
+        self._writing: set[ConfigFile] = set()
+
+    def save(self, file: ConfigFile) -> asyncio.Future[None]:
+        """A future that is done once the file holds at least the state of this moment; it never fails."""
+        waiting = self._waiting.get(file)
+        if waiting is None:
+            waiting = self._waiting[file] = self._loop.create_future()
+            if file not in self._writing:
+                # Not at once: several changes in one turn of the loop become one write.
+                self._loop.call_soon(self._begin, file)
+        return waiting
+
+    def _begin(self, file: ConfigFile) -> None:
+        done = self._waiting.pop(file, None)
+        if done is None:
+            return
+        self._writing.add(file)
+        work = self._loop.run_in_executor(self._thread, file.write, file.snapshot())
+        work.add_done_callback(lambda result: self._finish(file, done, result))
+
+    def _finish(self, file: ConfigFile, done: asyncio.Future[None], result: asyncio.Future[None]) -> None:
+        self._writing.discard(file)
+        error = None if result.cancelled() else result.exception()
+        if error is not None:
+            _log.error("%s could not be written: %s. It is tried again with the next change.", file.path, error)
+        if not done.done():
+            done.set_result(None)
+        if file in self._waiting:
+            self._begin(file)
+
+    def close(self) -> None:
+        """Wait for the write that runs; what is still waiting is written by the caller's own ``save``."""
+        self._thread.shutdown(wait=True)

@@ -1,0 +1,119 @@
+r"""Text of a Java ``.properties`` file to ``(name, value, line)`` triples, and back.
+
+Format: one ``name=value``, ``name: value`` or ``name value`` a line; ``#`` and ``!`` begin comments; a backslash at
+the end of a line joins it with the next; ``\t \n \r \f \uXXXX`` are escapes, and a backslash before anything else
+means that character. ``${user.home}`` and environment variables inside values are filled in by
+:func:`expand_variables`, which Java's own loader does not do but which RocketMQ's example files use.
+Pure and stateless, hence thread-safe. Corresponds to java.util.Properties and org.apache.rocketmq.common.MixAll.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from spark_rocket.errors import ConfigError
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK = " \t\f"
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+
+
+def parse_properties(text: str, source: str = "<properties>") -> list[tuple[str, str, int]]:
+    """Every entry in order with the number of the line it begins on; ConfigError for a broken ``\\u`` escape."""
+    entries = []
+    for number, line in _logical_lines(text):
+        name, value = _split(line)
+        where = f"{source}, line {number}"
+        entries.append((_unescape(name, where), _unescape(value, where), number))
+    return entries
+
+
+def render_properties(values: Iterable[tuple[str, str]]) -> str:
+    """The text for these entries; what :func:`parse_properties` reads back."""
+    return "".join(f"{_escape(name, ' :=#!')}={_escape(value)}\n" for name, value in values)
+
+
+def expand_variables(value: str, environment: Mapping[str, str]) -> str:
+    """Fill in ``${user.home}`` and ``${NAME}``; a name that is not set stays as it is written."""
+    if "${" not in value:
+        return value
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1].removeprefix("env.").removeprefix("env:").strip()
+        if name == "user.home":
+            return str(Path.home())
+        if name == "user.dir":
+            return str(Path.cwd())
+        return environment.get(name, match[0])
+
+    return _VARIABLE.sub(fill, value)
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    pending = ""
+    begun = 0
+    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        line = raw.lstrip(_BLANK)
+        if not pending:
+            if not line or line[0] in "#!":
+                continue
+            begun = number
+        trailing = len(line) - len(line.rstrip("\\"))
+        if trailing % 2:
+            pending += line[:-1]
+            # A joined line may be empty so far ("\" alone); a space that the split drops keeps it pending.
+            pending = pending or " "
+            continue
+        yield begun, pending + line
+        pending = ""
+    if pending.strip(_BLANK):
+        yield begun, pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    line = line.lstrip(_BLANK)
+    index = 0
+    while index < len(line) and line[index] not in "=:" + _BLANK:
+        index += 2 if line[index] == "\\" else 1
+    name = line[:index]
+    rest = line[index:].lstrip(_BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANK)
+    return name, rest
+
+
+def _unescape(text: str, where: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    index = 0
+    while index < len(text):
+        char = text[index]
+        index += 1
+        if char != "\\" or index == len(text):
+            out.append(char)
+            continue
+        char = text[index]
+        index += 1
+        if char == "u":
+            digits = text[index : index + 4]
+            if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+                raise ConfigError(
+                    f"{where}: '\\u{digits}' is not a Unicode escape.",
+                    remedy="Write four hexadecimal digits after \\u, or double the backslash.",
+                )
+            out.append(chr(int(digits, 16)))
+            index += 4
+        else:
+            out.append(_ESCAPES.get(char, char))
+    # Two \u escapes may make one character outside the basic plane.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _escape(text: str, also: str = "") -> str:
+    out = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    for char in also:
+        out = out.replace(char, "\\" + char)
+    return "\\" + out if out[:1] == " " else out

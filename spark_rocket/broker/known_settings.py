@@ -1,0 +1,49 @@
+"""Names of Apache settings that may stand in a broker.conf but that change nothing in this broker.
+
+They are kept and shown again by code 26, without the warning that an unknown name gets.
+Corresponds to the other fields of org.apache.rocketmq.common.BrokerConfig, MessageStoreConfig and NettyServerConfig.
+"""
+
+from __future__ import annotations
+
+_NAMES = """
+    abortFile accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums allowRecallWhenBrokerNotWriteable
+    autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerHeartbeatInterval
+    brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover cleanFileForciblyEnable cleanResourceInterval
+    clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
+    commercialEnable commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
+    compressedRegister consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
+    consumerManageThreadPoolNums debugLockEnable deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+    deleteWhen destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded
+    diskMaxUsedSpaceRatio dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
+    enableConsumeQueueExt enableLmq enableMixedMessageType enableMultiDispatch enablePopBatchAck
+    enablePopBufferMerge enableRetryTopicV2 enableScheduleMessageStats enableSlaveActingMaster
+    enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+    expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer
+    fileNameExtendable fileReservedTime filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages
+    flushCommitLogThoroughInterval flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
+    flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile forceRegister
+    haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize
+    heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode isEnableBatchPush
+    litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalanceThreadPoolNums
+    mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter maxFilterMessageSize
+    maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageDelayLevel messageStorePlugIn
+    metricsExporterType metricsGrpcExporterTarget metricsPromExporterHost metricsPromExporterPort
+    notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popPollingMapSize
+    popPollingSize preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums queryThreadPoolQueueCapacity
+    readLocalFileEnable recallMessageEnable redeleteHangedFileInterval rejectTransactionMessage
+    replyMessageThreadPoolNums replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveQueueNum
+    rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
+    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
+    serverWorkerThreads slaveReadEnable slaveTimeout splitRegistrationSize storeCheckpoint
+    storePathConsumeQueue storePathIndex syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
+    timerMaxDelaySec timerPrecisionMs timerWheelEnable transactionCheckInterval transactionCheckMax
+    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap
+    transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
+    validateSystemTopicWhenUpdateTopic waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue
+    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue warmMapedFileEnable
+"""
+
+KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())

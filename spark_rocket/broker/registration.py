@@ -1,0 +1,188 @@
+"""Telling the name servers about this broker: at once, after every change of a topic, and every 30 seconds.
+
+One thread per name server address, since one that does not answer must not delay the others, and because the client
+it uses blocks. Requests that come while a registration runs share the next one. The broker serves all the same when
+no name server answers; that is logged once, and once more when it is over.
+
+Thread-safety: ``register`` and ``close`` are called on the event loop. The body is built by the worker threads from
+tables that only ever get copied whole.
+Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI and BrokerController.registerBrokerAll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+
+from spark_rocket.errors import RocketError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from spark_rocket.remoting.client import RemotingClient
+
+_log = logging.getLogger(__name__)
+
+_UNREGISTER_TIMEOUT = 1.0
+
+
+class NameServerRegistration:
+    """Keeps every name server informed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name_servers: Sequence[str],
+        *,
+        cluster_name: str,
+        broker_name: str,
+        broker_id: int,
+        broker_addr: str,
+        ha_server_addr: str,
+        body: Callable[[], bytes],
+        period: float,
+        timeout: float,
+    ) -> None:
+        self._loop = loop
+        self._identity = (cluster_name, broker_name, broker_id, broker_addr, ha_server_addr)
+        self._body = body
+        self._client = RemotingClient(connect_timeout=timeout)
+        self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
+        self._workers = [_Worker(address, self, period, timeout) for address in name_servers]
+
+    def start(self) -> None:
+        for worker in self._workers:
+            worker.thread.start()
+
+    def register(self) -> asyncio.Future[None]:
+        """Register now; done when every name server that last answered knows what is true at this moment."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        for worker in self._workers:
+            worker.wake()
+        expected = {worker: worker.wanted for worker in self._workers if worker.healthy}
+        if expected:
+            self._waiting.append((expected, done))
+        else:
+            done.set_result(None)
+        return done
+
+    async def close(self) -> None:
+        """Unregister where we are registered, and stop."""
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            if worker.thread.ident is not None:
+                await asyncio.to_thread(worker.thread.join)
+        self._client.close()
+        for _, done in self._waiting:
+            if not done.done():
+                done.set_result(None)
+        self._waiting.clear()
+
+    def finished(self, worker: _Worker, ticket: int) -> None:
+        """A worker has carried out every request up to its ``ticket``, or has failed to."""
+        still = []
+        for expected, done in self._waiting:
+            if expected.get(worker, ticket + 1) <= ticket or not worker.healthy:
+                expected.pop(worker, None)
+            if expected:
+                still.append((expected, done))
+            elif not done.done():
+                done.set_result(None)
+        self._waiting = still
+
+    def send(self, address: str, timeout: float) -> None:
+        """One registration; RocketError when it did not succeed."""
+        cluster_name, broker_name, broker_id, broker_addr, ha_server_addr = self._identity
+        body = self._body()
+        header = RegisterBrokerRequestHeader(
+            broker_name=broker_name,
+            broker_addr=broker_addr,
+            cluster_name=cluster_name,
+            ha_server_addr=ha_server_addr,
+            broker_id=broker_id,
+            compressed=False,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+        answer = self._client.invoke(address, request, timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
+
+    def unregister(self, address: str) -> None:
+        cluster_name, broker_name, broker_id, broker_addr, _ = self._identity
+        header = UnRegisterBrokerRequestHeader(
+            broker_name=broker_name, broker_addr=broker_addr, cluster_name=cluster_name, broker_id=broker_id
+        )
+        request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, header.to_ext())
+        self._client.invoke(address, request, _UNREGISTER_TIMEOUT)
+
+    def call_on_loop(self, worker: _Worker, ticket: int) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self.finished, worker, ticket)
+        except RuntimeError:  # the loop has closed: nobody waits any more
+            pass
+
+
+class _Worker:
+    """The thread that talks to one name server."""
+
+    def __init__(self, address: str, owner: NameServerRegistration, period: float, timeout: float) -> None:
+        self.address = address
+        self.healthy = True
+        self.wanted = 0
+        self._owner = owner
+        self._period = period
+        self._timeout = timeout
+        self._condition = threading.Condition()
+        self._stopping = False
+        self.thread = threading.Thread(target=self._run, name=f"register-{address}", daemon=True)
+
+    def wake(self) -> None:
+        with self._condition:
+            self.wanted += 1
+            self._condition.notify()
+
+    def stop(self) -> None:
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+
+    def _run(self) -> None:
+        done = -1  # the first registration is not asked for
+        registered = False
+        while True:
+            with self._condition:
+                if done >= 0:
+                    self._condition.wait_for(lambda: self._stopping or self.wanted > done, self._period)  # noqa: B023
+                if self._stopping:
+                    break
+                done = self.wanted
+            registered = self._register() or registered
+            self._owner.call_on_loop(self, done)
+        if registered and self.healthy:
+            try:
+                self._owner.unregister(self.address)
+            except RocketError as error:
+                _log.info("Could not unregister from name server %s: %s", self.address, error.message)
+
+    def _register(self) -> bool:
+        try:
+            self._owner.send(self.address, self._timeout)
+        except RocketError as error:
+            if self.healthy:
+                _log.warning(
+                    "Not registered with name server %s: %s It is tried again every %.0f s; clients that know this "
+                    "broker's address are served meanwhile.",
+                    self.address,
+                    error.message,
+                    self._period,
+                )
+            self.healthy = False
+            return False
+        if not self.healthy:
+            _log.warning("Registered with name server %s again.", self.address)
+        self.healthy = True
+        return True

@@ -1,0 +1,226 @@
+"""The broker's topics: the system's own, those created by an admin, and those that a first message creates.
+
+``TopicConfig`` values are never changed in place: a change puts a new value into the table, so that a copy of the
+table is a consistent picture for the thread that writes ``topics.json``.
+
+Thread-safety: used on the event loop only; :meth:`TopicConfigManager.snapshot` returns something any thread may use.
+After a crash: a topic whose creation was acknowledged is in ``topics.json``, because the answer waits for the file.
+Corresponds to org.apache.rocketmq.broker.topic.TopicConfigManager and common.topic.TopicValidator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.protocol.bodies import DataVersion, TopicConfig
+from spark_rocket.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+
+PERM_READ_WRITE = PERM_READ | PERM_WRITE
+
+AUTO_CREATE_TOPIC_KEY = "TBW102"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SYSTEM_PREFIX = "rmq_sys_"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+DELAY_LEVELS = 18
+
+MAX_TOPIC_LENGTH = 127
+MAX_RETRY_TOPIC_LENGTH = 255
+MAX_GROUP_LENGTH = 120
+MAX_QUEUES = 65_536
+
+#: Topics that only the broker itself writes.
+NOT_ALLOWED_SEND = frozenset(
+    (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
+)
+_SYSTEM_TOPICS = NOT_ALLOWED_SEND | {AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC}
+_LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+
+
+def topic_problem(topic: str) -> str | None:
+    """What is wrong with a topic's name, or None."""
+    if not topic or topic.isspace():
+        return "The specified topic is blank."
+    if not _LEGAL_NAME.match(topic):
+        return f"The specified topic[{topic}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    limit = MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    if len(topic) > limit:
+        return f"The specified topic[{topic[:40]}...] is longer than topic max length {limit}."
+    return None
+
+
+def group_problem(group: str) -> str | None:
+    """What is wrong with a group's name, or None."""
+    if not group or group.isspace():
+        return "The specified group is blank."
+    if not _LEGAL_NAME.match(group):
+        return f"The specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"The specified group[{group[:40]}...] is longer than group max length {MAX_GROUP_LENGTH}."
+    return None
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the name is one that Apache keeps for itself."""
+    return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def alter_attributes(current: dict[str, str], text: str | None, *, create: bool) -> dict[str, str]:
+    """Attributes after ``+key=value,-key``; ValueError with a sentence for what cannot be.
+
+    Only what would change nothing is accepted of the attributes that this broker does not act on: a compacted or
+    batch-queue topic must not silently become a plain one.
+    """
+    result = dict(current)
+    for part in (text or "").split(","):
+        part = part.strip()
+        if not part:
+            continue
+        name, _, value = part[1:].partition("=")
+        allowed = {
+            "message.type": _MESSAGE_TYPES,
+            "queue.type": ("SimpleCQ",),
+            "cleanup.policy": ("DELETE",),
+            "reserve.time": None,
+        }
+        if part[0] not in "+-":
+            raise ValueError(f"add/alter attribute format is wrong: {part}")
+        if name not in allowed:
+            raise ValueError(f"unsupported key: {name}")
+        values = allowed[name]
+        if part[0] == "-":
+            if create:
+                raise ValueError(f"only add attribute is supported while creating topic. key: {name}")
+            result.pop(name, None)
+        elif values is not None and value not in values:
+            raise ValueError(f"{name}={value} is not supported here, only {', '.join(values)}")
+        else:
+            result[name] = value
+    return result
+
+
+class TopicConfigManager:
+    """The table of topics with its version. ``on_change`` is called with a topic's name after every change to it."""
+
+    def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
+        self._config = config
+        self._clock = clock
+        self.table: dict[str, TopicConfig] = {}
+        self.data_version = DataVersion(timestamp=clock())
+        self.on_change: Callable[[str], None] = lambda topic: None
+        self._create_system_topics()
+
+    def _create_system_topics(self) -> None:
+        config = self._config
+        cluster, broker = config.broker_cluster_name, config.broker_name
+        shared = PERM_READ_WRITE | PERM_INHERIT
+        topics = [
+            (SELF_TEST_TOPIC, 1, PERM_READ_WRITE),
+            (BENCHMARK_TOPIC, 1024, PERM_READ_WRITE),
+            (cluster, 16, shared if config.cluster_topic_enable else PERM_INHERIT),
+            (broker, 1, shared if config.broker_topic_enable else PERM_INHERIT),
+            (OFFSET_MOVED_EVENT, 1, PERM_READ_WRITE),
+            (SCHEDULE_TOPIC, DELAY_LEVELS, PERM_READ_WRITE),
+            (f"{cluster}_REPLY_TOPIC", 1, PERM_READ_WRITE),
+            (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_READ_WRITE),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_READ_WRITE),
+            (HALF_TOPIC, 1, PERM_READ_WRITE),
+            (OP_HALF_TOPIC, 1, PERM_READ_WRITE),
+        ]
+        if config.auto_create_topic_enable:
+            topics.insert(0, (AUTO_CREATE_TOPIC_KEY, config.default_topic_queue_nums, shared))
+        if config.trace_topic_enable:
+            topics.append((config.msg_trace_topic_name, 1, PERM_READ_WRITE))
+        for name, queues, perm in topics:
+            self.table[name] = new_topic(name, queues, perm)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        return self.table.get(topic)
+
+    def put(self, config: TopicConfig) -> None:
+        """Add a topic or replace its settings."""
+        self.table[config.topic_name] = config
+        self._changed(config.topic_name)
+
+    def delete(self, topic: str) -> bool:
+        if self.table.pop(topic, None) is None:
+            return False
+        self._changed(topic)
+        return True
+
+    def ensure(self, topic: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
+        """The topic, created when it is not there: for retry and dead-letter topics."""
+        found = self.table.get(topic)
+        if found is None:
+            found = new_topic(topic, queues, perm)
+            self.put(found)
+        return found
+
+    def auto_create(self, topic: str, default_topic: str, wanted_queues: int) -> TopicConfig | None:
+        """Create what a first message asks for, as its default topic allows; None when that forbids it."""
+        if topic.startswith(RETRY_PREFIX):
+            return self.ensure(topic)
+        default = self.table.get(default_topic)
+        if default is None or not default.perm & PERM_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC_KEY and not self._config.auto_create_topic_enable:
+            return None
+        queues = max(min(wanted_queues, default.write_queue_nums), 0)
+        if not queues:
+            return None
+        created = dataclasses.replace(
+            default,
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=default.perm & ~PERM_INHERIT,
+            attributes={},
+        )
+        self.put(created)
+        return created
+
+    def _changed(self, topic: str) -> None:
+        self.data_version = DataVersion(
+            state_version=self.data_version.state_version,
+            timestamp=self._clock(),
+            counter=self.data_version.counter + 1,
+        )
+        self.on_change(topic)
+
+    def snapshot(self, perm_mask: int = 0xF) -> dict[str, Any]:
+        """What ``topics.json`` says and what code 21 and a registration carry, as plain values.
+
+        The version is read first: with a table that is newer than its version, a name server hears again.
+        """
+        version = self.data_version.to_dict()
+        table = self.table.copy()  # one step of the interpreter, so safe from any thread
+        if perm_mask & PERM_READ_WRITE != PERM_READ_WRITE:
+            table = {name: dataclasses.replace(entry, perm=entry.perm & perm_mask) for name, entry in table.items()}
+        return {
+            "dataVersion": version,
+            "topicConfigTable": {name: entry.to_dict() for name, entry in table.items()},
+        }
+
+    def load(self, stored: dict[str, Any]) -> None:
+        """Take over what a ``topics.json`` says; ValueError, TypeError or KeyError when it does not fit."""
+        for name, entry in stored.get("topicConfigTable", {}).items():
+            self.table[name] = TopicConfig.from_dict({"topicName": name, **entry})
+        version = stored.get("dataVersion")
+        if version:
+            self.data_version = DataVersion.from_dict(version)
+
+
+def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
