@@ -1,0 +1,84 @@
+"""The property string of a message: ``name 0x01 value`` pairs, separated by 0x02, UTF-8.
+
+Apache's 4.9 clients and brokers write no separator after the last pair, 5.x clients do: both are read, and whoever
+appends a pair adds the separator if it is missing. Written here without one. On disk and in batches the length is a
+signed 16-bit number, hence ``MAX_PROPERTIES_LENGTH``. When a name occurs twice the last one counts.
+
+Reading takes any bytes at all: what is not UTF-8 becomes U+FFFD, as in Java, because a message that somebody once
+stored must stay readable.
+
+Thread-safety: pure functions. Corresponds to common.message.MessageDecoder's {messageProperties2String,
+string2messageProperties} and common.message.MessageConst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_rocket.errors import ProtocolError
+
+NAME_VALUE_SEPARATOR = b"\x01"
+PROPERTY_SEPARATOR = b"\x02"
+MAX_PROPERTIES_LENGTH = 32_767
+
+_REMEDY = "Property names and values are text without the characters U+0001 and U+0002."
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The property string of ``properties``, in their order."""
+    try:
+        raw = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"A property holds text that is not Unicode: {error.reason}.", remedy=_REMEDY) from None
+    count = len(properties)
+    if count and (raw.count(b"\x01") != count or raw.count(b"\x02") != count - 1):
+        names = [name for name, value in properties.items() if {"\x01", "\x02"} & set(f"{name}{value}")]
+        raise ProtocolError(f"Property {names[0]!r} holds a separator character.", remedy=_REMEDY)
+    return raw
+
+
+def decode_properties(raw: bytes | bytearray | memoryview | str) -> dict[str, str]:
+    """Names and values of a property string, with or without a separator at the end. Pieces without 0x01 are dropped."""
+    text = raw if isinstance(raw, str) else str(raw, "utf-8", "replace")
+    pieces = text.split("\x02")
+    if not pieces[-1]:
+        pieces.pop()
+    try:
+        return dict([piece.split("\x01", 1) for piece in pieces])  # type: ignore[misc]  # a short piece: ValueError
+    except ValueError:
+        return dict([piece.split("\x01", 1) for piece in pieces if "\x01" in piece])  # type: ignore[misc]
+
+
+def find_property(raw: bytes, name: bytes) -> bytes | None:
+    """The value of one property without reading the others."""
+    start = raw.rfind(b"\x02" + name + b"\x01")
+    if start >= 0:
+        start += len(name) + 2
+    elif raw.startswith(name + b"\x01"):
+        start = len(name) + 1
+    else:
+        return None
+    end = raw.find(b"\x02", start)
+    return raw[start:] if end < 0 else raw[start:end]
+
+
+def append_property(raw: bytes, name: str | bytes, value: str | bytes) -> bytes:
+    """``raw`` with one more pair at its end."""
+    try:
+        name = name.encode() if isinstance(name, str) else name
+        value = value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError as error:
+        raise ProtocolError(f"A property holds text that is not Unicode: {error.reason}.", remedy=_REMEDY) from None
+    if b"\x01" in name or b"\x02" in name or b"\x01" in value or b"\x02" in value:
+        raise ProtocolError(f"Property {name!r} holds a separator character.", remedy=_REMEDY)
+    if not raw:
+        return name + b"\x01" + value
+    return b"".join((raw, name, b"\x01", value) if raw[-1] == 2 else (raw, b"\x02", name, b"\x01", value))
+
+
+def remove_property(raw: bytes, name: bytes) -> bytes:
+    """``raw`` without any pair of that name; the other pairs keep their bytes and order."""
+    start = name + b"\x01"
+    if start not in raw:
+        return raw
+    return b"\x02".join([piece for piece in raw.split(b"\x02") if not piece.startswith(start)])

@@ -1,0 +1,115 @@
+"""Tag expressions and the hash that brokers compare tags by.
+
+``A || B`` means either tag, ``*`` or nothing means all. A broker compares only ``String.hashCode`` of the tag, which
+its consume queue holds, so whoever reads compares the tags themselves again: hashes collide.
+
+Thread-safety: pure functions, immutable values. Corresponds to remoting.protocol.filter.FilterAPI and
+java.lang.String.hashCode.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import mul
+from typing import TYPE_CHECKING
+
+from spark_rocket.errors import ProtocolError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+SUB_ALL = "*"
+TYPE_TAG = "TAG"
+TYPE_SQL92 = "SQL92"
+
+_BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
+_STEP = 64
+# 31^63 … 31^0 modulo 2^32: a block's hash is one sum of products, which runs in C.
+_POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_STEP - 1, -1, -1)]
+_STEP_POWER = pow(31, _STEP, 1 << 32)
+
+
+def java_hash(text: str) -> int:
+    """``text.hashCode()`` of Java: over UTF-16 units, signed, 32 bits."""
+    units: Sequence[int]
+    if text.isascii():
+        units = text.encode()
+    else:
+        raw = text.encode("utf-16-le", "surrogatepass")
+        units = struct.unpack(f"<{len(raw) // 2}H", raw)
+    size = len(units)
+    if size <= _STEP:
+        value = sum(map(mul, units, _POWERS[_STEP - size :]))
+    else:
+        head = size % _STEP
+        value = sum(map(mul, units[:head], _POWERS[_STEP - head :]))
+        for start in range(head, size, _STEP):
+            value = (value * _STEP_POWER + sum(map(mul, units[start : start + _STEP], _POWERS))) & 0xFFFFFFFF
+    value &= 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value
+
+
+tags_code = lru_cache(maxsize=16_384)(java_hash)
+"""``java_hash`` of a tag, remembered: a topic has few tags and many messages."""
+
+
+def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
+    """``java_hash`` of each text, in a handful of array operations for all of them."""
+    import numpy as np  # only bulk users pay for loading it
+
+    joined = "".join(texts)
+    if joined.isascii():
+        units = np.frombuffer(joined.encode(), np.uint8).astype(np.uint32)
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    else:
+        encoded = [text.encode("utf-16-le", "surrogatepass") for text in texts]
+        units = np.frombuffer(b"".join(encoded), "<u2").astype(np.uint32)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(texts)) // 2
+    longest = int(lengths.max(initial=0))
+    powers = np.ones(longest + 1, np.uint32)
+    powers[1:] = 31
+    np.multiply.accumulate(powers, out=powers)  # wraps at 32 bits, as it should
+    ends = np.cumsum(lengths)
+    units *= powers[np.repeat(ends, lengths) - 1 - np.arange(len(units))]
+    # Differences of the running sum, modulo 2^32, are the sums of each text; empty texts come out as 0.
+    sums = np.zeros(len(units) + 1, np.uint32)
+    np.add.accumulate(units, out=sums[1:])
+    return (sums[ends] - sums[ends - lengths]).view(np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class TagExpression:
+    """What a tag expression lets through."""
+
+    tags: frozenset[str]
+    codes: frozenset[int]
+
+    @property
+    def matches_all(self) -> bool:
+        return not self.tags
+
+    def matches(self, tag: str | None) -> bool:
+        """The reader's test, on the tag itself."""
+        return not self.tags or tag in self.tags
+
+    def matches_code(self, code: int) -> bool:
+        """The broker's test, on the hash in the consume queue: may let other tags through."""
+        return not self.tags or code in self.codes
+
+    def __str__(self) -> str:
+        return " || ".join(sorted(self.tags)) or SUB_ALL
+
+
+def parse_tags(expression: str | None) -> TagExpression:
+    """``"A || B"`` as a set of tags; ``"*"``, nothing and blanks as all."""
+    text = (expression or SUB_ALL).strip(_BLANKS)
+    if text in ("", SUB_ALL):
+        return TagExpression(frozenset(), frozenset())
+    tags = frozenset(filter(None, (tag.strip(_BLANKS) for tag in text.split("||"))))
+    if not tags:
+        raise ProtocolError(f"{text[:100]!r} names no tag.", remedy='Write tags as "A || B", or "*" for all messages.')
+    return TagExpression(tags, frozenset(map(tags_code, tags)))
