@@ -38,15 +38,15 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: bytes | bytearray | memoryview | str) -> dict[str, str]:
-    """Names and values of a property string, with or without a separator at the end. Pieces without 0x01 are dropped."""
+    """Names and values of a property string, with or without a separator at its end; pieces without 0x01 drop out."""
     text = raw if isinstance(raw, str) else str(raw, "utf-8", "replace")
     pieces = text.split("\x02")
     if not pieces[-1]:
         pieces.pop()
     try:
-        return dict([piece.split("\x01", 1) for piece in pieces])  # type: ignore[misc]  # a short piece: ValueError
+        return dict([piece.split("\x01", 1) for piece in pieces])  # a short piece: ValueError
     except ValueError:
-        return dict([piece.split("\x01", 1) for piece in pieces if "\x01" in piece])  # type: ignore[misc]
+        return dict([piece.split("\x01", 1) for piece in pieces if "\x01" in piece])
 
 
 def find_property(raw: bytes, name: bytes) -> bytes | None:

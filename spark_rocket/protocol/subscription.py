@@ -43,7 +43,7 @@ def java_hash(text: str) -> int:
         units = struct.unpack(f"<{len(raw) // 2}H", raw)
     size = len(units)
     if size <= _STEP:
-        value = sum(map(mul, units, _POWERS[_STEP - size :]))
+        value: int = sum(map(mul, units, _POWERS[_STEP - size :]))
     else:
         head = size % _STEP
         value = sum(map(mul, units[:head], _POWERS[_STEP - head :]))
@@ -78,7 +78,8 @@ def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
     # Differences of the running sum, modulo 2^32, are the sums of each text; empty texts come out as 0.
     sums = np.zeros(len(units) + 1, np.uint32)
     np.add.accumulate(units, out=sums[1:])
-    return (sums[ends] - sums[ends - lengths]).view(np.int32)
+    hashes: npt.NDArray[np.int32] = (sums[ends] - sums[ends - lengths]).view(np.int32)
+    return hashes
 
 
 @dataclass(frozen=True, slots=True)
