@@ -1,0 +1,41 @@
+# make demo, test, lint, bench: each does all of its own set-up (.venv, packages, Java), once.
+VENV   := .venv
+STAMP  := $(VENV)/.spark-rocket-installed
+PYTHON ?=
+RUN    := sh tools/setup.sh run $(VENV)
+ARGS   ?=
+
+.PHONY: help demo test lint bench setup clean
+
+help:
+	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
+	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
+	@echo "make clean   remove what the others made, .venv too"
+
+demo: $(STAMP)
+	@$(RUN) python -m jobs.demo $(ARGS)
+
+test: $(STAMP)
+	@$(RUN) python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache
+
+bench: $(STAMP)
+	@$(RUN) python -m benchmarks $(ARGS)
+
+setup: $(STAMP)
+
+# Made again when the dependencies or the script change, and when .venv is gone.
+$(STAMP): pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) rocket-data demo-output spark-warehouse metastore_db derby.log artifacts build dist
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""Who may import whom: import-linter's contracts in pyproject.toml hold, and the servers start light."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_layers_import_only_what_the_architecture_allows() -> None:
+    run = _python("-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-cache", "--no-logo")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " 0 broken" in run.stdout
+
+
+@pytest.mark.parametrize("module", ["spark_rocket.namesrv", "spark_rocket.broker", "spark_rocket.cli"])
+def test_servers_start_without_the_heavy_libraries(module: str) -> None:
+    """`rocket up` answers within two seconds and stays small: Arrow, pandas and Spark are not for the servers."""
+    heavy = "{'pyarrow', 'pandas', 'pyspark', 'grpc'}"
+    run = _python("-c", f"import {module}, sys; print(sorted({heavy} & set(sys.modules)))")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "[]"
+
+
+def test_the_module_that_spark_imports_by_itself_is_light_and_never_raises() -> None:
+    """Spark imports every top-level module named pyspark_* (trap T13), also where pyspark is all there is."""
+    run = _python("-W", "error", "-c", "import pyspark_rocket, sys; print('spark_rocket.store' in sys.modules)")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "False"

@@ -1,0 +1,133 @@
+#!/bin/sh
+# Sets up what the Makefile's targets need, on Debian, Ubuntu, macOS and their like.
+#
+#   tools/setup.sh packages VENV       make VENV with Python 3.11 or newer and install this project into it
+#   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt where that can be done), then
+#                                      run COMMAND with JAVA_HOME set and VENV first on the PATH
+set -eu
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say ""; for line in "$@"; do say "$line"; done; exit 1; }
+
+# Runs apt-get as root or through a sudo that asks for no password; false where neither can be done.
+apt() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    if [ "$(id -u)" = 0 ]; then as_root="env"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then as_root="sudo -n env"
+    else return 1; fi
+    $as_root DEBIAN_FRONTEND=noninteractive apt-get -qq "$@" </dev/null >&2
+}
+
+# Refreshes the package lists and installs the first of the named packages that there is.
+apt_install_one() {
+    apt update || return 1
+    for package in "$@"; do
+        if apt-cache show "$package" >/dev/null 2>&1; then
+            say "Installing $package with apt …"
+            apt install -y --no-install-recommends "$package" && return 0
+        fi
+    done
+    return 1
+}
+
+# --- Python ---------------------------------------------------------------------------------------------------------
+
+python_is_new_enough() {
+    "$1" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+    for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11; do
+        if command -v "$candidate" >/dev/null 2>&1 && python_is_new_enough "$candidate"; then
+            command -v "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+packages() {
+    venv=$1
+    if ! { [ -x "$venv/bin/python" ] && python_is_new_enough "$venv/bin/python" \
+           && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
+        python=$(find_python) || die \
+            "spark_rocket needs Python 3.11 or newer; python3 here is: $(python3 --version 2>&1 || true)" \
+            "  Debian 12+, Ubuntu 24.04+: sudo apt-get install python3 python3-venv" \
+            "  macOS:                     brew install python@3.13" \
+            "Then run make again, or name one: make PYTHON=/path/to/python3.13 …"
+        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        say "Making $venv with Python $version …"
+        rm -rf "$venv"
+        if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+            rm -rf "$venv"
+            apt_install_one "python$version-venv" python3-venv || true
+            "$python" -m venv "$venv" || die \
+                "Python $version is here, but its venv module is not." \
+                "  Debian, Ubuntu: sudo apt-get install python$version-venv" \
+                "Then run make again."
+        fi
+    fi
+    say "Installing packages into $venv (pyspark is about 450 MB: the first time takes some minutes) …"
+    quiet=-q
+    if [ -t 2 ]; then quiet=""; fi
+    PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
+        --no-warn-script-location -e ".[demo,dev]" </dev/null >&2 || die \
+        "The packages could not be installed: pip's own words are above." \
+        "It needs a package index that it can reach; pip config list shows which one it asks."
+}
+
+# --- Java -----------------------------------------------------------------------------------------------------------
+
+# Prints the home of a Java that Spark can use: 17 or newer, with the module that Spark's launcher demands.
+java_home_of() {
+    [ -x "$1" ] || return 1
+    settings=$("$1" -XshowSettings:properties -version 2>&1) || return 1
+    major=$(printf '%s\n' "$settings" | sed -n 's/^ *java\.specification\.version = \([0-9]*\).*/\1/p')
+    home=$(printf '%s\n' "$settings" | sed -n 's/^ *java\.home = //p')
+    [ -n "$home" ] && [ "${major:-0}" -ge 17 ] || return 1
+    "$1" --list-modules 2>/dev/null | grep -q '^jdk\.incubator\.vector' || return 1
+    printf '%s\n' "$home"
+}
+
+find_java() {
+    for candidate in \
+        "${JAVA_HOME:-/nonexistent}/bin/java" \
+        "$(command -v java 2>/dev/null || true)" \
+        "$(/usr/libexec/java_home -v 17+ 2>/dev/null || true)/bin/java" \
+        /usr/lib/jvm/*/bin/java \
+        /opt/homebrew/opt/openjdk*/bin/java /usr/local/opt/openjdk*/bin/java \
+        /Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java \
+        "$HOME"/.sdkman/candidates/java/*/bin/java "$HOME"/.jdks/*/bin/java /opt/java/*/bin/java
+    do
+        java_home_of "$candidate" && return 0
+    done
+    return 1
+}
+
+run() {
+    venv=$1
+    shift
+    if ! JAVA_HOME=$(find_java); then
+        say "Spark needs Java 17 or newer, and none was found in JAVA_HOME, on the PATH or in the usual folders."
+        apt_install_one openjdk-21-jre-headless openjdk-17-jre-headless || true
+        JAVA_HOME=$(find_java) || die \
+            "Java 17 or newer has to be installed by hand here:" \
+            "  Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless   (or openjdk-21-jre-headless)" \
+            "  Fedora, RHEL:   sudo dnf install java-21-openjdk-headless" \
+            "  macOS:          brew install openjdk@21" \
+            "Then run make again; set JAVA_HOME if it is in an unusual place."
+    fi
+    # Spark's workers run whatever python3 is first on the PATH unless they are told.
+    PYSPARK_PYTHON=$(cd "$venv/bin" && pwd)/python
+    PATH=$(dirname "$PYSPARK_PYTHON"):$PATH
+    PYSPARK_DRIVER_PYTHON=$PYSPARK_PYTHON
+    export JAVA_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PATH
+    exec "$@"
+}
+
+cd "$(dirname "$0")/.."
+verb=${1:-}
+case $verb in
+    packages | run) shift; "$verb" "$@" ;;
+    *) die "usage: tools/setup.sh packages VENV | run VENV COMMAND…" ;;
+esac
