@@ -45,6 +45,22 @@ class FrameSplitter:
         """Bytes held back because their frame is not whole: not 0 at the end of a connection means a torn frame."""
         return len(self._pending)
 
+    def detach(self, at_least: int) -> tuple[bytearray, int] | None:
+        """Give up the frame in progress if at least so many bytes of it are missing, else None.
+
+        Returns the frame without its length field, as long as it will be, and how much of it is filled: whoever owns
+        the socket receives the rest straight into it, which saves a large body from being copied. The splitter then
+        expects the next frame.
+        """
+        have = len(self._pending)
+        if have < LENGTH_SIZE or self._needed - have < at_least:
+            return None
+        frame = bytearray(self._needed - LENGTH_SIZE)
+        frame[: have - LENGTH_SIZE] = self._pending[LENGTH_SIZE:]
+        self._pending = bytearray()
+        self._needed = LENGTH_SIZE
+        return frame, have - LENGTH_SIZE
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
         """Take more bytes; return the frames that they complete, each from its header word on.
 

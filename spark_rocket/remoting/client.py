@@ -1,0 +1,251 @@
+"""The Remoting client: blocking, for any number of threads, one connection per address.
+
+A call finds or makes the address's connection, numbers its request, sends it on its own thread and waits for the
+connection's reader to hand over the answer. Time-outs count from the call and cover connecting, waiting for a place
+among the requests in flight, sending and waiting. Synchronous callers watch their own time; asynchronous ones share
+one timer thread. A lost connection fails everybody who waits on it at once, and the next call makes a new one.
+
+Thread-safety: all methods. After a fork the child starts with an empty pool and leaves the parent's connections alone.
+Callbacks of futures run on a reading thread: they must be short, and must not ``invoke`` over the same connection.
+Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from concurrent.futures import Future
+
+from spark_rocket.errors import (
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    StateError,
+)
+from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
+from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
+from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter
+from spark_rocket.remoting.timer import DeadlineTimer
+
+
+class _Place:
+    """An address's entry in the pool. ``lock`` is held while connecting, so that one thread does it for all."""
+
+    __slots__ = ("attempts", "connection", "error", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: Connection | None = None
+        self.attempts = 0
+        self.error: RemotingConnectError | None = None  # of the last attempt
+
+
+class RemotingClient:
+    """See the module. ``max_in_flight`` bounds the requests that wait for an answer, all addresses together."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = 3.0,
+        max_in_flight: int = 4096,
+        max_frame_length: int = MAX_FRAME_LENGTH,
+        request_handler: RequestHandler | None = None,
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._max_in_flight = max_in_flight
+        self._max_frame_length = max_frame_length
+        self._handler = request_handler
+        self._closed = False
+        self._begin()
+        _clients.add(self)
+
+    def _begin(self) -> None:
+        self._places: dict[str, _Place] = {}
+        self._permits = threading.Semaphore(self._max_in_flight)
+        self._timer = DeadlineTimer()
+
+    def __enter__(self) -> RemotingClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- the three ways to ask --------------------------------------------------------------------------------
+
+    def invoke(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> RemotingCommand:
+        """Send and wait for the answer, whatever its code says.
+
+        Raises RemotingConnectError, RemotingTimeoutError or RemotingTooMuchRequestError.
+        """
+        deadline = time.monotonic() + timeout
+        self._enter(addr, deadline)
+        try:
+            connection = self._connection(addr, deadline)
+            if connection.is_reader():
+                raise StateError(
+                    f"invoke({addr}) on the thread that would receive its answer.",
+                    remedy="In a callback or request handler use invoke_async, or hand the work to another thread.",
+                )
+            waiter = SyncWaiter()
+            opaque = connection.request(request, waiter, deadline)
+            if not waiter.wait(deadline - time.monotonic()):
+                if connection.session.take(opaque) is not None:
+                    raise _no_answer(addr, request, timeout)
+                waiter.wait(60.0)  # the answer has just been taken by the reader: it is a moment away
+            return waiter.result()
+        finally:
+            self._permits.release()
+
+    def invoke_async(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> Future[RemotingCommand]:
+        """Send, and give a future of the answer. It may block while connecting and while too many are in flight.
+
+        Whatever goes wrong between the two processes is the future's exception. It cannot be cancelled.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            self._enter(addr, deadline)
+        except RemotingError as error:
+            failed: Future[RemotingCommand] = Future()
+            failed.set_exception(error)
+            return failed
+        waiter = FutureWaiter(self._permits.release)
+        try:
+            connection = self._connection(addr, deadline)
+            opaque = connection.request(request, waiter, deadline)
+        except RemotingError as error:
+            waiter.fail(error)
+            return waiter.future
+        except BaseException:  # a request that cannot be encoded: the caller's mistake, not the network's
+            self._permits.release()
+            raise
+
+        def expire() -> None:
+            late = connection.session.take(opaque)
+            if late is not None:
+                late.fail(_no_answer(addr, request, timeout))
+
+        self._timer.call_at(deadline, expire)
+        return waiter.future
+
+    def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
+        """Send and expect nothing. Returns when the kernel has the bytes, which is no promise that they arrive."""
+        deadline = time.monotonic() + timeout
+        self._enter(addr, deadline)
+        try:
+            connection = self._connection(addr, deadline)
+            request.flag |= FLAG_ONEWAY
+            request.opaque = connection.session.next_opaque()
+            connection.send(request, deadline)
+        finally:
+            self._permits.release()
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    def is_connected(self, addr: str) -> bool:
+        place = self._places.get(addr)
+        return place is not None and place.connection is not None and place.connection.lost is None
+
+    def disconnect(self, addr: str) -> None:
+        """Close one address's connection, if there is one."""
+        place = self._places.get(addr)
+        if place is not None and place.connection is not None:
+            place.connection.close()
+
+    def close(self) -> None:
+        """Close all connections; requests in flight fail. Closing twice is closing once."""
+        self._closed = True
+        self._timer.close()
+        connections = [place.connection for place in list(self._places.values()) if place.connection is not None]
+        for connection in connections:
+            connection.close("the client was closed")
+        for connection in connections:
+            connection.join(1.0)
+
+    def _connection(self, addr: str, deadline: float) -> Connection:
+        place = self._places.get(addr)
+        if place is not None and (connection := place.connection) is not None and connection.lost is None:
+            return connection
+        place = place or self._places.setdefault(addr, _Place())
+        attempt = place.attempts
+        left = min(self._connect_timeout, deadline - time.monotonic())
+        if not place.lock.acquire(timeout=max(0.0, left)):
+            raise RemotingConnectError(
+                f"No connection to {addr} within {left:.1f} s.",
+                remedy="Check the address and that a server runs there.",
+            )
+        try:
+            if place.connection is not None and place.connection.lost is None:
+                return place.connection
+            if place.attempts != attempt and place.error is not None:
+                # Another thread tried while this one waited: its failure is the answer, or every waiter in turn
+                # would sit out a connect time-out of its own.
+                raise RemotingConnectError(
+                    place.error.message, remedy=place.error.remedy, retriable=place.error.retriable
+                )
+            place.attempts += 1
+            try:
+                place.connection = Connection(
+                    addr,
+                    min(self._connect_timeout, deadline - time.monotonic()),
+                    max_frame_length=self._max_frame_length,
+                    request_handler=self._handler,
+                )
+                place.error = None
+            except RemotingConnectError as error:
+                place.error = error
+                raise
+            if self._closed:  # closed while connecting: close() has not seen this one
+                place.connection.close("the client was closed")
+                raise _closed(addr)
+            return place.connection
+        finally:
+            place.lock.release()
+
+    def _enter(self, addr: str, deadline: float) -> None:
+        """Take a place among the requests in flight."""
+        if self._closed:
+            raise _closed(addr)
+        if self._permits.acquire(blocking=False):
+            return
+        # A reading thread must not wait here: the answers that would free a place come through it.
+        reading = any(
+            place.connection is not None and place.connection.is_reader() for place in list(self._places.values())
+        )
+        if reading or not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise RemotingTooMuchRequestError(
+                f"{self._max_in_flight} requests are in flight already; the one to {addr} was not sent.",
+                remedy="Send more slowly, or raise the client's max_in_flight.",
+            )
+
+    def _after_fork(self) -> None:
+        places = self._places
+        self._begin()
+        for place in places.values():
+            if place.connection is not None:
+                place.connection.abandon()
+
+
+def _closed(addr: str) -> StateError:
+    return StateError(f"The client was closed; nothing was sent to {addr}.", remedy="Make a new client.")
+
+
+def _no_answer(addr: str, request: RemotingCommand, timeout: float) -> RemotingTimeoutError:
+    return RemotingTimeoutError(
+        f"{addr} did not answer request code {int(request.code)} within {timeout:g} s.",
+        remedy="It may have been carried out all the same; a longer timeout waits for slow servers.",
+    )
+
+
+_clients: weakref.WeakSet[RemotingClient] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

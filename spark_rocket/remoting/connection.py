@@ -1,0 +1,301 @@
+"""One client connection: a blocking socket, a lock for writers and one daemon thread that reads.
+
+Every request that expects an answer leaves a waiter in the session; exactly one of answer, time-out and loss of the
+connection takes it out again and tells it. Large bodies go out with ``sendmsg`` beside their head and come in with
+``recv_into`` straight into the bytes that the caller gets: neither is copied on the way.
+
+Thread-safety: ``send`` and the session's tables from any thread; waiters are told on the reading thread (or on the
+one that times out or closes), so what they do there must be short.
+Corresponds to a Netty channel with its ResponseFutures.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from spark_rocket.errors import (
+    ProtocolError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RocketError,
+)
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import Buffer, RemotingCommand
+from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
+from spark_rocket.remoting.address import parse_address
+from spark_rocket.remoting.session import Session
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_SIZE = 64 * 1024
+BODY_APART = 16 * 1024  # a body above this is sent beside its head, not joined to it
+SEND_SLICE = 0.25  # seconds after which a send that does not get on looks at its deadline
+
+RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
+
+
+class Waiter(Protocol):
+    """Somebody who waits for an answer and is told once."""
+
+    def complete(self, response: RemotingCommand) -> None: ...
+
+    def fail(self, error: RemotingError) -> None: ...
+
+
+class SyncWaiter:
+    """The calling thread itself, asleep on a bare lock: the cheapest hand-over between two threads."""
+
+    __slots__ = ("_error", "_lock", "_response")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._response: RemotingCommand | None = None
+        self._error: RemotingError | None = None
+
+    def complete(self, response: RemotingCommand) -> None:
+        self._response = response
+        self._lock.release()
+
+    def fail(self, error: RemotingError) -> None:
+        self._error = error
+        self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        return self._lock.acquire(timeout=max(0.0, seconds))
+
+    def result(self) -> RemotingCommand:
+        """After :meth:`wait` gave True."""
+        if self._response is not None:
+            return self._response
+        assert self._error is not None
+        raise self._error
+
+
+class FutureWaiter:
+    """A future, and what is to be given back when it is done."""
+
+    __slots__ = ("_done", "future")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self.future: Future[RemotingCommand] = Future()
+        self.future.set_running_or_notify_cancel()  # the request is on its way: it cannot be cancelled
+        self._done = done
+
+    def complete(self, response: RemotingCommand) -> None:
+        self._done()
+        self.future.set_result(response)
+
+    def fail(self, error: RemotingError) -> None:
+        self._done()
+        self.future.set_exception(error)
+
+
+class Connection:
+    """An open connection. ``lost`` is None while it can be used."""
+
+    def __init__(
+        self,
+        address: str,
+        connect_timeout: float,
+        *,
+        first_opaque: int = 1,
+        max_frame_length: int = MAX_FRAME_LENGTH,
+        request_handler: RequestHandler | None = None,
+    ) -> None:
+        self.address = address
+        self.lost: RemotingConnectError | None = None
+        self.session: Session[Waiter] = Session(max_frame_length, first_opaque)
+        self._handler = request_handler
+        self._writing = threading.Lock()
+        self._socket = _connect(address, connect_timeout)
+        self._reader = threading.Thread(target=self._read, name=f"rocket-reader-{address}", daemon=True)
+        self._reader.start()
+
+    def is_reader(self) -> bool:
+        """True on the reading thread, which must not wait for an answer that it alone could receive."""
+        return threading.get_ident() == self._reader.ident
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def request(self, request: RemotingCommand, waiter: Waiter, deadline: float) -> int:
+        """Number and send a request whose answer ``waiter`` expects; its number."""
+        session = self.session
+        opaque = request.opaque = session.next_opaque()
+        session.expect(opaque, waiter)
+        try:
+            # The reader marks the connection lost before it drains the waiters: entered after that, ours would stay.
+            if self.lost is not None:
+                raise self._again(self.lost)
+            self.send(request, deadline)
+        except BaseException:
+            if session.take(opaque) is None:
+                return opaque  # the waiter has been told already, as the connection was lost
+            raise
+        return opaque
+
+    def send(self, command: RemotingCommand, deadline: float) -> None:
+        """Write one frame. A time-out in the middle of it closes the connection, since half a frame is garbage."""
+        head: Buffer
+        if len(command.body) > BODY_APART:
+            head, body = command.encode_head(), command.body
+        else:
+            head, body = command.encode(), b""
+        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise self._late(deadline)
+        try:
+            if self.lost is not None:
+                raise self._again(self.lost)
+            try:
+                sent = self._socket.sendmsg((head, body)) if body else self._socket.send(head)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(head) + len(body):
+                self._send_rest(head, body, sent, deadline)
+        except OSError as error:
+            self._shut_down()
+            raise RemotingConnectError(f"The connection to {self.address} was lost: {error}.") from error
+        finally:
+            self._writing.release()
+
+    def _send_rest(self, head: Buffer, body: Buffer, sent: int, deadline: float) -> None:
+        pieces = [memoryview(head), memoryview(body)]
+        left = len(head) + len(body)
+        whole = left
+        while True:
+            left -= sent
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces.pop(0))
+            if not pieces:
+                return
+            pieces[0] = pieces[0][sent:]
+            if time.monotonic() >= deadline:
+                if left < whole:
+                    self._shut_down()
+                raise self._late(deadline)
+            try:
+                sent = self._socket.sendmsg(pieces)
+            except BlockingIOError:  # SEND_SLICE is over
+                sent = 0
+
+    def _late(self, deadline: float) -> RemotingTimeoutError:
+        return RemotingTimeoutError(f"{self.address} did not take the request in time: it reads too slowly.")
+
+    # --- receiving --------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        receive, decode, sock, session = self.session.receive, RemotingCommand.decode, self._socket, self.session
+        reason = "it was closed by the peer"
+        try:
+            while data := sock.recv(RECEIVE_SIZE):
+                for frame in receive(data):
+                    self._dispatch(decode(frame))
+                large = session.detach(RECEIVE_SIZE)
+                if large is not None:
+                    view = memoryview(large[0])
+                    filled = large[1]
+                    while filled < len(view):
+                        count = sock.recv_into(view[filled:])
+                        if not count:
+                            return
+                        filled += count
+                    self._dispatch(decode(view))
+        except ProtocolError as error:
+            reason = f"what came is no frame: {error.message}"
+            logger.warning("connection to %s closed: %s", self.address, error)
+        except OSError as error:
+            reason = str(error)
+        finally:
+            self._end(RemotingConnectError(f"The connection to {self.address} was lost: {reason}."))
+
+    def _dispatch(self, command: RemotingCommand) -> None:
+        if command.flag & 1:
+            waiter = self.session.take(command.opaque)
+            if waiter is not None:  # else its time-out was first
+                waiter.complete(command)
+            return
+        try:
+            if self._handler is None:
+                answer: RemotingCommand | None = RemotingCommand.response(
+                    command,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f"request code {command.code} is not supported",
+                )
+            else:
+                answer = self._handler(self.address, command)
+        except Exception as error:
+            logger.exception("code %d from %s failed", command.code, self.address)
+            answer = RemotingCommand.response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if answer is not None and not command.flag & 2:
+            try:
+                self.send(answer, time.monotonic() + 3.0)
+            except RocketError as error:
+                logger.warning("the answer to code %d of %s was not sent: %s", command.code, self.address, error)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def close(self, reason: str = "it was closed") -> None:
+        """Close; whoever waits for an answer is told. The descriptor is closed by the reader, the last to use it."""
+        if self.lost is None:
+            self.lost = RemotingConnectError(f"The connection to {self.address} was lost: {reason}.")
+        self._shut_down()
+
+    def join(self, timeout: float) -> None:
+        if not self.is_reader():
+            self._reader.join(timeout)
+
+    def abandon(self) -> None:
+        """In a child process after a fork: close the copy of the descriptor and leave the connection to the parent."""
+        self.lost = RemotingConnectError(f"The connection to {self.address} stayed with the parent process.")
+        self._socket.close()
+
+    def _shut_down(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader, which then ends the connection
+        except OSError:
+            pass
+
+    def _end(self, error: RemotingConnectError) -> None:
+        if self.lost is None:
+            self.lost = error
+        for waiter in self.session.drain():
+            waiter.fail(self._again(self.lost))
+        with self._writing:  # nobody writes to a descriptor number that may be somebody else's by now
+            self._socket.close()
+
+    @staticmethod
+    def _again(error: RemotingConnectError) -> RemotingConnectError:
+        """An error of its own for each thread that raises it: tracebacks are not shared."""
+        return RemotingConnectError(error.message)
+
+
+def _connect(address: str, timeout: float) -> socket.socket:
+    host, port = parse_address(address)
+    try:
+        sock = socket.create_connection((host, port), timeout=max(0.001, timeout))
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+        raise RemotingConnectError(
+            f"No connection to {address}: {error}.", remedy="Check the address and that a server runs there."
+        ) from error
+    try:
+        if sock.getsockname() == sock.getpeername():
+            # A free local port can be connected to itself while nobody listens on it.
+            raise OSError("nobody listens there")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(None)
+        slice_ = struct.pack("ll", int(SEND_SLICE), int(SEND_SLICE % 1 * 1_000_000))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, slice_)
+    except OSError as error:
+        sock.close()
+        raise RemotingConnectError(
+            f"No connection to {address}: {error}.", remedy="Check the address and that a server runs there."
+        ) from error
+    return sock

@@ -1,0 +1,65 @@
+"""Deadlines of many requests, watched by one thread.
+
+A heap of (time, what to do); an entry whose request was answered meanwhile stays until its time and then does nothing,
+which is cheaper than looking for it. The thread starts with the first entry and is a daemon.
+Thread-safety: all methods. Corresponds to the HashedWheelTimer and scanResponseTable of NettyRemotingClient.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+
+class DeadlineTimer:
+    """``call_at`` a time of ``clock``, which only tests replace."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()  # equal times: first come first served, and callables are never compared
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def call_at(self, when: float, action: Callable[[], None]) -> None:
+        """Run ``action``, which must be quick and raise nothing, on the timer's thread at ``when`` or soon after."""
+        with self._changed:
+            heapq.heappush(self._heap, (when, next(self._order), action))
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="rocket-timer", daemon=True)
+                self._thread.start()
+            elif self._heap[0][0] == when:
+                self._changed.notify()
+
+    def run_due(self, now: float) -> float | None:
+        """Do what is due at ``now``; when the next entry is due, or None."""
+        while True:
+            with self._changed:
+                if not self._heap or self._heap[0][0] > now:
+                    return self._heap[0][0] if self._heap else None
+                action = heapq.heappop(self._heap)[2]
+            action()  # outside the lock: it may enter another deadline
+
+    def _run(self) -> None:
+        while True:
+            due = self.run_due(self._clock())
+            with self._changed:
+                if self._closed:
+                    return
+                if self._heap and (due is None or self._heap[0][0] < due):
+                    continue  # something nearer came in between
+                self._changed.wait(None if due is None else max(0.0, due - self._clock()))
+
+    def close(self) -> None:
+        """Forget all entries and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._heap.clear()
+            self._changed.notify()
