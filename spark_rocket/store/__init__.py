@@ -1,0 +1,17 @@
+"""Messages on disk, in Apache RocketMQ's layout. Knows nothing of sockets."""
+
+from spark_rocket.store.config import FlushDiskType, StoreConfig
+from spark_rocket.store.message_store import MessageStore, now_ms
+from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutResult, PutStatus, QueryMessageResult
+
+__all__ = [
+    "FlushDiskType",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "MessageStore",
+    "PutResult",
+    "PutStatus",
+    "QueryMessageResult",
+    "StoreConfig",
+    "now_ms",
+]

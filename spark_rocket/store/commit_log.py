@@ -1,0 +1,253 @@
+"""The commit log: every message of every queue, in the order of arrival. The truth that all else is derived from.
+
+A record never crosses a file's end. When record + 8 bytes do not fit in what is left of the file, the writer puts a
+blank record there (int32 rest, magic 0xCBD43194) and goes on in the next file; so does a whole batch.
+
+Disk blocks are taken and pages touched ahead of the writer by the allocator thread, a few MiB at a time, and the next
+file is made before it is needed: the first write to a cold page costs a hundred times a warm one, and a roll-over would
+otherwise stall every sender. Should the thread fall behind, or fail, the writer takes blocks itself, and it is here that
+a full disk is noticed (``OSError``), before a byte is written.
+
+Thread-safety: one writer (``make_room``, writes, ``advance``). ``max_offset`` is set after the bytes are there, so other
+threads may read anything below it. ``flush`` is for one thread at a time.
+After a crash: see recovery.py. A record's first four bytes are written last, so that a process killed in between leaves
+what reads as the end of the log.
+Corresponds to org.apache.rocketmq.store.CommitLog and AllocateMappedFileService.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import threading
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record import MAGIC_BLANK
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, SIZE_AND_MAGIC
+from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store.mapped_file_queue import MappedFileQueue
+
+_log = logging.getLogger(__name__)
+_WARM = 64 << 20  # flushed bytes behind the writer that stay mapped in memory, for readers at the tail
+
+
+class CommitLog:
+    """The log's files, the writer's place in them, and how far they are on disk."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._ahead = min(config.allocate_ahead, config.mapped_file_size_commit_log)
+        self.file_size = config.mapped_file_size_commit_log
+        self.queue = MappedFileQueue(config.commit_log_path, self.file_size, setting="mappedFileSizeCommitLog")
+        self.max_offset = 0
+        self.flushed_where = 0
+        self._released = 0
+        # The writer's place: records go to mm[position:]; up to soft_limit without asking make_room().
+        self.base = 0
+        self.position = 0
+        self.soft_limit = 0
+        self._current: MappedFile | None = None
+        self._next: MappedFile | None = None
+        self._next_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        self.queue.load()
+
+    def open_at(self, max_offset: int) -> None:
+        """Go on writing at ``max_offset``, which recovery found; nothing but zeros lies behind it."""
+        file = self.queue.find(max_offset)
+        if file is None and self.queue.files and max_offset != self.queue.end_offset:
+            raise StoreCorruptError(
+                f"The commit log in {self.queue.directory} ends at {self.queue.end_offset}, before offset {max_offset}.",
+                remedy="Put the missing files back, or run `rocket store rebuild`.",
+            )
+        self._current = file
+        self.base = file.file_from_offset if file else max_offset
+        self.position = max_offset - self.base
+        self.soft_limit = 0
+        self.max_offset = self.flushed_where = self._released = max_offset
+
+    def start(self) -> None:
+        self._stop = False
+        self._thread = threading.Thread(target=self._allocate, name="store-allocate", daemon=True)
+        self._thread.start()
+
+    def shutdown(self) -> None:
+        """Stop the allocator and remove the file that it made and nobody used."""
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._next is not None:
+            self._next.destroy()
+            self._next = None
+
+    def close(self) -> None:
+        self.shutdown()
+        self._current = None
+        self.queue.close()
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    @property
+    def mm(self) -> mmap.mmap:
+        """The mapping of the file being written; only after ``make_room``."""
+        assert self._current is not None
+        return self._current.mm
+
+    def fits(self, size: int) -> bool:
+        """Whether a record or batch of this size can be stored at all."""
+        return size + END_FILE_MIN_BLANK_LENGTH <= self.file_size
+
+    def make_room(self, size: int) -> None:
+        """Have ``size`` writable bytes at ``position``, in the next file if need be. OSError: nothing was changed."""
+        file = self._current
+        need = size + END_FILE_MIN_BLANK_LENGTH
+        if file is None:
+            file = self._roll(self.base + self.position, need)
+        elif self.position + need > self.file_size:
+            file = self._roll_over(file, need)
+        end = self.position + need
+        file.reserve(end)
+        self._wake.set()
+        if file.allocated == self.file_size and self._next is not None:
+            self.soft_limit = self.file_size
+        else:
+            self.soft_limit = max(end, file.allocated - self._ahead // 2)
+
+    def _roll_over(self, file: MappedFile, need: int) -> MappedFile:
+        """End a file with a blank record and go to the next; whatever can fail is done first."""
+        position = self.position
+        file.reserve(position + END_FILE_MIN_BLANK_LENGTH)
+        next_file = self._take_next(file.file_from_offset + self.file_size, need)
+        SIZE_AND_MAGIC.pack_into(file.mm, position, self.file_size - position, MAGIC_BLANK)
+        return self._enter(next_file)
+
+    def _roll(self, offset: int, need: int) -> MappedFile:
+        """The first file, or the one after a file that recovery found full."""
+        return self._enter(self._take_next(offset, need))
+
+    def _enter(self, file: MappedFile) -> MappedFile:
+        self.queue.add(file)
+        self._current = file
+        self.base = file.file_from_offset
+        self.position = 0
+        self.max_offset = self.base
+        return file
+
+    def _take_next(self, offset: int, need: int) -> MappedFile:
+        with self._next_lock:
+            file = self._next
+            if file is None or file.file_from_offset != offset:
+                file = self.queue.create(offset)
+            self._next = file  # kept should the reservation fail: it is taken at the next attempt
+            _ = file.mm
+            file.reserve(need)
+            self._next = None
+            return file
+
+    def advance(self, size: int) -> None:
+        """The writer has written ``size`` bytes at ``position``: let others see them."""
+        self.position += size
+        self.max_offset = self.base + self.position
+
+    def _allocate(self) -> None:
+        """The allocator thread: disk blocks and warm pages ahead of the writer, the next file before it is needed."""
+        failed = False
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            if self._stop:
+                return
+            file = self._current
+            if file is None:
+                continue
+            try:
+                self._extend(file, min(self.position + self._ahead, self.file_size))
+                if self.file_size - self.position < max(2 * self._ahead, self.file_size // 8) and self._next is None:
+                    with self._next_lock:
+                        offset = file.file_from_offset + self.file_size
+                        if self._next is None and file is self._current:
+                            self._next = self.queue.create(offset)
+                            self._extend(self._next, self._ahead)
+                failed = False
+            except OSError as error:  # the writer meets the same error and refuses; this thread only helps
+                if not failed:
+                    _log.warning("no room could be made ahead in %s: %s", file.path, error)
+                failed = True
+
+    @staticmethod
+    def _extend(file: MappedFile, end: int) -> None:
+        start = file.allocated
+        if end > start:
+            file.reserve(end)
+            file.touch(start, end)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        return self.queue.min_offset
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A copy of bytes that lie in one file; empty when they are not there."""
+        file = self.queue.find(offset)
+        if file is None or offset + size > self.max_offset:
+            return b""
+        start = offset - file.file_from_offset
+        return file.mm[start : start + size]
+
+    def read_many(self, starts: list[int], stops: list[int]) -> bytes:
+        """Copies of ranges, each within one file, joined."""
+        files, first, size = self.queue.files, self.queue.min_offset, self.file_size
+        file = self.queue.find(starts[0])
+        if len(starts) == 1 or file is None:
+            return self.read(starts[0], stops[0] - starts[0])
+        if stops[-1] <= file.file_from_offset + size:  # nearly always: all in one file
+            base, mm = file.file_from_offset, file.mm
+            return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
+        parts = []
+        for start, stop in zip(starts, stops, strict=True):
+            file = files[(start - first) // size]
+            parts.append(file.mm[start - file.file_from_offset : stop - file.file_from_offset])
+        return b"".join(parts)
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The bytes themselves. The file cannot be closed while the view lives."""
+        file = self.queue.find(offset)
+        if file is None or offset + size > file.file_from_offset + self.file_size:
+            return memoryview(b"")
+        start = offset - file.file_from_offset
+        return memoryview(file.mm)[start : start + size]
+
+    # --- flushing -----------------------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Put everything below the present ``max_offset`` on disk; returns that offset. OSError when the disk fails."""
+        target = self.max_offset
+        start = self.flushed_where
+        if target > start:
+            for file in self.queue.files:
+                if start < file.file_from_offset + self.file_size and file.file_from_offset < target:
+                    file.flush()
+            self.flushed_where = target
+            self._release(target)
+        return target
+
+    def _release(self, flushed: int) -> None:
+        """Unmap cold pages, so that resident memory does not grow with the log. They stay in the page cache."""
+        cold = flushed - _WARM
+        if cold - self._released < _WARM:
+            return
+        for file in self.queue.files:
+            start = max(self._released - file.file_from_offset, 0)
+            end = min(cold - file.file_from_offset, self.file_size)
+            if start < end:
+                file.release_pages(start, end)
+        self._released = cold

@@ -1,0 +1,113 @@
+"""Settings of a store, under RocketMQ's names in Python's spelling.
+
+Defaults are Apache's. In ``broker.conf`` a setting has the name in brackets of the table below.
+
+=================================  ==========================================================
+``store_path``                     ``storePathRootDir``
+``mapped_file_size_commit_log``    ``mappedFileSizeCommitLog``
+``mapped_file_size_consume_queue``  ``mappedFileSizeConsumeQueue``
+``max_hash_slot_num``              ``maxHashSlotNum``
+``max_index_num``                  ``maxIndexNum``
+``message_index_enable``           ``messageIndexEnable``
+``flush_disk_type``                ``flushDiskType``
+``flush_interval_commit_log``      ``flushIntervalCommitLog`` (and so on for the other intervals, all in milliseconds)
+``flush_commit_log_least_pages``   ``flushCommitLogLeastPages`` (and ``…ConsumeQueue…``)
+``sync_flush_timeout``             ``syncFlushTimeout``
+``max_message_size``               ``maxMessageSize``
+``max_filter_message_size``        ``maxFilterMessageSize``
+``message_delay_level``            ``messageDelayLevel``
+``check_crc_on_recover``           ``checkCRCOnRecover``
+=================================  ==========================================================
+
+Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from spark_rocket.errors import ConfigError
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class FlushDiskType(Enum):
+    """When a send is answered: once the bytes are in the page cache, or once they are on the disk."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """What a store needs to know. Sizes are bytes, intervals milliseconds."""
+
+    store_path: Path
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 6_000_000
+    max_hash_slot_num: int = 5_000_000
+    max_index_num: int = 20_000_000
+    message_index_enable: bool = True
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    flush_interval_commit_log: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval: int = 10_000
+    flush_interval_consume_queue: int = 1_000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval: int = 60_000
+    sync_flush_timeout: int = 5_000
+    max_message_size: int = 4 << 20
+    max_filter_message_size: int = 16_000
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    check_crc_on_recover: bool = True
+    allocate_ahead: int = 8 << 20
+    """How far in front of the writer the commit log is given disk blocks and touched."""
+    max_mapped_consume_queue_files: int = 0
+    """How many consume-queue files are mapped at once; each costs a file descriptor. 0: a third of the process's limit."""
+
+    def __post_init__(self) -> None:
+        if self.mapped_file_size_commit_log < 4096:
+            raise ConfigError(
+                f"mappedFileSizeCommitLog is {self.mapped_file_size_commit_log}.", remedy="Give at least 4096."
+            )
+        size = self.mapped_file_size_consume_queue
+        if size < 20 or size % 20:
+            raise ConfigError(
+                f"mappedFileSizeConsumeQueue is {size}, not a multiple of the 20 bytes of an entry.",
+                remedy="Apache's default is 6000000.",
+            )
+        if self.max_hash_slot_num < 1 or self.max_index_num < 2:
+            raise ConfigError(
+                f"maxHashSlotNum {self.max_hash_slot_num} or maxIndexNum {self.max_index_num} is too small.",
+                remedy="Apache's defaults are 5000000 and 20000000.",
+            )
+        self.delay_levels()
+
+    def delay_levels(self) -> list[int]:
+        """Milliseconds of each delay level; level 1 is element 0."""
+        try:
+            return [int(word[:-1]) * _UNITS[word[-1]] for word in self.message_delay_level.split()]
+        except (KeyError, ValueError):
+            raise ConfigError(
+                f"messageDelayLevel {self.message_delay_level!r} cannot be read.",
+                remedy="Write numbers with s, m, h or d, separated by spaces, such as '1s 5s 1m 2h'.",
+            ) from None
+
+    @property
+    def commit_log_path(self) -> Path:
+        return self.store_path / "commitlog"
+
+    @property
+    def consume_queue_path(self) -> Path:
+        return self.store_path / "consumequeue"
+
+    @property
+    def index_path(self) -> Path:
+        return self.store_path / "index"
+
+    @property
+    def index_file_size(self) -> int:
+        return 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num

@@ -1,0 +1,291 @@
+"""A consume queue: where in the commit log the messages of one queue of one topic are. Derived from the log.
+
+An entry is 20 bytes: int64 physical offset, int32 record size, int64 tags code. Entry n stands at byte 20·n of the
+queue's row of files. A queue that does not begin at a file's beginning (its older files are gone, or it was rebuilt from
+a shortened log) has fillers (0, 2147483647, 0) before its first entry.
+
+Opening is lazy: a queue that nobody uses costs one small object, no descriptor and no memory. Files are mapped through
+a :class:`MappingCache` that unmaps the oldest when there are too many, since each mapping costs a descriptor.
+
+Thread-safety: one thread uses a queue; the flush thread calls ``flush`` only.
+After a crash: entries may be missing or, after a power failure, garbage behind what was flushed; recovery.py makes them
+anew from the log. Corresponds to org.apache.rocketmq.store.ConsumeQueue.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import deque
+from pathlib import Path
+
+from spark_rocket.errors import StateError, StoreCorruptError
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, topic_field
+from spark_rocket.store.mapped_file import MappedFile, sync_directory
+from spark_rocket.store.mapped_file_queue import MappedFileQueue
+
+_FIRST_STEP = 4096
+_LAST_STEP = 256 << 10
+
+
+class MappingCache:
+    """Bounds how many consume-queue files are mapped. First in, first out: a busy file is simply mapped again."""
+
+    __slots__ = ("_mapped", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._mapped: deque[tuple[ConsumeQueue, MappedFile]] = deque()
+
+    def map(self, queue: ConsumeQueue, file: MappedFile) -> mmap.mmap:
+        if not file.is_mapped:
+            while len(self._mapped) >= self.limit:
+                owner, oldest = self._mapped.popleft()
+                try:
+                    owner.unmap(oldest)
+                except StateError:  # being read: let it stay, it is looked at again later
+                    self._mapped.append((owner, oldest))
+                    break
+            mm = file.mm
+            self._mapped.append((queue, file))
+            return mm
+        return file.mm
+
+    def forget(self, queue: ConsumeQueue) -> None:
+        self._mapped = deque(pair for pair in self._mapped if pair[0] is not queue)
+
+
+class ConsumeQueue:
+    """Entries of one queue. ``max_offset`` is the next entry's number, ``min_offset`` the first that is served."""
+
+    __slots__ = (
+        "_cache",
+        "_file",
+        
+        "dirty",
+        "files",
+        "flushed_offset",
+        "limit",
+        "loaded",
+        "max_offset",
+        "min_offset",
+        "mm",
+        "position",
+        "queue_id",
+        "topic",
+        "topic_field",
+        "unsynced_names",
+    )
+
+    def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, cache: MappingCache) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.topic_field = topic_field(topic)
+        self.files = MappedFileQueue(
+            directory, file_size, setting="mappedFileSizeConsumeQueue", keep_descriptor=False
+        )
+        self._cache = cache
+        self.max_offset = 0
+        self.min_offset = 0
+        self.flushed_offset = 0
+        self.dirty = False
+        self.unsynced_names = False
+        self.loaded = False
+        # The writer's place: entries go to mm[position:], up to limit without asking make_room().
+        self._file: MappedFile | None = None
+        self.mm: mmap.mmap | None = None
+        self.position = 0
+        self.limit = -1
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the files, the first entry and the end. The end is where the first empty entry is (binary search)."""
+        self.files.load()
+        self.loaded = True
+        per_file = self.files.file_size // ENTRY_SIZE
+        while self.files.files:
+            last = self.files.files[-1]
+            used = self._used(last, per_file)
+            if used or len(self.files.files) == 1:
+                self._set_end(last.file_from_offset // ENTRY_SIZE + used)
+                break
+            last.destroy()  # made, and never written to
+            self.files.files = self.files.files[:-1]
+        else:
+            self._set_end(0)
+        self.min_offset = self._first_entry()
+
+    def _used(self, file: MappedFile, per_file: int) -> int:
+        low, high = 0, per_file
+        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)  # not through a mapping: this is done for every queue
+        try:
+            while low < high:
+                middle = (low + high) // 2
+                if ENTRY.unpack(os.pread(fd, ENTRY_SIZE, middle * ENTRY_SIZE))[1] > 0:
+                    low = middle + 1
+                else:
+                    high = middle
+        finally:
+            os.close(fd)
+        return low
+
+    def _first_entry(self) -> int:
+        low = self.files.min_offset // ENTRY_SIZE
+        high = min(self.max_offset, low + self.files.file_size // ENTRY_SIZE)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[1] == FILLER_SIZE:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _set_end(self, max_offset: int) -> None:
+        self.max_offset = self.flushed_offset = max_offset
+        self.limit = -1
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Serve nothing whose record is gone from the log's beginning."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[0] < min_physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def make_room(self, count: int) -> None:
+        """Have room for ``count`` more entries. OSError when there is no disk for them; nothing was changed then."""
+        start = self.max_offset * ENTRY_SIZE
+        end = start + count * ENTRY_SIZE
+        size = self.files.file_size
+        if not self.files.files:
+            self._add(start - start % size, start % size)
+            self.min_offset = self.max_offset
+        while self.files.end_offset < end:
+            self._add(self.files.end_offset)
+        offset = start
+        while offset < end:
+            file = self.files.find(offset)
+            assert file is not None
+            stop = min(end, file.file_from_offset + size)
+            within = stop - file.file_from_offset
+            step = min(max(file.allocated, _FIRST_STEP), _LAST_STEP)
+            file.reserve(within, step - _FIRST_STEP)
+            offset = stop
+        first = self.files.find(start)
+        assert first is not None
+        self._file = first
+        self.mm = self._cache.map(self, first)
+        self.position = start - first.file_from_offset
+        self.limit = first.allocated
+
+    def _add(self, offset: int, blank: int = 0) -> None:
+        """Make the next file; ``blank`` bytes at its beginning get fillers."""
+        file = self.files.create(offset)
+        if blank:
+            file.reserve(blank)
+            self._cache.map(self, file)[:blank] = FILLER * (blank // ENTRY_SIZE)
+        self.files.add(file)
+        self.unsynced_names = True
+
+    def append_many(self, entries: bytes) -> None:
+        """Write entries; the caller has made room for them, be it in several files."""
+        done = 0
+        while done < len(entries):
+            if self.position == self.files.file_size:
+                self.limit = -1
+                file = self.files.find(self.max_offset * ENTRY_SIZE)
+                assert file is not None
+                self.mm, self._file, self.position = self._cache.map(self, file), file, 0
+                self.limit = file.allocated
+            part = entries[done : done + self.files.file_size - self.position]
+            assert self.mm is not None
+            self.mm[self.position : self.position + len(part)] = part
+            self.position += len(part)
+            self.max_offset += len(part) // ENTRY_SIZE
+            done += len(part)
+
+    def truncate(self, max_offset: int) -> None:
+        """Drop the entries from ``max_offset`` on. What remains of their file is zero."""
+        self._let_go()
+        if max_offset <= self.min_offset:
+            self.files.truncate(0)
+            self.min_offset = max_offset
+        else:
+            self.files.truncate(max_offset * ENTRY_SIZE)
+        self.max_offset = max_offset
+        self.flushed_offset = min(self.flushed_offset, max_offset)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def entry(self, offset: int) -> tuple[int, int, int]:
+        """(physical offset, size, tags code) of an entry of the files."""
+        file = self.files.find(offset * ENTRY_SIZE)
+        if file is None:
+            raise StoreCorruptError(
+                f"{self.files.directory} has no file for entry {offset}.", remedy="Run `rocket store rebuild`."
+            )
+        found: tuple[int, int, int] = ENTRY.unpack_from(
+            self._cache.map(self, file), offset * ENTRY_SIZE - file.file_from_offset
+        )
+        return found
+
+    def read(self, offset: int, count: int) -> bytes:
+        """A copy of up to ``count`` entries from ``offset`` on, as they are on disk."""
+        start = offset * ENTRY_SIZE
+        end = min(offset + count, self.max_offset) * ENTRY_SIZE
+        parts = []
+        while start < end:
+            file = self.files.find(start)
+            if file is None:
+                break
+            stop = min(end, file.file_from_offset + file.size)
+            parts.append(self._cache.map(self, file)[start - file.file_from_offset : stop - file.file_from_offset])
+            start = stop
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # --- flushing and letting go --------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Put the entries written so far, and the names of new files, on disk. Only for the flush thread."""
+        target = self.max_offset
+        if self.unsynced_names:
+            self.unsynced_names = False
+            directory = self.files.directory
+            for path in (directory, directory.parent, directory.parent.parent):
+                sync_directory(path)
+        for file in self.files.files:
+            end = file.file_from_offset + file.size
+            if self.flushed_offset * ENTRY_SIZE < end and file.file_from_offset < target * ENTRY_SIZE:
+                file.flush()
+        self.flushed_offset = target
+
+    def unmap(self, file: MappedFile) -> None:
+        if file is self._file:
+            self._file = self.mm = None
+            self.limit = -1
+        file.unmap()
+
+    def _let_go(self) -> None:
+        self._file = self.mm = None
+        self.limit = -1
+        self._cache.forget(self)
+        for file in self.files.files:
+            file.close()
+
+    def close(self) -> None:
+        self._let_go()
+
+    def destroy(self) -> None:
+        """Delete the queue's files and its directory."""
+        self._let_go()
+        for file in self.files.files:
+            file.destroy()
+        self.files.files = []
+        if self.files.directory.is_dir():
+            self.files.directory.rmdir()

@@ -1,0 +1,234 @@
+"""Putting bytes on the disk: one thread for the commit log, one for the consume queues and the checkpoint.
+
+=====================  ========================================================================================
+what                   when
+=====================  ========================================================================================
+commit log, ASYNC      every 500 ms if 4 pages are dirty, every 10 s whatever is dirty
+commit log, SYNC       as soon as somebody waits: one ``fdatasync`` for all who do (group commit)
+consume queues         every 1 s those with 2 dirty pages; every 60 s, and every 256 MiB of log, all (thorough)
+checkpoint             the log's time after each flush of the log; the queues' only after a thorough flush
+=====================  ========================================================================================
+
+A failed ``fdatasync`` is never tried again in hope: the kernel has marked the pages clean, so a later success proves
+nothing. The store takes no more writes then, waiters are told ``False``, and what is on the disk is found at restart.
+
+Thread-safety: ``wait_for`` from any thread. Callbacks run in a flush thread, each exactly once.
+Corresponds to CommitLog's FlushRealTimeService and GroupCommitService, and FlushConsumeQueueService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_rocket.store.checkpoint import Checkpoint
+from spark_rocket.store.commit_log import CommitLog
+from spark_rocket.store.config import FlushDiskType, StoreConfig
+from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.mapped_file import PAGE_SIZE
+
+_log = logging.getLogger(__name__)
+_THOROUGH_BYTES = 256 << 20
+
+FlushCallback = Callable[[bool], None]
+
+
+class FlushCommitLogService:
+    """Flushes the commit log and answers those who wait for it."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        checkpoint: Checkpoint,
+        store_timestamp: Callable[[], int],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._config = config
+        self._log = commit_log
+        self._checkpoint = checkpoint
+        self._store_timestamp = store_timestamp
+        self._on_failure = on_failure
+        self._waiters: deque[tuple[int, float, FlushCallback]] = deque()
+        self._wake = threading.Event()
+        self._flushing = threading.Lock()
+        self._stop = False
+        self._failed = False
+        self._last_thorough = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="store-flush-commitlog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. Does not flush by itself; see :meth:`flush`."""
+        self._stop = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def wait_for(self, physical_offset: int, callback: FlushCallback) -> None:
+        """Call back with True once everything below the offset is on disk, with False when that takes too long."""
+        if physical_offset <= self._log.flushed_where:
+            callback(True)
+            return
+        self._waiters.append((physical_offset, time.monotonic() + self._config.sync_flush_timeout / 1000, callback))
+        self._wake.set()
+
+    def expire(self) -> None:
+        """Answer those whose time is up; called from the other flush thread, since this one may hang in the disk."""
+        now = time.monotonic()
+        while self._waiters:
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:
+                return
+            if waiter[1] > now:
+                self._waiters.appendleft(waiter)  # oldest first: the others have time as well
+                return
+            self._answer(waiter[2], waiter[0] <= self._log.flushed_where)
+
+    def flush(self) -> None:
+        """Flush now and answer whoever that satisfies. OSError when the disk fails."""
+        with self._flushing:
+            timestamp = self._store_timestamp()  # read first: what it names is below the offset flushed next
+            try:
+                flushed = self._log.flush()
+            except OSError as error:
+                self._failed = True
+                self._on_failure(error)
+                self._answer_up_to(-1)
+                raise
+            if timestamp > self._checkpoint.physic_msg_timestamp:
+                self._checkpoint.physic_msg_timestamp = timestamp
+                self._checkpoint.save(sync=False)
+            self._answer_up_to(flushed)
+
+    def _answer_up_to(self, flushed: int) -> None:
+        """Answer the waiters below ``flushed``; all of them with False when it is negative."""
+        for _ in range(len(self._waiters)):
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:
+                return
+            if flushed < 0 or waiter[0] <= flushed:
+                self._answer(waiter[2], flushed >= 0)
+            else:
+                self._waiters.append(waiter)
+
+    @staticmethod
+    def _answer(callback: FlushCallback, ok: bool) -> None:
+        try:
+            callback(ok)
+        except Exception:  # a waiter's mistake must not stop the flushing for all
+            _log.exception("a flush callback failed")
+
+    def _run(self) -> None:
+        interval = self._config.flush_interval_commit_log / 1000
+        sync = self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        while not self._stop:
+            woken = self._wake.wait(interval)
+            self._wake.clear()
+            if self._stop or self._failed:
+                if self._waiters:
+                    self._answer_up_to(-1 if self._failed else self._log.flushed_where)
+                continue
+            dirty = self._log.max_offset - self._log.flushed_where
+            now = time.monotonic()
+            thorough = now - self._last_thorough >= self._config.flush_commit_log_thorough_interval / 1000
+            enough = dirty >= self._config.flush_commit_log_least_pages * PAGE_SIZE
+            if dirty > 0 and (woken or sync or enough or thorough):
+                if enough or thorough:
+                    self._last_thorough = now
+                try:
+                    self.flush()
+                except OSError as error:
+                    _log.error("the commit log could not be flushed: %s", error)
+            elif self._waiters:
+                self._answer_up_to(self._log.flushed_where)
+
+
+class FlushConsumeQueueService:
+    """Flushes consume queues and the checkpoint; also watches over the other service's waiters."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        checkpoint: Checkpoint,
+        dirty: Callable[[], list[ConsumeQueue]],
+        store_timestamp: Callable[[], int],
+        commit_log_service: FlushCommitLogService,
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._config = config
+        self._log = commit_log
+        self._checkpoint = checkpoint
+        self._dirty = dirty
+        self._store_timestamp = store_timestamp
+        self._commit_log_service = commit_log_service
+        self._on_failure = on_failure
+        self._pending: dict[Path, ConsumeQueue] = {}
+        self._flushing = threading.Lock()
+        self._wake = threading.Event()
+        self._last_thorough = time.monotonic()
+        self._thorough_offset = 0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thorough_offset = self._log.max_offset
+        self._thread = threading.Thread(target=self._run, name="store-flush-consumequeue", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def flush(self, *, thorough: bool) -> None:
+        """Flush the queues that have something to flush. OSError when the disk fails."""
+        with self._flushing:
+            timestamp = self._store_timestamp()  # read first, see above
+            offset = self._log.max_offset
+            for queue in self._dirty():
+                self._pending[queue.files.directory] = queue
+            least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_SIZE
+            for directory, queue in list(self._pending.items()):
+                dirty = (queue.max_offset - queue.flushed_offset) * ENTRY_SIZE
+                if dirty >= least or dirty <= 0:
+                    del self._pending[directory]
+                    if dirty > 0:
+                        try:
+                            queue.flush()
+                        except FileNotFoundError:  # its topic was deleted meanwhile
+                            continue
+            if thorough:
+                if timestamp > self._checkpoint.logics_msg_timestamp:
+                    self._checkpoint.logics_msg_timestamp = timestamp
+                self._checkpoint.save()
+                self._thorough_offset = offset
+
+    def _run(self) -> None:
+        interval = self._config.flush_interval_consume_queue / 1000
+        while not self._wake.wait(interval):
+            self._commit_log_service.expire()
+            now = time.monotonic()
+            thorough = (
+                now - self._last_thorough >= self._config.flush_consume_queue_thorough_interval / 1000
+                or self._log.max_offset - self._thorough_offset >= _THOROUGH_BYTES
+            )
+            try:
+                self.flush(thorough=thorough)
+            except OSError as error:
+                self._on_failure(error)
+                _log.error("the consume queues could not be flushed: %s", error)
+            if thorough:
+                self._last_thorough = now

@@ -1,0 +1,201 @@
+"""One file of fixed size, mapped into memory. The only class of the package that handles mmap.
+
+A file is created sparse at its full size (``ftruncate``), because a broker refuses files of another size. Writing
+through a mapping into a hole on a full disk is answered by the kernel with SIGBUS, which kills the process. So whoever
+writes first calls :meth:`reserve`, which takes disk blocks with ``posix_fallocate``: a full disk is then an ``OSError``
+at a place where it can be refused. Blocks are taken in steps, so that a file stays small while little is in it.
+
+Flushing is ``fdatasync`` on a descriptor of the same file, because ``mmap.flush`` keeps the interpreter lock during the
+write in Python 3.11, and ``fdatasync`` does not; it also covers a just changed allocation, which ``msync`` of a range
+does not everywhere. It always covers whole pages, so callers need not align anything.
+
+Thread-safety: one writer; any thread may flush, reserve and touch ahead. ``close`` and ``resize`` raise ``StateError``
+while views of the mapping are alive, instead of pulling memory from under a reader.
+After a crash: all that was written is there as long as the machine kept running; after a power failure what was flushed.
+Corresponds to org.apache.rocketmq.store.logfile.DefaultMappedFile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spark_rocket.errors import StateError, StoreCorruptError
+
+PAGE_SIZE = mmap.PAGESIZE
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module of Python 3.11 has no name for it
+_libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the interpreter lock during the call
+_madvise = _libc.madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise.restype = ctypes.c_int
+
+
+def file_name(offset: int) -> str:
+    """Name of the file that starts at an offset: 20 decimal digits."""
+    return f"{offset:020d}"
+
+
+class MappedFile:
+    """A fixed-size file and its mapping, which is made at the first use of :attr:`mm`."""
+
+    __slots__ = ("_fd", "_keep", "_lock", "_mm", "allocated", "file_from_offset", "path", "size")
+
+    def __init__(
+        self, path: Path, size: int, file_from_offset: int = 0, *, create: bool = False, keep_descriptor: bool = True
+    ) -> None:
+        self.path = path
+        self.size = size
+        self.file_from_offset = file_from_offset
+        self.allocated = 0
+        self._keep = keep_descriptor  # False for the many files of consume queues: opened anew for each use
+        self._fd = -1
+        self._mm: mmap.mmap | None = None
+        self._lock = threading.Lock()
+        if create:
+            self._create()
+
+    def _create(self) -> None:
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # A name that is taken is a leftover of zero length (a crash between these two calls), or a mistake.
+            length = os.fstat(fd).st_size
+            if length not in (0, self.size):
+                raise StoreCorruptError(
+                    f"{self.path} has {length} bytes where a new file of {self.size} was to be made.",
+                    remedy="Run `rocket store check` on the directory.",
+                )
+            os.ftruncate(fd, self.size)
+        finally:
+            os.close(fd)
+
+    @property
+    def mm(self) -> mmap.mmap:
+        """The mapping. Slices of it are copies; ``memoryview``s and arrays over it are views and hold it open."""
+        if self._mm is None:
+            self._mm = self._map()
+        return self._mm
+
+    def _map(self) -> mmap.mmap:
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            length = os.fstat(fd).st_size
+            if length != self.size:
+                raise StoreCorruptError(
+                    f"{self.path} has {length} bytes, not {self.size}.",
+                    remedy="Set the file sizes in broker.conf to what this directory was made with.",
+                )
+            return mmap.mmap(fd, self.size)  # keeps a descriptor of its own
+        finally:
+            os.close(fd)
+
+    @property
+    def is_mapped(self) -> bool:
+        return self._mm is not None
+
+    @contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        """A descriptor to work on: the kept one, or one that nobody else can close meanwhile."""
+        if self._keep:
+            with self._lock:
+                if self._fd < 0:
+                    self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            yield self._fd
+            return
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def reserve(self, end: int, step: int = 0) -> None:
+        """Make sure that bytes up to ``end`` have disk blocks; take ``step`` more while at it. OSError when full."""
+        if end <= self.allocated:
+            return
+        with self._descriptor() as fd, self._lock:
+            start = self.allocated
+            stop = min(-(-(end + step) // PAGE_SIZE) * PAGE_SIZE, self.size)
+            if stop > start:
+                os.posix_fallocate(fd, start, stop - start)
+                self.allocated = stop
+
+    def touch(self, start: int, end: int) -> None:
+        """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""
+        start -= start % PAGE_SIZE
+        end = min(end, self.allocated)
+        if end <= start:
+            return
+        anchor = ctypes.c_char.from_buffer(self.mm)  # a view: close() waits for it in vain and says so
+        try:
+            _madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
+        finally:
+            del anchor
+
+    def release_pages(self, start: int, end: int) -> None:
+        """Give memory of a range back; the bytes stay in the page cache and in the file."""
+        start = -(-start // PAGE_SIZE) * PAGE_SIZE
+        end = end // PAGE_SIZE * PAGE_SIZE if end < self.size else self.size
+        if self._mm is not None and end > start:
+            self._mm.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+    def flush(self) -> None:
+        """Put every byte written so far on the disk. OSError when the disk says no."""
+        with self._descriptor() as fd:
+            os.fdatasync(fd)
+
+    def clear_from(self, position: int) -> None:
+        """Make every byte from ``position`` on zero, at no cost in time or disk, and forget reserved blocks.
+
+        Cutting the file and growing it again is exact and leaves a hole. Pages of the mapping beyond the cut are dropped
+        by the kernel; the mapping stays good because the size is the same afterwards.
+        """
+        with self._descriptor() as fd, self._lock:
+            os.ftruncate(fd, position)
+            os.ftruncate(fd, self.size)
+            self.allocated = min(self.allocated, position // PAGE_SIZE * PAGE_SIZE)
+
+    def resize(self, size: int) -> None:
+        """Give the file another size; everything beyond it is lost."""
+        self.unmap()
+        with self._descriptor() as fd, self._lock:
+            os.ftruncate(fd, size)
+            self.size = size
+            self.allocated = min(self.allocated, size)
+
+    def unmap(self) -> None:
+        """Let the mapping go; the next use makes it again."""
+        if self._mm is None:
+            return
+        try:
+            self._mm.close()
+        except BufferError:
+            raise StateError(
+                f"{self.path} is still being read.", remedy="Release every view of the file before it is closed."
+            ) from None
+        self._mm = None
+
+    def close(self) -> None:
+        """Let mapping and descriptor go. Does not flush."""
+        self.unmap()
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def destroy(self) -> None:
+        """Close and delete the file."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Put names on the disk: a new file is safe only when its directory is."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,109 @@
+"""Files of one size that follow one another, each named by its first byte's offset: a log without an end.
+
+Names have 20 decimal digits, so that sorting names sorts offsets. Loading refuses, by name, what cannot be a part of
+such a row: a foreign name, a gap, a file of another size. A last file of zero length is a creation that a crash cut
+short; it holds nothing and is removed.
+
+Thread-safety: one writer adds and removes files; readers in other threads see a whole list, because the list is
+replaced, not changed. Corresponds to org.apache.rocketmq.store.MappedFileQueue.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.mapped_file import MappedFile, file_name, sync_directory
+
+
+class MappedFileQueue:
+    """The files of one directory in the order of their offsets."""
+
+    __slots__ = ("directory", "file_size", "files", "keep_descriptor", "setting")
+
+    def __init__(self, directory: Path, file_size: int, *, setting: str, keep_descriptor: bool = True) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.setting = setting  # the name in broker.conf that the size comes from, for messages
+        self.keep_descriptor = keep_descriptor
+        self.files: list[MappedFile] = []
+
+    def load(self) -> None:
+        """Find the files on disk. Maps nothing."""
+        names = sorted(entry for entry in self.directory.iterdir()) if self.directory.is_dir() else []
+        files: list[MappedFile] = []
+        for path in names:
+            if len(path.name) != 20 or not path.name.isdecimal() or not path.is_file():
+                raise StoreCorruptError(
+                    f"{path} is not a file of a log: their names have 20 digits.", remedy="Move it elsewhere."
+                )
+            length = path.stat().st_size
+            if length == 0 and path is names[-1]:
+                path.unlink()
+                continue
+            if length != self.file_size:
+                raise StoreCorruptError(
+                    f"{path} has {length} bytes where {self.setting} says {self.file_size}.",
+                    remedy=f"Set {self.setting} to what this directory was made with, or put the whole file back.",
+                )
+            offset = int(path.name)
+            if files and offset != files[-1].file_from_offset + self.file_size:
+                raise StoreCorruptError(
+                    f"{path} does not follow {files[-1].path.name}: a file of {self.file_size} bytes is missing between.",
+                    remedy="Put the missing file back, or move this one and its successors elsewhere.",
+                )
+            files.append(self._file(offset))
+        self.files = files
+
+    def _file(self, offset: int, *, create: bool = False) -> MappedFile:
+        return MappedFile(
+            self.directory / file_name(offset),
+            self.file_size,
+            offset,
+            create=create,
+            keep_descriptor=self.keep_descriptor,
+        )
+
+    def create(self, offset: int) -> MappedFile:
+        """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done."""
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True, exist_ok=True)
+        file = self._file(offset, create=True)
+        if self.keep_descriptor:  # a log of its own value; a consume queue's name is made safe when it is flushed
+            sync_directory(self.directory)
+        return file
+
+    def add(self, file: MappedFile) -> None:
+        self.files = [*self.files, file]
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that an offset lies in."""
+        files = self.files
+        if not files:
+            return None
+        index = (offset - files[0].file_from_offset) // self.file_size
+        return files[index] if 0 <= index < len(files) else None
+
+    @property
+    def min_offset(self) -> int:
+        files = self.files
+        return files[0].file_from_offset if files else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Where the last file ends, whatever is in it."""
+        files = self.files
+        return files[-1].file_from_offset + self.file_size if files else 0
+
+    def truncate(self, offset: int) -> None:
+        """Remove what lies at or beyond ``offset``: whole files, and the rest of the file that it lies in."""
+        keep = [file for file in self.files if file.file_from_offset < offset]
+        for file in self.files[len(keep) :]:
+            file.destroy()
+        self.files = keep
+        if keep and offset < keep[-1].file_from_offset + self.file_size:
+            keep[-1].clear_from(offset - keep[-1].file_from_offset)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()

@@ -1,0 +1,128 @@
+"""All consume queues of a store, by topic and queue id; found on disk at start, opened at first use.
+
+Thread-safety: for the store's one thread; ``take_dirty`` may be called from the flush thread.
+Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x).
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.layout import MAX_TOPIC
+
+_FEWEST_MAPPED = 16
+_MOST_MAPPED = 16_384
+
+
+def is_storable(topic: str, queue_id: int) -> bool:
+    """Whether topic and queue can be names of directories, and stay inside the store's."""
+    return (
+        queue_id >= 0
+        and topic not in ("", ".", "..")
+        and "/" not in topic
+        and "\0" not in topic
+        and len(topic.encode("utf-8", "surrogatepass")) <= MAX_TOPIC
+    )
+
+
+class ConsumeQueueTable:
+    """Consume queues by (topic, queue id)."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        self._root = config.consume_queue_path
+        self._file_size = config.mapped_file_size_consume_queue
+        limit = config.max_mapped_consume_queue_files
+        if not limit:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3
+        self._cache = MappingCache(min(max(limit, _FEWEST_MAPPED), _MOST_MAPPED))
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dirty: deque[ConsumeQueue] = deque()
+        self._min_physical_offset = 0
+
+    def load(self) -> None:
+        """Find the queues that have a directory. Opens none of them."""
+        if not self._root.is_dir():
+            return
+        for topic_directory in sorted(self._root.iterdir()):
+            if not topic_directory.is_dir():
+                raise StoreCorruptError(f"{topic_directory} is not a topic's directory.", remedy="Move it elsewhere.")
+            for directory in topic_directory.iterdir():
+                if not directory.name.isdecimal() or not directory.is_dir():
+                    raise StoreCorruptError(
+                        f"{directory} is not a queue's directory: their names are numbers.", remedy="Move it elsewhere."
+                    )
+                self._make(topic_directory.name, int(directory.name), directory)
+
+    def _make(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
+        queue = ConsumeQueue(directory, topic, queue_id, self._file_size, self._cache)
+        self.table[topic, queue_id] = queue
+        return queue
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, opened; None if it has never had a message."""
+        queue = self.table.get((topic, queue_id))
+        if queue is not None and not queue.loaded:
+            self._open(queue)
+        return queue
+
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, opened; a new one gets its directory with its first message."""
+        queue = self.find(topic, queue_id)
+        if queue is None:
+            queue = self._make(topic, queue_id, self._root / topic / str(queue_id))
+            queue.loaded = True
+        return queue
+
+    def _open(self, queue: ConsumeQueue) -> None:
+        queue.load()
+        queue.correct_min_offset(self._min_physical_offset)
+
+    def correct_min_offsets(self, min_physical_offset: int) -> None:
+        """The log now begins there: open queues follow at once, others when they are opened."""
+        self._min_physical_offset = min_physical_offset
+        for queue in self.table.values():
+            if queue.loaded:
+                queue.correct_min_offset(min_physical_offset)
+
+    def opened(self) -> Iterator[ConsumeQueue]:
+        """Every queue, opened one after the other."""
+        for topic, queue_id in list(self.table):
+            queue = self.find(topic, queue_id)
+            if queue is not None:
+                yield queue
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        queue.dirty = True
+        self._dirty.append(queue)
+
+    def take_dirty(self) -> list[ConsumeQueue]:
+        """The queues written to since the last call. The flag falls before a queue's end is read: nothing is missed."""
+        taken = []
+        while self._dirty:
+            queue = self._dirty.popleft()
+            queue.dirty = False
+            taken.append(queue)
+        return taken
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove every queue of a topic; returns how many there were."""
+        keys = [key for key in self.table if key[0] == topic]
+        for key in keys:
+            queue = self.table.pop(key)
+            if not queue.loaded:
+                queue.files.load()
+            queue.destroy()
+        directory = self._root / topic
+        if keys and directory.is_dir():
+            directory.rmdir()
+        return len(keys)
+
+    def close(self) -> None:
+        for queue in self.table.values():
+            queue.close()

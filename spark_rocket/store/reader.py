@@ -1,0 +1,152 @@
+"""Reading: messages of a queue from an offset on, by tag; offsets by time; one record by its place in the log.
+
+A read copies: what the broker sends never holds a mapped file open. Neighbouring records are taken as one slice; many
+entries are worked on with NumPy, a few are not, because a handful of array calls costs more than 32 entries.
+
+Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.getMessage and ConsumeQueue's searches.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import numpy as np
+
+from spark_rocket.store.commit_log import CommitLog
+from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.queue_table import ConsumeQueueTable
+from spark_rocket.store.results import GetMessageResult, GetMessageStatus
+
+_FEW = 64
+_SYS_FLAG = Struct(">i")
+_LONG = Struct(">q")
+_SYS_FLAG_AT = 36
+_STORE_TIMESTAMP_AT = 56
+_HEAD_SIZE = 76  # enough of a record for its store timestamp, whatever the host's kind
+
+
+class StoreReader:
+    """Reads queues of one store."""
+
+    def __init__(self, commit_log: CommitLog, queues: ConsumeQueueTable, max_filter_message_size: int) -> None:
+        self._log = commit_log
+        self._queues = queues
+        self._examined = max_filter_message_size // ENTRY_SIZE
+
+    # --- a run of messages --------------------------------------------------------------------------------------
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None = None,
+    ) -> GetMessageResult:
+        """Up to ``max_msgs`` records and ``max_bytes`` bytes, at least one record if there is one that matches."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        first, end = queue.min_offset, queue.max_offset
+        if end == 0 or first >= end:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, first, first, end)
+        if offset < first:
+            return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, first, first, end)
+        if offset == end:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, first, end)
+        if offset > end:
+            return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
+        max_msgs = max(max_msgs, 1)
+        raw = queue.read(offset, max_msgs if tag_codes is None else max(max_msgs, self._examined))
+        if len(raw) <= _FEW * ENTRY_SIZE:
+            count, examined, records = self._few(raw, max_msgs, max_bytes, tag_codes)
+        else:
+            count, examined, records = self._many(raw, max_msgs, max_bytes, tag_codes)
+        status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+        if not examined:  # entries whose records are gone from the log's beginning meanwhile
+            status, examined = GetMessageStatus.MESSAGE_WAS_REMOVING, len(raw) // ENTRY_SIZE
+        return GetMessageResult(status, offset + examined, first, end, records, count)
+
+    def _few(
+        self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[int, int, bytes]:
+        parts = []
+        count = total = examined = 0
+        start = stop = -1
+        for physical, size, code in ENTRY.iter_unpack(raw):
+            if tag_codes is not None and code not in tag_codes:
+                examined += 1
+                continue
+            if count and (count >= max_msgs or total + size > max_bytes):
+                break
+            examined += 1
+            count += 1
+            total += size
+            if physical != stop:
+                if stop >= 0:
+                    parts.append(self._log.read(start, stop - start))
+                start = physical
+            stop = physical + size
+        if count:
+            parts.append(self._log.read(start, stop - start))
+        return count, examined, parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _many(
+        self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
+    ) -> tuple[int, int, bytes]:
+        entries = np.frombuffer(raw, ENTRY_TYPE)
+        examined = len(entries)
+        chosen = entries
+        if tag_codes is not None:
+            matches = np.flatnonzero(np.isin(entries["tags_code"].astype(np.int64), np.array(list(tag_codes), np.int64)))
+            chosen = entries[matches]
+            if not len(chosen):
+                return 0, examined, b""
+        sizes = chosen["size"].astype(np.int64)
+        fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
+        count = max(min(fitting, max_msgs), 1)
+        if count < len(chosen):  # go on at the first one left out; those that do not match before it are done with
+            examined = int(matches[count]) if tag_codes is not None else count
+            chosen, sizes = chosen[:count], sizes[:count]
+        starts = chosen["physical_offset"].astype(np.int64)
+        stops = starts + sizes
+        breaks = np.flatnonzero(starts[1:] != stops[:-1])
+        first = starts[np.concatenate(([0], breaks + 1))].tolist()
+        last = stops[np.concatenate((breaks, [count - 1]))].tolist()
+        return count, examined, self._log.read_many(first, last)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store timestamp of a queue's message; −1 if it is not there."""
+        if not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        head = self._log.read(queue.entry(offset)[0], _HEAD_SIZE)
+        if not head:
+            return -1
+        at = _STORE_TIMESTAMP_AT + (12 if _SYS_FLAG.unpack_from(head, _SYS_FLAG_AT)[0] & BORN_HOST_V6 else 0)
+        found: int = _LONG.unpack_from(head, at)[0]
+        return found
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp: int, upper: bool) -> int:
+        """Lower: first message stored at or after the time, or the end. Upper: last one stored at or before it."""
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            stored = self.store_time(queue, middle)
+            if stored < timestamp or (upper and stored == timestamp):
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, queue.min_offset) if upper else low
+
+    # --- one record ---------------------------------------------------------------------------------------------
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, if one does: its own physical offset says so."""
+        head = self._log.read(physical_offset, _HEAD_SIZE) if physical_offset >= 0 else b""
+        if not head or _LONG.unpack_from(head, 28)[0] != physical_offset:
+            return None
+        return self._log.read(physical_offset, _SYS_FLAG.unpack_from(head, 0)[0]) or None

@@ -1,0 +1,72 @@
+"""What the store answers: outcomes of puts, gets and queries. Plain values, no behaviour.
+
+Corresponds to PutMessageResult/PutMessageStatus, GetMessageResult/GetMessageStatus and QueryMessageResult.
+Names of the statuses are Apache's, because a pull answer carries them as its remark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PutStatus(Enum):
+    """What became of a put. Only ``PUT_OK`` and ``FLUSH_DISK_TIMEOUT`` mean that the message is in the store."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+
+
+class GetMessageStatus(Enum):
+    """Apache's words; the broker maps them to response codes."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class PutResult:
+    """Where a message or batch went. For a batch the offsets are those of its first message."""
+
+    status: PutStatus
+    queue_offset: int = -1
+    physical_offset: int = -1
+    end_physical_offset: int = -1
+    count: int = 0
+    store_timestamp: int = 0
+    physical_offsets: Sequence[int] = ()
+    """Of every message of a batch; empty for a single message."""
+    reason: str = ""
+    """Why nothing was stored, for the answer's remark."""
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """A run of raw records and where the reader goes on."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes = b""
+    count: int = 0
+
+
+@dataclass(slots=True)
+class QueryMessageResult:
+    """Records found by key, newest first, and how far the index reaches."""
+
+    records: list[bytes] = field(default_factory=list)
+    index_last_update_timestamp: int = 0
+    index_last_update_physical_offset: int = 0

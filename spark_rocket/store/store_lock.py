@@ -1,0 +1,88 @@
+"""The two small files that guard a store directory: ``lock`` and ``abort``.
+
+``lock`` (content ``lock``) is held with ``flock``, and with a POSIX lock on its first byte, which is the one that a Java
+broker takes: neither can open a directory that the other uses. ``abort`` exists while a store is open, with the process
+id as text as 5.x has it; found at start it says that the last owner did not stop cleanly.
+
+The kernel lets both locks go when the process ends, however it ends. Corresponds to DefaultMessageStore's lock file and
+abort file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from spark_rocket.errors import StoreLockedError
+
+
+class StoreLock:
+    """Exclusive use of a store directory."""
+
+    # Closing any descriptor of a file drops the process's POSIX locks on it, so a second attempt in this process must
+    # be refused before it opens the file.
+    _held: ClassVar[set[tuple[int, int]]] = set()
+
+    def __init__(self, store_path: Path) -> None:
+        self._store_path = store_path
+        self._path = store_path / "lock"
+        self._fd = -1
+        self._key = (0, 0)
+
+    def acquire(self) -> None:
+        """Take the lock or raise ``StoreLockedError``."""
+        if self._path.exists():
+            status = self._path.stat()
+            if (status.st_dev, status.st_ino) in self._held:
+                raise self._refusal(os.getpid())
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            os.close(fd)
+            raise self._refusal(read_abort(self._store_path)) from None
+        if os.pread(fd, 8, 0) != b"lock":
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"lock", 0)
+        status = os.fstat(fd)
+        self._fd, self._key = fd, (status.st_dev, status.st_ino)
+        self._held.add(self._key)
+
+    def _refusal(self, owner: int | None) -> StoreLockedError:
+        who = f"process {owner}" if owner else "another broker"
+        return StoreLockedError(
+            f"The store directory {self._store_path} is in use by {who}.",
+            remedy=f"Stop {'it' if owner else 'the broker that has it'} first, or give this one another directory.",
+        )
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            self._held.discard(self._key)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def abort_path(store_path: Path) -> Path:
+    return store_path / "abort"
+
+
+def write_abort(store_path: Path) -> None:
+    """Say that the store is open, on disk before anything else is changed."""
+    fd = os.open(abort_path(store_path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, str(os.getpid()).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_abort(store_path: Path) -> int | None:
+    """Process id in the abort file; None without one (4.9 leaves it empty)."""
+    try:
+        text = abort_path(store_path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
