@@ -1,0 +1,200 @@
+"""Delays by carrier and hour, in event time, from the flights' topic to another topic and to Parquet.
+
+Every micro-batch gives the (carrier, hour) pairs whose numbers changed, with their new totals: a later message about a
+pair replaces an earlier one. The totals are exact at any moment, also for hours whose watermark has not passed, which
+an append-mode query would hold back until newer flights come.
+
+Restartable: the checkpoint has the offsets and the totals. A micro-batch that is made again after a crash writes its
+Parquet folder again and its messages under the same ids (``writeId``), so that a repeat can be told.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from jobs.flights import DELAYS_TOPIC, FLIGHT_SCHEMA, FLIGHTS_TOPIC
+from jobs.session import job_parser, spark_session
+from jobs.terminal import Progress, rate
+from jobs.topics import ensure_topic
+
+GROUP = "flight-delays-job"
+LATE_MINUTES = 15
+
+
+@dataclass(frozen=True)
+class Delays:
+    rows_in: int
+    rows_out: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the query reads and writes, and where it keeps its state."""
+
+    name_server: str
+    parquet: Path
+    checkpoint: Path
+    source: str = FLIGHTS_TOPIC
+    target: str = DELAYS_TOPIC
+    group: str = GROUP
+
+
+def delays_of(messages: DataFrame, watermark: str) -> DataFrame:
+    """Totals per carrier and hour of scheduled departure."""
+    flights = messages.select(F.from_json(F.col("body").cast("string"), FLIGHT_SCHEMA).alias("flight")).select("flight.*")
+    late = F.count_if(F.col("dep_delay") > LATE_MINUTES)
+    return (
+        flights.withWatermark("time_hour", watermark)
+        .groupBy("carrier", F.window("time_hour", "1 hour"))
+        .agg(
+            F.count("*").alias("flights"),
+            F.count_if(F.col("dep_time").isNull()).alias("cancelled"),
+            late.alias("late"),
+            F.coalesce(F.sum("dep_delay"), F.lit(0)).alias("delay_minutes"),
+        )
+        .select("carrier", F.col("window.start").alias("hour"), "flights", "cancelled", "late", "delay_minutes")
+    )
+
+
+def messages_of(delays: DataFrame) -> DataFrame:
+    """One message a (carrier, hour). The sharding key keeps a pair's totals in one queue, the newest last."""
+    key = F.concat_ws("-", "carrier", F.date_format("hour", "yyyyMMdd'T'HH'Z'"))
+    return delays.select(
+        F.to_json(F.struct("*")).alias("body"), F.col("carrier").alias("tags"), key.alias("keys"), key.alias("shardingKey")
+    )
+
+
+class Sink:
+    """Writes a micro-batch to the topic and to Parquet, and counts what went where."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self.rows = 0
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        # Kept while both are written: otherwise the second write would read and aggregate everything again.
+        batch = batch.persist()
+        try:
+            folder = self._places.parquet / f"batch={batch_id:06d}"
+            batch.write.mode("overwrite").parquet(str(folder))
+            (
+                messages_of(batch)
+                .write.format("rocket")
+                .option("nameServer", self._places.name_server)
+                .option("topic", self._places.target)
+                .option("writeId", f"{self._places.group}-{self._places.checkpoint.name}-{batch_id}")
+                .mode("append")
+                .save()
+            )
+            self.rows += batch.count()
+        finally:
+            batch.unpersist()
+
+
+def start(
+    spark: SparkSession,
+    places: Places,
+    sink: Callable[[DataFrame, int], None],
+    *,
+    continuous: bool = False,
+    max_per_trigger: int = 60_000,
+    watermark: str = "30 days",
+) -> StreamingQuery:
+    """Start the query: by default it works off what is there and ends."""
+    messages = (
+        spark.readStream.format("rocket")
+        .schema("body BINARY")  # the only column that is needed, so the only one that is decoded
+        .option("nameServer", places.name_server)
+        .option("subscribe", places.source)
+        .option("startingOffsets", "earliest")
+        .option("consumerGroup", places.group)
+        .option("maxOffsetsPerTrigger", max_per_trigger)
+        .load()
+    )
+    writer = (
+        delays_of(messages, watermark)
+        .writeStream.queryName("flight-delays")
+        .outputMode("update")
+        .option("checkpointLocation", str(places.checkpoint))
+        .foreachBatch(sink)
+    )
+    writer = writer.trigger(processingTime="1 second") if continuous else writer.trigger(availableNow=True)
+    return writer.start()
+
+
+def rows_read(query: StreamingQuery) -> int:
+    """Rows that the query's finished micro-batches have read, since this start."""
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def run(spark: SparkSession, places: Places, *, continuous: bool = False, **settings: int | str) -> Delays:
+    """Run the query to its end: all that is there, or until SIGTERM or Ctrl-C with ``continuous``."""
+    ensure_topic(places.name_server, places.target, queues=8)
+    sink = Sink(places)
+    started = time.monotonic()
+    query = start(spark, places, sink, continuous=continuous, **settings)  # type: ignore[arg-type]
+    stop = _stop_on_signals() if continuous else (lambda: False)
+    with Progress(lambda: f"{rows_read(query):,} flights in, {sink.rows:,} totals out"):
+        while not query.awaitTermination(1) and not stop():
+            pass
+    query.stop()
+    return Delays(rows_read(query), sink.rows, time.monotonic() - started)
+
+
+def _stop_on_signals() -> Callable[[], bool]:
+    wanted: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        wanted.append(number)
+
+    signal.signal(signal.SIGINT, remember)
+    signal.signal(signal.SIGTERM, remember)
+    return lambda: bool(wanted)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = job_parser("Delays by carrier and hour: from the flights' topic to another topic and to Parquet.")
+    parser.add_argument("--source", default=FLIGHTS_TOPIC, help="topic with the flights")
+    parser.add_argument("--target", default=DELAYS_TOPIC, help="topic for the totals")
+    parser.add_argument("--group", default=GROUP, help="consumer group that the progress is committed to")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for Parquet and checkpoint")
+    parser.add_argument("--continuous", action="store_true", help="go on until Ctrl-C instead of ending when caught up")
+    parser.add_argument("--max-per-trigger", type=int, default=60_000, help="messages in a micro-batch at most")
+    parser.add_argument("--watermark", default="30 days", help="how late, in event time, a flight may come")
+    options = parser.parse_args(arguments)
+    places = Places(
+        name_server=options.nameserver,
+        parquet=options.output / "delays",
+        checkpoint=options.output / "checkpoint",
+        source=options.source,
+        target=options.target,
+        group=options.group,
+    )
+    spark = spark_session("flights_delays", verbose=options.verbose)
+    try:
+        done = run(
+            spark,
+            places,
+            continuous=options.continuous,
+            max_per_trigger=options.max_per_trigger,
+            watermark=options.watermark,
+        )
+    finally:
+        spark.stop()
+    print(f"Read from {places.source}: {rate(done.rows_in, done.seconds)}")
+    print(f"Wrote {done.rows_out:,} totals to {places.target} and to {places.parquet}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
