@@ -69,7 +69,7 @@ class ConfigFile:
             except _BrokenFileError:
                 raise self._error(broken) from None
             aside = self.path.with_name(self.path.name + ".broken")
-            os.replace(self.path, aside)
+            self.path.replace(aside)
             _log.warning("%s. Loaded %s instead; the broken file is kept as %s.", broken, backup.name, aside.name)
             return True
         try:
@@ -116,8 +116,8 @@ class ConfigFile:
             if self._durable:
                 os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
-            os.replace(self.path, self.path.with_name(self.path.name + ".bak"))
-        os.replace(temporary, self.path)
+            self.path.replace(self.path.with_name(self.path.name + ".bak"))
+        temporary.replace(self.path)
 
     def save(self) -> None:
         """Write the present state now."""

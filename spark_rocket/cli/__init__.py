@@ -1,0 +1,5 @@
+"""``rocket``: the command line."""
+
+from spark_rocket.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,240 @@
+"""Administration: topics (17, 18, 215, 21, 351), groups (200, 225, 201, 352, 207), settings and state (25, 26, 28, 43).
+
+An answer to the creation of a topic waits until ``topics.json`` is written and the name servers that answer know the
+topic, so whoever created it can use it at once.
+Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, is_system_topic, topic_problem
+from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.protocol.bodies import (
+    CreateTopicListRequestBody,
+    KVTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfig,
+    dumps_fastjson,
+)
+from spark_rocket.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    GetTopicConfigRequestHeader,
+)
+from spark_rocket.remoting.server import Channel, Handler
+
+_log = logging.getLogger(__name__)
+
+VERSION_TEXT = "V5_3_3"
+
+
+class AdminProcessor:
+    """Topics, groups and settings."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._boot = service.clock()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create_topic,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_topics,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.topic_config,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create_group,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_groups,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.get_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+        }
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    def create_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        header = CreateTopicRequestHeader.from_ext(request.ext_fields)
+        self._put_topic(
+            TopicConfig(
+                topic_name=header.topic,
+                read_queue_nums=header.read_queue_nums,
+                write_queue_nums=header.write_queue_nums,
+                perm=header.perm,
+                topic_filter_type=header.topic_filter_type or "SINGLE_TAG",
+                topic_sys_flag=header.topic_sys_flag or 0,
+                order=header.order,
+            ),
+            header.attributes,
+        )
+        return self._when_settled(channel, RemotingCommand.response(request))
+
+    def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        for topic in CreateTopicListRequestBody.from_json(request.body).topic_config_list:
+            attributes = ",".join(f"+{name.lstrip('+')}={value}" for name, value in topic.attributes.items())
+            self._put_topic(topic, attributes)
+        return self._when_settled(channel, RemotingCommand.response(request))
+
+    def _put_topic(self, topic: TopicConfig, attributes: str | None) -> None:
+        name = topic.topic_name
+        problem = topic_problem(name)
+        if problem is None and (is_system_topic(name) or name == self._service.config.broker_cluster_name):
+            problem = f"The topic[{name}] is conflict with system topic."
+        for what, queues in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
+            if not 0 <= queues <= MAX_QUEUES:
+                problem = problem or f"{what} of the topic[{name}] is {queues}, not between 0 and {MAX_QUEUES}."
+        if not 0 <= topic.perm <= 15:
+            problem = problem or f"perm of the topic[{name}] is {topic.perm}, not a combination of 1, 2, 4 and 8."
+        known = self._service.topics.get(name)
+        try:
+            topic.attributes = alter_attributes(known.attributes if known else {}, attributes, create=known is None)
+        except ValueError as error:
+            problem = problem or str(error)
+        if problem is not None:
+            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+        if known == topic:
+            return
+        self._service.topics.put(topic)
+
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        topic = DeleteTopicRequestHeader.from_ext(request.ext_fields).topic
+        if not topic or topic.isspace():
+            raise RefusedError("The specified topic is blank.", response_code=ResponseCode.INVALID_PARAMETER)
+        if is_system_topic(topic):
+            raise RefusedError(
+                f"The topic[{topic}] is conflict with system topic.", response_code=ResponseCode.INVALID_PARAMETER
+            )
+        self._service.delete_topic(topic)
+        return self._when_settled(channel, RemotingCommand.response(request))
+
+    def _when_settled(self, channel: Channel, answer: RemotingCommand) -> RemotingCommand | None:
+        settled = self._service.settled()
+        if settled is None:
+            return answer
+        settled.add_done_callback(lambda _: channel.write(answer))
+        return None
+
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        snapshot = self._service.topics.snapshot()
+        ext = {"totalTopicNum": str(len(snapshot["topicConfigTable"]))}
+        return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
+
+    def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetTopicConfigRequestHeader.from_ext(request.ext_fields)
+        topic = self._service.topics.get(header.topic)
+        if topic is None:
+            raise RefusedError(
+                f"No topic in this broker. topic: {header.topic}", response_code=ResponseCode.TOPIC_NOT_EXIST
+            )
+        return RemotingCommand.response(request, body=dumps_fastjson(topic.to_dict()))
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        self._put_group(SubscriptionGroupConfig.from_json(request.body))
+        return RemotingCommand.response(request)
+
+    def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        for group in SubscriptionGroupList.from_json(request.body).group_config_list:
+            self._put_group(group)
+        return RemotingCommand.response(request)
+
+    def _put_group(self, group: SubscriptionGroupConfig) -> None:
+        problem = group_problem(group.group_name)
+        if problem is not None:
+            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+        if self._service.groups.get(group.group_name) != group:
+            self._service.groups.put(group)
+
+    def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        snapshot = self._service.groups.snapshot()
+        ext = {"totalGroupNum": str(len(snapshot["subscriptionGroupTable"]))}
+        return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
+
+    def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetSubscriptionGroupConfigRequestHeader.from_ext(request.ext_fields)
+        group = self._service.groups.get(header.group)
+        if group is None:
+            raise RefusedError(
+                f"No group in this broker. group: {header.group}",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        return RemotingCommand.response(request, body=group.to_json())
+
+    def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = DeleteSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
+        self._service.groups.delete(header.group_name)
+        clean = header.clean_offset or request.ext_fields.get("removeOffset") == "true"
+        if clean:
+            self._service.offsets.remove_group(header.group_name)
+        return RemotingCommand.response(request)
+
+    # --- settings and state -------------------------------------------------------------------------------------
+
+    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        try:
+            text = bytes(request.body).decode("utf-8")
+            warnings = self._service.config.update(text)
+        except UnicodeDecodeError:
+            raise RefusedError("the settings are not UTF-8 text", response_code=ResponseCode.SYSTEM_ERROR) from None
+        except ConfigError as error:
+            raise RefusedError(error.message, response_code=ResponseCode.SYSTEM_ERROR, remedy=error.remedy) from None
+        for warning in warnings:
+            _log.warning("%s", warning)
+        _log.info("Settings changed by %s: %s", channel.remote_addr, text.replace("\n", " "))
+        return RemotingCommand.response(request, 0, " ".join(warnings) or None)
+
+    def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        version = self._service.topics.data_version
+        ext = {"version": dumps_fastjson(version.to_dict()).decode()}
+        return RemotingCommand.response(request, 0, None, ext, self._service.config.to_text().encode())
+
+    def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        service = self._service
+        puts, found, missed = service.stats.rates()
+        boot = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._boot / 1000))
+        seconds = max(service.clock() - self._boot, 0) // 1000
+        table = {
+            "brokerVersionDesc": VERSION_TEXT,
+            "brokerVersion": str(CURRENT_VERSION),
+            "brokerActive": "true",
+            "bootTimestamp": str(self._boot),
+            "startTime": boot,
+            "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
+            f"{seconds % 60} seconds ]",
+            "putTps": puts,
+            "getFoundTps": found,
+            "getTransferredTps": found,
+            "getTransferedTps": found,
+            "getMissTps": missed,
+            "getTotalTps": found,
+            "putMessageTimesTotal": str(service.stats.puts),
+            "getMessageTotal": str(service.stats.gets),
+            "msgPutTotalTodayNow": str(service.stats.puts),
+            "msgPutTotalTodayMorning": "0",
+            "msgPutTotalYesterdayMorning": "0",
+            "msgGetTotalTodayNow": str(service.stats.gets),
+            "msgGetTotalTodayMorning": "0",
+            "msgGetTotalYesterdayMorning": "0",
+            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "sendThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueSize": "0",
+            "heldPulls": str(service.held.count),
+            **service.store.runtime_info(),
+        }
+        return RemotingCommand.response(request, body=KVTable(table=table).to_json())
+
+    def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(request, body=dumps_fastjson(self._service.offsets.snapshot()))

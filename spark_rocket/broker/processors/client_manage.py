@@ -1,0 +1,165 @@
+"""Clients: heartbeats (34), goodbyes (35), members of a group (38, 203, 204), locks for ordered consuming (41, 42).
+
+A consumer's heartbeat also creates its group and the group's ``%RETRY%`` topic, which its client subscribes to next.
+Corresponds to org.apache.rocketmq.broker.processor.{ClientManageProcessor, ConsumerManageProcessor}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_rocket.broker.clients import ClientInfo
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.topics import RETRY_PREFIX
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.bodies import (
+    Connection,
+    ConsumerConnection,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ProducerConnection,
+)
+from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from spark_rocket.remoting.server import Channel, Handler
+
+
+def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
+    """Tell one member that its group changed (40)."""
+    header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+    request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
+    channel.write(request)
+
+
+class ClientManageProcessor:
+    """Who is there."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
+
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        data = HeartbeatData.from_json(request.body)
+        service = self._service
+        language = _language(request.language)
+        for producer in data.producer_data_set:
+            service.clients.register_producer(producer.group_name, channel, data.client_id, language, request.version)
+        changed = False
+        for consumer in data.consumer_data_set:
+            settings = service.groups.find(consumer.group_name)
+            if settings is None:
+                continue  # Apache's broker ignores it too; the group's pulls are refused with 26
+            service.topics.ensure(RETRY_PREFIX + consumer.group_name, settings.retry_queue_nums)
+            changed |= service.clients.register_consumer(
+                consumer,
+                channel,
+                data.client_id,
+                language,
+                request.version,
+                notify=settings.notify_consumer_ids_changed_enable,
+                with_subscriptions=not data.is_without_sub,
+            )
+        answer = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
+        settled = service.settled()
+        if settled is None or request.is_oneway:
+            return answer
+        # A consumer looks up the route of its retry topic next, so the name servers hear of it first.
+        settled.add_done_callback(lambda _: channel.write(answer))
+        return None
+
+    def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = UnregisterClientRequestHeader.from_ext(request.ext_fields)
+        service = self._service
+        settings = service.groups.get(header.consumer_group) if header.consumer_group else None
+        service.clients.unregister(
+            channel,
+            header.producer_group,
+            header.consumer_group,
+            notify=settings is None or settings.notify_consumer_ids_changed_enable,
+        )
+        return RemotingCommand.response(request)
+
+    def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetConsumerListByGroupRequestHeader.from_ext(request.ext_fields)
+        group = self._service.clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise RefusedError(
+                f"no consumer for this group, {header.consumer_group}", response_code=ResponseCode.SYSTEM_ERROR
+            )
+        body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
+        group = self._service.clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise RefusedError(
+                f"the consumer group[{header.consumer_group}] not online",
+                response_code=ResponseCode.CONSUMER_NOT_ONLINE,
+            )
+        body = ConsumerConnection(
+            connection_set=_connections(group.members.values()),
+            subscription_table=dict(group.subscriptions),
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
+        members = self._service.clients.producers.get(header.producer_group)
+        if not members:
+            raise RefusedError(
+                f"the producer group[{header.producer_group}] not exist", response_code=ResponseCode.SYSTEM_ERROR
+            )
+        body = ProducerConnection(connection_set=_connections(members.values()))
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = LockBatchRequestBody.from_json(request.body)
+        held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id)
+        return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
+
+    def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = LockBatchRequestBody.from_json(request.body)
+        self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        return RemotingCommand.response(request)
+
+
+def _language(code: int | str) -> str:
+    try:
+        return code if isinstance(code, str) else LanguageCode(code).name
+    except ValueError:
+        return LanguageCode.OTHER.name
+
+
+def _connections(members: Iterable[ClientInfo]) -> list[Connection]:
+    return [
+        Connection(
+            client_id=member.client_id,
+            client_addr=member.channel.remote_addr,
+            language=member.language,
+            version=member.version,
+        )
+        for member in members
+    ]

@@ -1,0 +1,94 @@
+"""Offsets: of groups (14, 15), of queues (30, 31), by time (29, 32).
+
+Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and AdminBrokerProcessor's offset codes.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from spark_rocket.remoting.server import Channel, Handler
+
+
+class OffsetProcessor:
+    """Reads and writes offsets."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+        }
+
+    def query_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QueryConsumerOffsetRequestHeader.from_ext(request.ext_fields)
+        service = self._service
+        offset = service.offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset < 0:
+            # A group that is new to a queue whose every message is still at hand starts at 0, as in Apache's broker;
+            # elsewhere 22 lets the client apply its own consumeFromWhere.
+            minimum = service.store.get_min_offset(header.topic, header.queue_id)
+            if header.set_zero_if_not_found is False or minimum > 0 or not service.in_memory():
+                return RemotingCommand.response(
+                    request, ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+                )
+            offset = 0
+        return _offset(request, offset)
+
+    def update_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
+        service = self._service
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if service.groups.find(group) is None:
+            raise RefusedError(
+                f"subscription group [{group}] does not exist",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        service.known_topic(topic)
+        if queue_id < 0:
+            raise RefusedError("QueueId is invalid, it is negative", response_code=ResponseCode.SYSTEM_ERROR)
+        if service.offsets.has_reset(group, topic, queue_id):
+            return RemotingCommand.response(request, 0, "Offset has been previously reset")
+        service.offsets.commit(group, topic, queue_id, header.commit_offset)
+        return RemotingCommand.response(request)
+
+    def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = SearchOffsetRequestHeader.from_ext(request.ext_fields)
+        upper = (header.boundary_type or "").upper() == "UPPER"
+        return _offset(
+            request,
+            self._service.store.get_offset_by_time(header.topic, header.queue_id, header.timestamp, upper),
+        )
+
+    def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetMaxOffsetRequestHeader.from_ext(request.ext_fields)
+        return _offset(request, self._service.store.get_max_offset(header.topic, header.queue_id))
+
+    def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetMinOffsetRequestHeader.from_ext(request.ext_fields)
+        return _offset(request, self._service.store.get_min_offset(header.topic, header.queue_id))
+
+    def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetEarliestMsgStoretimeRequestHeader.from_ext(request.ext_fields)
+        timestamp = self._service.store.get_earliest_store_time(header.topic, header.queue_id)
+        return RemotingCommand.response(request, 0, None, {"timestamp": str(timestamp)})
+
+
+def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:
+    return RemotingCommand.response(request, 0, None, {"offset": str(offset)})

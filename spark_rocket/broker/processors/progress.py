@@ -1,0 +1,183 @@
+"""How far consumers are: statistics of a topic (202) and a group (208), who consumes what (300, 343, 345), the time
+span of a consumer (303), and moving a group (222, 314).
+
+Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.topics import RETRY_PREFIX
+from spark_rocket.errors import RefusedError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import (
+    ConsumeStats,
+    GroupList,
+    OffsetWrapper,
+    QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+    QueueTimeSpan,
+    ResetOffsetBody,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from spark_rocket.remoting.server import Channel, Handler
+
+
+class ProgressProcessor:
+    """Lag, and what moves it."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone_offset,
+        }
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._service.config.broker_name, queue_id)
+
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
+        config = self._service.known_topic(topic)
+        store = self._service.store
+        table = {}
+        for queue_id in range(max(config.write_queue_nums, config.read_queue_nums)):
+            end = store.get_max_offset(topic, queue_id)
+            last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
+            table[self._queue(topic, queue_id)] = TopicOffset(
+                min_offset=max(store.get_min_offset(topic, queue_id), 0),
+                max_offset=max(end, 0),
+                last_update_timestamp=max(last, 0),
+            )
+        return RemotingCommand.response(request, body=TopicStatsTable(offset_table=table).to_json())
+
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
+        service, group = self._service, header.consumer_group
+        named = [header.topic or "", *(header.topic_list or "").split(";")]
+        topics = [topic for topic in named if topic] or sorted(service.offsets.topics_of(group))
+        live = service.clients.consumers.get(group)
+        table = {}
+        for topic in topics:
+            config = service.topics.get(topic)
+            if config is None:
+                continue
+            if live is not None and live.subscriptions and topic not in live.subscriptions:
+                continue  # offsets of a topic that the group has turned away from are no lag
+            for queue_id in range(config.read_queue_nums):
+                committed = max(service.offsets.query(group, topic, queue_id), 0)
+                pulled = service.offsets.query_pulled(group, topic, queue_id)
+                timestamp = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
+                table[self._queue(topic, queue_id)] = OffsetWrapper(
+                    broker_offset=max(service.store.get_max_offset(topic, queue_id), 0),
+                    consumer_offset=committed,
+                    pull_offset=max(pulled, committed),
+                    last_timestamp=max(timestamp, 0),
+                )
+        return RemotingCommand.response(request, body=ConsumeStats(offset_table=table).to_json())
+
+    def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        topic = QueryTopicConsumeByWhoRequestHeader.from_ext(request.ext_fields).topic
+        groups = self._service.clients.groups_of(topic) | self._service.offsets.groups_of(topic)
+        return RemotingCommand.response(request, body=GroupList(group_list=sorted(groups)).to_json())
+
+    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        group = QueryTopicsByConsumerRequestHeader.from_ext(request.ext_fields).group
+        topics = sorted(self._service.offsets.topics_of(group))
+        return RemotingCommand.response(request, body=TopicList(topic_list=topics).to_json())
+
+    def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QuerySubscriptionByConsumerRequestHeader.from_ext(request.ext_fields)
+        found = self._service.clients.subscription(header.group, header.topic or "")
+        body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic or "", subscription_data=found)
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
+        service, topic = self._service, header.topic
+        config = service.known_topic(topic)
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+            end = service.store.get_max_offset(topic, queue_id)
+            committed = service.offsets.query(header.group, topic, queue_id)
+            last = service.store.get_store_time(topic, queue_id, end - 1) if end > 0 else -1
+            consumed = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else -1
+            earliest = service.store.get_earliest_store_time(topic, queue_id)
+            following = service.store.get_store_time(topic, queue_id, committed) if 0 <= committed < end else -1
+            spans.append(
+                QueueTimeSpan(
+                    message_queue=self._queue(topic, queue_id),
+                    min_time_stamp=earliest,
+                    max_time_stamp=last,
+                    consume_time_stamp=consumed if consumed > 0 else earliest,
+                    delay_time=service.clock() - following if following > 0 else 0,
+                )
+            )
+        return RemotingCommand.response(request, body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).to_json())
+
+    def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Move a group to a time or an offset, whether it is online or not (as Apache's broker from 5.0 on)."""
+        header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
+        service, topic, group = self._service, header.topic, header.group
+        config = service.known_topic(topic)
+        if service.groups.find(group) is None:
+            raise RefusedError(
+                f"Subscription group [{group}] does not exist",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        wanted = header.queue_id if header.queue_id is not None else -1
+        if wanted >= config.read_queue_nums:
+            raise RefusedError(
+                f"Queue {wanted} of topic {topic} does not exist, it has {config.read_queue_nums}",
+                response_code=ResponseCode.INVALID_PARAMETER,
+            )
+        moved: dict[int, int] = {}
+        if wanted >= 0 and header.offset is not None and header.offset >= 0:
+            low = service.store.get_min_offset(topic, wanted)
+            high = service.store.get_max_offset(topic, wanted)
+            if not low <= header.offset <= high:
+                raise RefusedError(
+                    f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
+                    response_code=ResponseCode.SYSTEM_ERROR,
+                )
+            moved[wanted] = header.offset
+        else:
+            for queue_id in [wanted] if wanted >= 0 else range(config.read_queue_nums):
+                moved[queue_id] = service.offset_at(topic, queue_id, header.timestamp)
+        for queue_id, offset in moved.items():
+            service.offsets.reset(group, topic, queue_id, offset)
+        service.held.wake_topic(topic)  # so that a waiting consumer hears of it now
+        body = ResetOffsetBody(offset_table={self._queue(topic, queue): offset for queue, offset in moved.items()})
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
+        service = self._service
+        topics = [header.topic] if header.topic else sorted(service.offsets.topics_of(header.src_group))
+        for topic in topics:
+            if topic == RETRY_PREFIX + header.src_group or service.topics.get(topic) is None:
+                continue
+            service.offsets.clone(header.src_group, header.dest_group, topic)
+        return RemotingCommand.response(request)

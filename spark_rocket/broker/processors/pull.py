@@ -1,0 +1,278 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): a run of records, or an answer later.
+
+Store status to response code and next offset:
+
+=========================================  =====================================  ==========================
+status                                     code                                   nextBeginOffset
+=========================================  =====================================  ==========================
+FOUND                                      0                                      after the last examined
+NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING   20                                     after the last examined
+OFFSET_OVERFLOW_ONE, OFFSET_FOUND_NULL     19, held if the request allows         unchanged; next file
+NO_MATCHED_LOGIC_QUEUE, NO_MESSAGE_...     19, held; 21 if the offset was not 0   0
+OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY    21                                     min; max
+OFFSET_RESET                               21                                     where the reset leads
+=========================================  =====================================  ==========================
+
+How much one answer carries: 32 messages and 256 KiB, as Apache's. A request whose ``maxMsgBytes`` is larger than that
+asks for bulk and gets up to min(maxMsgBytes, ``maxPullBytes``) bytes and min(maxMsgNums, ``maxPullMsgNums``) messages.
+
+sysFlag bits of the request: 1 commit ``commitOffset``, 2 may be held, 4 ``subscription`` is in the request.
+Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from spark_rocket.broker.long_polling import HeldPull
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.subscription import parse_tags
+from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.store.results import GetMessageResult, GetMessageStatus
+
+_COMMIT = 1
+_SUSPEND = 2
+_SUBSCRIPTION = 4
+_CLASS_FILTER = 8
+
+_EMPTY = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+_CODES = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_REQUIRED = (
+    "consumerGroup",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "maxMsgNums",
+    "sysFlag",
+    "commitOffset",
+    "suspendTimeoutMillis",
+    "subVersion",
+)
+# A held pull whose connection is behind with reading is tried again after this long.
+_BACK_OFF_SECONDS = 0.05
+
+
+class _Pull:
+    """What a request asks for, its checks passed."""
+
+    __slots__ = ("group", "max_bytes", "max_msgs", "offset", "queue_id", "tag_codes", "topic")
+
+    def __init__(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.max_msgs = max_msgs
+        self.max_bytes = max_bytes
+        self.tag_codes = tag_codes
+
+
+class PullMessageProcessor:
+    """Answers pulls, or holds them until there is something to answer."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._config = service.config
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        ext = request.ext_fields
+        try:
+            group = ext["consumerGroup"]
+            topic = ext["topic"]
+            queue_id = int(ext["queueId"])
+            offset = int(ext["queueOffset"])
+            max_msgs = int(ext["maxMsgNums"])
+            sys_flag = int(ext["sysFlag"])
+            commit_offset = int(ext["commitOffset"])
+            suspend = int(ext["suspendTimeoutMillis"])
+            sub_version = int(ext["subVersion"])
+            max_bytes = int(ext.get("maxMsgBytes") or 0)
+        except (KeyError, ValueError):
+            raise _bad_header(ext) from None
+        service = self._service
+        self._check_broker(request)
+        settings = service.group_to_consume(group)
+        service.topic_to_read(topic, queue_id, group)
+        if sys_flag & _SUBSCRIPTION:
+            tag_codes = self._filter_of_request(ext)
+        else:
+            tag_codes = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
+        max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
+        pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, tag_codes)
+        if sys_flag & _COMMIT:
+            service.offsets.commit(group, topic, queue_id, commit_offset)
+        held_ms = 0
+        if sys_flag & _SUSPEND:
+            held_ms = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
+        return self._run(channel, request, pull, held_ms)
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def _check_broker(self, request: RemotingCommand) -> None:
+        if not self._config.broker_permission & PERM_READ:
+            raise RefusedError(
+                f"the broker[{self._service.store_host[0]}] pulling message is forbidden",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
+            raise RefusedError(
+                f"the broker[{self._service.store_host[0]}] for lite pull consumer is forbidden",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+
+    def _filter_of_request(self, ext: dict[str, str]) -> frozenset[int] | None:
+        _check_expression_type(ext.get("expressionType"))
+        try:
+            expression = parse_tags(ext.get("subscription"))
+        except ProtocolError as error:
+            raise RefusedError(
+                f"parse the consumer's subscription failed: {error.message}",
+                response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            ) from None
+        return None if expression.matches_all else expression.codes
+
+    def _filter_of_group(
+        self, group: str, topic: str, sub_version: int, broadcast_enable: bool
+    ) -> frozenset[int] | None:
+        """The filter that the group's heartbeats brought."""
+        live = self._service.clients.consumers.get(group)
+        if live is None:
+            raise RefusedError(
+                f"the consumer's group info not exist, group: {group}",
+                response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            )
+        if not broadcast_enable and live.message_model == "BROADCASTING":
+            raise RefusedError(
+                f"the consumer group[{group}] can not consume by broadcast way",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+        subscription = live.subscriptions.get(topic)
+        if subscription is None:
+            raise RefusedError(
+                f"the consumer's subscription not exist, group: {group}",
+                response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            )
+        if subscription.sub_version < sub_version:
+            raise RefusedError(
+                "the consumer's subscription not latest", response_code=ResponseCode.SUBSCRIPTION_NOT_LATEST
+            )
+        _check_expression_type(subscription.expression_type)
+        if subscription.class_filter_mode:
+            raise RefusedError("class filters are not supported", response_code=ResponseCode.SYSTEM_ERROR)
+        if not subscription.code_set:
+            return None
+        return frozenset(subscription.code_set)
+
+    def _bounds(self, max_msgs: int, max_bytes: int) -> tuple[int, int]:
+        config = self._config
+        usual = config.max_transfer_bytes_on_message_in_memory
+        if max_bytes > usual:
+            return min(max(max_msgs, 1), config.max_pull_msg_nums), min(max_bytes, config.max_pull_bytes)
+        messages = min(max(max_msgs, 1), config.max_transfer_count_on_message_in_memory)
+        return messages, max_bytes if max_bytes > 0 else usual
+
+    # --- answering ----------------------------------------------------------------------------------------------
+
+    def _run(
+        self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int | None
+    ) -> RemotingCommand | None:
+        """Answer, or hold when nothing is there and the request may be held (``held_ms``; None: not any more)."""
+        service = self._service
+        reset = service.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None:
+            return self._answer_reset(request, pull, reset)
+        result = service.store.get_message(
+            pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.tag_codes
+        )
+        status = result.status
+        if status in _EMPTY:
+            code = ResponseCode.PULL_OFFSET_MOVED if pull.offset != 0 else ResponseCode.PULL_NOT_FOUND
+        else:
+            code = _CODES[status]
+        if code == ResponseCode.PULL_NOT_FOUND and held_ms and service.held.count < self._config.max_held_pulls:
+            self._hold(channel, request, pull, held_ms / 1000)
+            return None
+        if code == ResponseCode.SUCCESS:
+            service.stats.gets += result.count
+            service.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
+        else:
+            service.stats.get_misses += 1
+        return _answer(request, code, status.value, result)
+
+    def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
+        again = partial(self._again, channel, request, pull)
+        held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.tag_codes, again)
+        self._service.held.hold(held, seconds)
+
+    def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
+        """A held pull's second and last pass."""
+        if not channel.is_active:
+            return
+        if not channel.is_writable:
+            self._hold(channel, request, pull, _BACK_OFF_SECONDS)
+            return
+        try:
+            self._service.topic_to_read(pull.topic, pull.queue_id, pull.group)
+            answer = self._run(channel, request, pull, None)
+        except RefusedError as error:
+            answer = RemotingCommand.response(request, error.response_code or 1, error.message)
+        if answer is not None and not request.is_oneway:
+            channel.write(answer)
+
+    def _answer_reset(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
+        store = self._service.store
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(offset),
+            "minOffset": str(store.get_min_offset(pull.topic, pull.queue_id)),
+            "maxOffset": str(store.get_max_offset(pull.topic, pull.queue_id)),
+        }
+        return RemotingCommand.response(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
+
+
+def _answer(request: RemotingCommand, code: int, remark: str, result: GetMessageResult) -> RemotingCommand:
+    ext = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(result.next_begin_offset),
+        "minOffset": str(result.min_offset),
+        "maxOffset": str(result.max_offset),
+    }
+    return RemotingCommand.response(request, code, remark, ext, result.records)
+
+
+def _check_expression_type(kind: str | None) -> None:
+    if kind and kind != "TAG":
+        raise RefusedError(
+            f"The broker does not support consumer to filter message by {kind}",
+            response_code=ResponseCode.SYSTEM_ERROR,
+        )
+
+
+def _bad_header(ext: dict[str, str]) -> ProtocolError:
+    missing = [name for name in _REQUIRED if name not in ext]
+    if missing:
+        return ProtocolError(f"the custom field <{missing[0]}> of the pull request is missing")
+    return ProtocolError("a number of the pull request is not one")

@@ -1,0 +1,87 @@
+"""Finding messages: by key (12), by offset id (33), and what a consume queue holds (321).
+
+Corresponds to org.apache.rocketmq.broker.processor.QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    QueryConsumeQueueRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
+from spark_rocket.remoting.server import Channel, Handler
+
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+_MAX_ENTRIES = 1_000
+
+
+class QueryMessageProcessor:
+    """Looks messages up."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_MESSAGE: self.query_message,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.QUERY_CONSUME_QUEUE: self.query_consume_queue,
+        }
+
+    def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QueryMessageRequestHeader.from_ext(request.ext_fields)
+        unique = request.ext_fields.get(UNIQUE_KEY_QUERY) == "true"
+        most = self._service.config.default_query_max_num
+        wanted = most if unique else min(max(header.max_num, 1), 1_024)
+        found = self._service.store.query_message(
+            header.topic, header.key, wanted, header.begin_timestamp, header.end_timestamp, unique=unique
+        )
+        ext = {
+            "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
+            "indexLastUpdatePhyoffset": str(found.index_last_update_physical_offset),
+        }
+        if not found.records:
+            return RemotingCommand.response(
+                request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
+            )
+        return RemotingCommand.response(request, 0, None, ext, b"".join(found.records))
+
+    def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = ViewMessageRequestHeader.from_ext(request.ext_fields)
+        record = self._service.store.look_message_by_offset(header.offset)
+        if record is None:
+            raise RefusedError(
+                f"can not find message by the offset, {header.offset}", response_code=ResponseCode.SYSTEM_ERROR
+            )
+        return RemotingCommand.response(request, body=record)
+
+    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
+        topic, queue_id = header.topic or "", header.queue_id or 0
+        store = self._service.store
+        self._service.known_topic(topic)
+        low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
+        first = max(header.index or 0, low)
+        entries = store.queue_entries(topic, queue_id, first, min(max(header.count or 0, 0), _MAX_ENTRIES))
+        subscription = self._service.clients.subscription(header.consumer_group or "", topic)
+        body = QueryConsumeQueueResponseBody(
+            subscription_data=subscription,
+            queue_data=[
+                ConsumeQueueData(
+                    physic_offset=physical,
+                    physic_size=size,
+                    tags_code=code,
+                    eval=subscription is None or not subscription.code_set or code in subscription.code_set,
+                )
+                for physical, size, code in entries
+            ],
+            max_queue_index=high,
+            min_queue_index=low,
+        )
+        return RemotingCommand.response(request, body=body.to_json())

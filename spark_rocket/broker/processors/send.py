@@ -1,0 +1,327 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320).
+
+The single send is the broker's hottest path: 310's fields are read by their letters, what depends only on the topic is
+found in one cached lookup, and the answer's fields are written straight into a dict.
+
+What is refused because storing it would deliver it wrongly (it comes with a later version): delayed messages (property
+DELAY above 0, TIMER_*), transactional messages (TRAN_MSG, sysFlag 4) and ready-made inner batches (sysFlag 0xC0); all
+with MESSAGE_ILLEGAL (13).
+
+With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk; a message with WAIT=false
+does not ask for that.
+Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from spark_rocket.broker.service import BrokerService, SendTarget
+from spark_rocket.broker.topics import RETRY_PREFIX
+from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.protocol.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record import decode_batch_body
+from spark_rocket.remoting.address import parse_address
+from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.store.config import FlushDiskType
+from spark_rocket.store.results import PutResult, PutStatus
+
+_V2_LETTERS = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+    "bname": "n",
+}
+_REQUIRED = "abcdefgh"
+_NAMES = {letter: name for name, letter in _V2_LETTERS.items()}
+
+_REFUSED_SYS_FLAG = 0xC | 0xC0  # transaction bits, inner batch bits
+_HOST_BITS = 0x30  # the broker decides them by the addresses it stores
+_INT = 1 << 31
+_LONG = 1 << 63
+_TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_UNUSUAL = re.compile("DELAY\x01|TIMER_DEL|TRAN_MSG\x01|CLUSTER\x01|POP_CK\x01")
+_UNUSUAL_IN_BATCH = re.compile(rb"DELAY\x01|TIMER_DEL|TRAN_MSG\x01")
+
+_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+
+
+class SendMessageProcessor:
+    """Stores what producers send."""
+
+    def __init__(self, service: BrokerService, unique_keys: UniqKeyGenerator) -> None:
+        self._service = service
+        self._store = service.store
+        self._config = service.config
+        self._unique_key: Callable[[], str] = unique_keys.next
+        self._sync_flush = service.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._suffix = f"CLUSTER\x01{service.config.broker_cluster_name}"
+        self._answers = _FlushedAnswers(service.loop)
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+        }
+
+    def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Code 10: the same fields under their long names."""
+        ext = request.ext_fields
+        request.ext_fields = {_V2_LETTERS.get(name, name): value for name, value in ext.items()}
+        return self.send_v2(channel, request)
+
+    def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        ext = request.ext_fields
+        try:
+            topic = ext["b"]
+            queue_id = int(ext["e"])
+            sys_flag = int(ext["f"])
+            born = int(ext["g"])
+            flag = int(ext["h"])
+            wanted_queues = int(ext["d"])
+            default_topic = ext["c"]
+            reconsume_times = int(ext.get("j") or 0)
+        except (KeyError, ValueError):
+            raise _bad_header(ext) from None
+        if not (-_INT <= flag < _INT and -_INT <= sys_flag < _INT and -_LONG <= born < _LONG):
+            raise _bad_header(ext)
+        service = self._service
+        target = service.send_target(topic, default_topic, wanted_queues)
+        batch = ext.get("m") == "true" or request.code == RequestCode.SEND_BATCH_MESSAGE
+        if queue_id < 0 or queue_id >= target.queue_limit:
+            queue_id = service.choose_queue(target, queue_id)
+        if topic.startswith(RETRY_PREFIX):
+            if batch:
+                raise RefusedError(
+                    f"batch request does not support retry group {topic}", response_code=ResponseCode.MESSAGE_ILLEGAL
+                )
+            target, queue_id = self._redirected(target, queue_id, ext)
+        body = request.body
+        if len(body) > self._config.max_message_size:
+            raise self._too_large(len(body))
+        if sys_flag & _REFUSED_SYS_FLAG:
+            raise _refuse_sys_flag(sys_flag)
+        host = channel.attributes.get("born_host")
+        if host is None:
+            host = channel.attributes["born_host"] = parse_address(channel.remote_addr)
+        properties = ext.get("i") or ""
+        if batch:
+            unique_key = None
+            result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
+        else:
+            if _UNUSUAL.search(properties):
+                properties = _usual(properties)
+            start = properties.find("UNIQ_KEY\x01")
+            if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
+                properties, unique_key = self._with_unique_key(properties)
+            else:
+                end = properties.find("\x02", start)
+                unique_key = properties[start + 9 :] if end < 0 else properties[start + 9 : end]
+            wait = "WAIT\x01false" not in properties
+            # As Apache does, WAIT=true is not stored: nine bytes that say nothing.
+            start = properties.find("WAIT\x01true")
+            if start >= 0:
+                properties = _without_wait(properties, start)
+            if properties and properties[-1] != "\x02":
+                properties += "\x02"
+            result = self._store.put_message(
+                target.topic,
+                queue_id,
+                body,
+                (properties + self._suffix).encode(),
+                flag=flag,
+                sys_flag=sys_flag & ~_HOST_BITS,
+                born_timestamp=born,
+                born_host=host,
+                reconsume_times=reconsume_times,
+            )
+        if result.status is not PutStatus.PUT_OK and result.status is not PutStatus.FLUSH_DISK_TIMEOUT:
+            return self._refused(request, result)
+        service.stats.puts += result.count
+        prefix = service.message_id_prefix
+        if batch:
+            message_id = ",".join([f"{prefix}{offset:016X}" for offset in result.physical_offsets])
+            wait = "WAIT\x01false" not in properties
+        else:
+            message_id = f"{prefix}{result.physical_offset:016X}"
+        answer_ext = {
+            "msgId": message_id,
+            "queueId": str(queue_id),
+            "queueOffset": str(result.queue_offset),
+            "MSG_REGION": self._config.region_id,
+            "TRACE_ON": "true" if self._config.trace_on else "false",
+        }
+        if unique_key is not None:
+            answer_ext["transactionId"] = unique_key
+        answer = RemotingCommand.response(request, _CODES[result.status], None, answer_ext)
+        if self._sync_flush and wait:
+            self._store.when_flushed(result.end_physical_offset, partial(self._answers.flushed, channel, answer))
+            return None
+        settled = service.settled()
+        if settled is not None and not request.flag & 2:
+            # The topic is new: the producer hears of it once the name servers do.
+            settled.add_done_callback(lambda _: channel.write(answer))
+            return None
+        return answer
+
+    def _put_batch(
+        self,
+        target: SendTarget,
+        queue_id: int,
+        body: bytes | bytearray | memoryview,
+        properties: str,
+        flag: int,
+        sys_flag: int,
+        born: int,
+        host: tuple[str, int],
+        reconsume_times: int,
+    ) -> PutResult:
+        if _UNUSUAL_IN_BATCH.search(body):
+            _check_batch(body)
+        # Apache puts the batch's own properties behind those of every message in it.
+        shared = f"{self._suffix}\x02{properties}" if properties else self._suffix
+        return self._store.put_batch(
+            target.topic,
+            queue_id,
+            body,
+            batch_properties=shared.encode(),
+            flag=flag,
+            sys_flag=sys_flag & ~_HOST_BITS,
+            born_timestamp=born,
+            born_host=host,
+            reconsume_times=reconsume_times,
+        )
+
+    def _redirected(self, target: SendTarget, queue_id: int, ext: dict[str, str]) -> tuple[SendTarget, int]:
+        most = ext.get("l")
+        try:
+            dead = self._service.redirect_retry(target.topic, int(ext.get("j") or 0), int(most) if most else None)
+        except ValueError:
+            raise _bad_header(ext) from None
+        return (target, queue_id) if dead is None else (dead, 0)
+
+    def _with_unique_key(self, properties: str) -> tuple[str, str]:
+        known = decode_properties(properties).get("UNIQ_KEY")
+        if known is not None:
+            return properties, known
+        unique_key = self._unique_key()
+        if properties and properties[-1] != "\x02":
+            properties += "\x02"
+        return f"{properties}UNIQ_KEY\x01{unique_key}", unique_key
+
+    def _too_large(self, size: int) -> RefusedError:
+        return RefusedError(
+            f"the message is illegal, maybe msg body or properties length not matched. msg body length is {size}B, "
+            f"limit {self._config.max_message_size}B, msg properties length limit 32767B",
+            response_code=ResponseCode.MESSAGE_ILLEGAL,
+        )
+
+    def _refused(self, request: RemotingCommand, result: PutResult) -> RemotingCommand:
+        reason = result.reason or result.status.value
+        return RemotingCommand.response(request, _CODES[result.status], reason)
+
+
+class _FlushedAnswers:
+    """Brings answers from the flush thread to the event loop, many at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ready: deque[tuple[Channel, RemotingCommand, bool]] = deque()
+        self._scheduled = False
+
+    def flushed(self, channel: Channel, answer: RemotingCommand, ok: bool) -> None:
+        """Called by the flush thread."""
+        self._ready.append((channel, answer, ok))
+        if not self._scheduled:  # looked at after the append and reset before the taking: no answer is left behind
+            self._scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._write)
+            except RuntimeError:  # the loop has closed, and with it every connection
+                self._ready.clear()
+
+    def _write(self) -> None:
+        self._scheduled = False
+        while self._ready:
+            channel, answer, ok = self._ready.popleft()
+            if not ok:
+                answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            channel.write(answer)
+
+
+def _without_wait(properties: str, start: int) -> str:
+    end = start + 9
+    if (start == 0 or properties[start - 1] == "\x02") and (end == len(properties) or properties[end] == "\x02"):
+        return properties[:start] + properties[end + 1 :]
+    return properties
+
+
+def _usual(properties: str) -> str:
+    """Check and clean properties among which one may need care: refused, or dropped as Apache drops it."""
+    values = decode_properties(properties)
+    _refuse_unsupported(values)
+    values.pop("CLUSTER", None)
+    values.pop("POP_CK", None)
+    return encode_properties(values).decode()
+
+
+def _refuse_unsupported(values: dict[str, str]) -> None:
+    level = values.get("DELAY")
+    if (level and level.strip().lstrip("+") not in ("0", "")) or any(name in values for name in _TIMER_PROPERTIES):
+        raise RefusedError(
+            "delayed messages are not supported yet by this broker; the message was not stored",
+            response_code=ResponseCode.MESSAGE_ILLEGAL,
+        )
+    if values.get("TRAN_MSG") == "true":
+        raise _no_transactions()
+
+
+def _refuse_sys_flag(sys_flag: int) -> RefusedError:
+    if sys_flag & 0xC:
+        return _no_transactions()
+    return RefusedError(
+        "inner batches (sysFlag 0x40, 0x80) are not supported by this broker; send a batch with code 320",
+        response_code=ResponseCode.MESSAGE_ILLEGAL,
+    )
+
+
+def _no_transactions() -> RefusedError:
+    return RefusedError(
+        "transactional messages are not supported yet by this broker; the message was not stored",
+        response_code=ResponseCode.MESSAGE_ILLEGAL,
+    )
+
+
+def _check_batch(body: bytes | bytearray | memoryview) -> None:
+    for _, _, properties in decode_batch_body(body):
+        _refuse_unsupported(properties)
+
+
+def _bad_header(ext: dict[str, str]) -> ProtocolError:
+    missing = [_NAMES[letter] for letter in _REQUIRED if letter not in ext]
+    if missing:
+        return ProtocolError(f"the custom field <{missing[0]}> of the send request is missing")
+    return ProtocolError("a number of the send request is not one, or is out of its range")

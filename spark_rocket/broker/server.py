@@ -1,0 +1,268 @@
+"""The broker: its parts put together, started and stopped.
+
+Start: listen (so that a port in use is found before anything is touched), open and recover the store, load
+``config/*.json``, take requests, register with the name servers. Nothing is answered before all of that is
+done, because no step gives the event loop away. Stop: unregister, close connections, write ``config/*.json``, flush the store.
+
+Thread-safety: everything runs on the event loop that ``start`` was awaited on; the store's flush threads, the
+registration threads and the config writer come back to it by ``call_soon_threadsafe``.
+After a crash: the store recovers by itself, offsets may be a few seconds old, topics are as acknowledged.
+Corresponds to org.apache.rocketmq.broker.{BrokerStartup, BrokerController}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from spark_rocket.broker.clients import ClientManager
+from spark_rocket.broker.config import BrokerConfig, FlushDiskType
+from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.locks import RebalanceLockManager
+from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.processors.admin import AdminProcessor
+from spark_rocket.broker.processors.client_manage import ClientManageProcessor, notify_consumer_ids_changed
+from spark_rocket.broker.processors.offsets import OffsetProcessor
+from spark_rocket.broker.processors.progress import ProgressProcessor
+from spark_rocket.broker.processors.pull import PullMessageProcessor
+from spark_rocket.broker.processors.query import QueryMessageProcessor
+from spark_rocket.broker.processors.send import SendMessageProcessor
+from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
+from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.protocol.bodies import dumps_fastjson
+from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.store.message_store import MessageStore, now_ms
+
+_log = logging.getLogger(__name__)
+
+_CLIENT_SCAN_SECONDS = 10.0
+_WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class Broker:
+    """One broker on one store directory."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int] = now_ms) -> None:
+        self.config = config
+        self._clock = clock
+        self._server: RemotingServer | None = None
+        self._service: BrokerService | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """What clients are told to connect to, ``host:port``."""
+        if not self._address:
+            raise StateError("The broker is not started.", remedy="Await start() first.")
+        return self._address
+
+    @property
+    def port(self) -> int:
+        """The real port, also when 0 was asked for."""
+        if self._server is None:
+            raise StateError("The broker is not started.", remedy="Await start() first.")
+        return self._server.port
+
+    @property
+    def service(self) -> BrokerService:
+        """The operations, for what runs in the same process."""
+        if self._service is None:
+            raise StateError("The broker is not started.", remedy="Await start() first.")
+        return self._service
+
+    async def start(self) -> None:
+        """Serve. ConfigError, StoreLockedError or StoreCorruptError, with nothing left open, when that cannot be."""
+        if self._server is not None:
+            raise StateError("The broker is already started.")
+        config = self.config
+        store_ip = advertised_ip(config)
+        server = RemotingServer(
+            config.bind_address,
+            config.listen_port,
+            {},
+            on_close=self._channel_closed,
+            name="broker",
+        )
+        await server.start()
+        self._server = server
+        try:
+            self._open(server, (store_ip, server.port))
+        except BaseException:
+            await server.close()
+            self._server = None
+            raise
+        if store_ip not in ("127.0.0.1", "::1") and config.bind_address in ("127.0.0.1", "localhost", "::1"):
+            _log.warning(
+                "Clients are told to connect to %s, but the broker listens on %s only. Set bindAddress (or --host).",
+                self._address,
+                config.bind_address,
+            )
+
+    def _open(self, server: RemotingServer, store_host: tuple[str, int]) -> None:
+        config, clock = self.config, self._clock
+        loop = asyncio.get_running_loop()
+        held = PullRequestHoldService(loop)
+        store = MessageStore(config.store_config(), store_host=store_host, clock=clock, on_arrive=held.notify_arriving)
+        store.start()
+        try:
+            topics = TopicConfigManager(config, clock)
+            offsets = ConsumerOffsetManager()
+            groups = SubscriptionGroupManager(config, clock)
+            files = self._load_files(topics, offsets, groups)
+        except BaseException:
+            store.close()
+            raise
+        self._address = format_address(*store_host)
+        registration = NameServerRegistration(
+            loop,
+            config.name_servers,
+            cluster_name=config.broker_cluster_name,
+            broker_name=config.broker_name,
+            broker_id=config.broker_id,
+            broker_addr=self._address,
+            ha_server_addr=format_address(store_host[0], config.ha_listen_port or store_host[1] + 1),
+            body=lambda: registration_body(topics, config),
+            period=config.register_name_server_period / 1000,
+            timeout=config.register_broker_timeout_mills / 1000,
+        )
+        service = self._service = BrokerService(
+            config,
+            store=store,
+            store_host=store_host,
+            topics=topics,
+            offsets=offsets,
+            groups=groups,
+            clients=ClientManager(clock, notify_consumer_ids_changed),
+            held=held,
+            locks=RebalanceLockManager(clock, config.rebalance_lock_max_live_time),
+            stats=BrokerStats(),
+            saver=ConfigSaver(loop),
+            files=files,
+            registration=registration,
+            clock=clock,
+            loop=loop,
+        )
+        unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
+        for processor in (
+            SendMessageProcessor(service, unique_keys),
+            PullMessageProcessor(service),
+            OffsetProcessor(service),
+            ClientManageProcessor(service),
+            AdminProcessor(service),
+            ProgressProcessor(service),
+            QueryMessageProcessor(service),
+        ):
+            server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
+        registration.start()
+        self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
+        self._every("stats", SAMPLE_SECONDS, service.stats.sample)
+
+    def _load_files(
+        self, topics: TopicConfigManager, offsets: ConsumerOffsetManager, groups: SubscriptionGroupManager
+    ) -> dict[str, ConfigFile]:
+        directory = self.config.store_path / "config"
+        durable = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        files = {
+            "topics": ConfigFile(directory / "topics.json", topics.snapshot, topics.load, durable=durable),
+            "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load, durable=durable),
+            "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load, durable=durable),
+        }
+        for file in files.values():
+            file.load()
+        return files
+
+    async def close(self) -> None:
+        """Stop cleanly: everything acknowledged is on disk afterwards."""
+        server, service = self._server, self._service
+        if server is None or service is None:
+            return
+        self._server = None
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await service.registration.close()
+        service.held.close()
+        await server.close()
+        service.saver.close()
+        for file in service.files.values():
+            file.save()
+        service.store.close()
+        self._service = None
+
+    # --- from time to time --------------------------------------------------------------------------------------
+
+    def _every(self, name: str, seconds: float, action: Callable[[], object]) -> None:
+        def run() -> None:
+            self._timers[name] = loop.call_later(seconds, run)
+            action()
+
+        loop = asyncio.get_running_loop()
+        self._timers[name] = loop.call_later(seconds, run)
+
+    def _save_offsets(self) -> None:
+        service = self.service
+        if service.offsets.dirty:
+            service.offsets.dirty = False
+            service.saver.save(service.files["offsets"])
+
+    def _expire_clients(self) -> None:
+        self.service.clients.expire(self.config.channel_expired_timeout)
+
+    def _channel_closed(self, channel: Channel) -> None:
+        service = self._service
+        if service is not None:
+            service.held.channel_closed(channel)
+            service.clients.channel_closed(channel)
+
+
+def registration_body(topics: TopicConfigManager, config: BrokerConfig) -> bytes:
+    """The body of REGISTER_BROKER (103), not compressed."""
+    wrapper = topics.snapshot(config.broker_permission | ~6)
+    wrapper.update(
+        topicQueueMappingInfoMap={},
+        topicQueueMappingDetailMap={},
+        mappingDataVersion=wrapper["dataVersion"],
+    )
+    return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+
+
+def advertised_ip(config: BrokerConfig) -> str:
+    """The address that clients are given: ``brokerIP1``, else the one listened on, else this machine's own."""
+    host = config.broker_ip1 or config.bind_address
+    if host in _WILDCARDS:
+        return _own_ip()
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]
+    except OSError as error:
+        name = "brokerIP1" if config.broker_ip1 else "bindAddress"
+        raise ConfigError(
+            f"{name}={host} is no address and cannot be resolved: {error.strerror or error}.",
+            remedy="Give an IP address of this machine that clients can reach.",
+        ) from error
+
+
+def _own_ip() -> str:
+    """The address of the interface that leads out; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

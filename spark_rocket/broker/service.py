@@ -1,0 +1,255 @@
+"""What a broker can do, apart from how it is asked: shared by the Remoting processors and, later, by gRPC.
+
+Refusals are :class:`RefusedError` with the response code that Apache's broker gives in the same case; the texts are
+the remarks that clients show.
+
+Thread-safety: everything on the event loop. Writing config files and talking to name servers happen behind futures.
+Corresponds to the operations of org.apache.rocketmq.broker.BrokerController and its managers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+
+from spark_rocket.broker.clients import ClientManager
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.locks import RebalanceLockManager
+from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.stats import BrokerStats
+from spark_rocket.broker.topics import (
+    DLQ_PREFIX,
+    NOT_ALLOWED_SEND,
+    RETRY_PREFIX,
+    TopicConfigManager,
+    topic_problem,
+)
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
+from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.store.message_store import MessageStore
+
+# How long an answer waits for a config file and the name servers before it is given all the same.
+SETTLE_SECONDS = 1.0
+
+
+class SendTarget:
+    """A topic that has passed every check that does not depend on the message."""
+
+    __slots__ = ("queue_limit", "topic", "write_queues")
+
+    def __init__(self, config: TopicConfig) -> None:
+        self.topic = config.topic_name
+        self.write_queues = config.write_queue_nums
+        self.queue_limit = max(config.write_queue_nums, config.read_queue_nums)
+
+
+class BrokerService:
+    """The broker's parts and what they do together."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        store: MessageStore,
+        store_host: tuple[str, int],
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        groups: SubscriptionGroupManager,
+        clients: ClientManager,
+        held: PullRequestHoldService,
+        locks: RebalanceLockManager,
+        stats: BrokerStats,
+        saver: ConfigSaver,
+        files: dict[str, ConfigFile],
+        registration: NameServerRegistration,
+        clock: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.store_host = store_host
+        self.topics = topics
+        self.offsets = offsets
+        self.groups = groups
+        self.clients = clients
+        self.held = held
+        self.locks = locks
+        self.stats = stats
+        self.saver = saver
+        self.files = files
+        self.registration = registration
+        self.clock = clock
+        self.loop = loop
+        self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
+        self._targets: dict[str, SendTarget] = {}
+        self._settling: asyncio.Future[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        topics.on_change = self._topic_changed
+        groups.on_change = self._group_changed
+
+    # --- after a change -----------------------------------------------------------------------------------------
+
+    def _topic_changed(self, topic: str) -> None:
+        self._targets.pop(topic, None)
+        if self._settling is None:  # one for all the changes of this turn of the loop
+            self._settling = self.loop.create_future()
+            self.loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        settled, self._settling = self._settling, None
+        if settled is None:
+            return
+        steps = [self.saver.save(self.files["topics"]), self.registration.register()]
+
+        async def wait() -> None:
+            await asyncio.wait(steps, timeout=SETTLE_SECONDS)
+            if not settled.done():
+                settled.set_result(None)
+
+        self.spawn(wait())
+
+    def _group_changed(self, group: str) -> None:
+        self.saver.save(self.files["groups"])
+
+    def settled(self) -> asyncio.Future[None] | None:
+        """When the topic changes made so far are on disk and known to the name servers; None: they are."""
+        return self._settling
+
+    def spawn(self, work: object) -> None:
+        """Run a coroutine beside everything else, and keep it from being collected meanwhile."""
+        task = self.loop.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- sending ------------------------------------------------------------------------------------------------
+
+    def send_target(self, topic: str, default_topic: str, wanted_queues: int) -> SendTarget:
+        """The topic to store into, created if it may be; refused as Apache's broker does, in its order."""
+        target = self._targets.get(topic)
+        if target is not None:
+            return target
+        config = self.config
+        if self.clock() < config.start_accept_send_request_time_stamp:
+            raise RefusedError(
+                f"broker unable to service, until {config.start_accept_send_request_time_stamp}",
+                response_code=ResponseCode.SYSTEM_ERROR,
+            )
+        known = self.topics.get(topic)
+        if not config.broker_permission & PERM_WRITE and known is not None and known.order:
+            raise RefusedError(
+                f"the broker[{self.store_host[0]}] sending message is forbidden",
+                response_code=ResponseCode.NO_PERMISSION,
+            )
+        problem = topic_problem(topic)
+        if problem is not None:
+            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+        if topic in NOT_ALLOWED_SEND:
+            raise RefusedError(
+                f"Sending message to topic[{topic}] is forbidden.", response_code=ResponseCode.NO_PERMISSION
+            )
+        found = known or self.topics.auto_create(topic, default_topic, wanted_queues)
+        if found is None:
+            raise RefusedError(
+                f"topic[{topic}] not exist, apply first please!", response_code=ResponseCode.TOPIC_NOT_EXIST
+            )
+        target = SendTarget(found)
+        # What depends on the clock or on a setting that can change is asked again for every message.
+        if config.start_accept_send_request_time_stamp == 0 and not found.order:
+            self._targets[topic] = target
+        return target
+
+    def choose_queue(self, target: SendTarget, queue_id: int) -> int:
+        """The queue asked for, or any when that is negative."""
+        if queue_id >= target.queue_limit:
+            raise RefusedError(
+                f"request queueId[{queue_id}] is illegal, topic:[{target.topic}] has {target.queue_limit} queues",
+                response_code=ResponseCode.INVALID_PARAMETER,
+            )
+        if queue_id < 0:
+            return random.randrange(max(target.write_queues, 1))
+        return queue_id
+
+    def redirect_retry(self, topic: str, reconsume_times: int, max_reconsume_times: int | None) -> SendTarget | None:
+        """Where a message to a retry topic goes when it has been retried often enough: the dead-letter topic."""
+        group = topic[len(RETRY_PREFIX) :]
+        settings = self.groups.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group not exist, {group}", response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        limit = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
+        if reconsume_times < limit:
+            return None
+        return SendTarget(self.topics.ensure(DLQ_PREFIX + group))
+
+    # --- consuming ----------------------------------------------------------------------------------------------
+
+    def group_to_consume(self, group: str) -> SubscriptionGroupConfig:
+        settings = self.groups.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group [{group}] does not exist",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        if not settings.consume_enable:
+            raise RefusedError(f"subscription group no permission, {group}", response_code=ResponseCode.NO_PERMISSION)
+        return settings
+
+    def topic_to_read(self, topic: str, queue_id: int, group: str) -> TopicConfig:
+        config = self.known_topic(topic)
+        if not config.perm & PERM_READ:
+            raise RefusedError(
+                f"the topic[{topic}] pulling message is forbidden", response_code=ResponseCode.NO_PERMISSION
+            )
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise RefusedError(
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queue_nums}] consumer:[{group}]",
+                response_code=ResponseCode.INVALID_PARAMETER,
+            )
+        return config
+
+    def known_topic(self, topic: str) -> TopicConfig:
+        config = self.topics.get(topic)
+        if config is None:
+            raise RefusedError(
+                f"topic[{topic}] not exist, apply first please!", response_code=ResponseCode.TOPIC_NOT_EXIST
+            )
+        return config
+
+    def in_memory(self) -> bool:
+        """Whether the whole log is small enough to count as being in memory (40 % of it, as Apache's default)."""
+        return self.store.max_physical_offset <= _PHYSICAL_MEMORY * 40 // 100
+
+    # --- administration -----------------------------------------------------------------------------------------
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic: its settings, its queues and the offsets in them."""
+        self.topics.delete(topic)
+        self.offsets.remove_topic(topic)
+        self.store.delete_topic(topic)
+        self.held.wake_topic(topic)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """Where a reset to a time leads; negative times mean the end."""
+        if timestamp < 0:
+            return self.store.get_max_offset(topic, queue_id)
+        return self.store.get_offset_by_time(topic, queue_id, timestamp)
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 4 << 30
+
+
+_PHYSICAL_MEMORY = _physical_memory()

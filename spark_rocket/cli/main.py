@@ -1,0 +1,148 @@
+"""The ``rocket`` command: its arguments, and what it says when something is wrong.
+
+Exit status: 0 done or stopped on request, 1 it could not be done (one line on stderr says why and what to do), 2 the
+command line is wrong (argparse's own). What a verb needs is imported by the verb, so that ``rocket --help`` and a
+server's start stay quick: no pyarrow, pandas or pyspark anywhere here.
+Corresponds to mqnamesrv, mqbroker and mqadmin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spark_rocket.errors import RocketError
+
+DEFAULT_DATA = Path("rocket-data")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        status: int = options.run(options)
+    except RocketError as error:
+        print(f"rocket: {error.message} {error.remedy}".rstrip(), file=sys.stderr)
+        return 1
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        print(f"rocket: {what}{error.strerror or error}.", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rocket", description="RocketMQ-compatible name server and broker, made for PySpark."
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what the servers do, not only what is wrong")
+    verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_up(verbs)
+    _add_namesrv(verbs)
+    _add_broker(verbs)
+    _add_store(verbs)
+    return parser
+
+
+def _add_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    up = verbs.add_parser(
+        "up",
+        help="name server and broker in one process",
+        description="Start a name server and a broker in one process, and say how to use them.",
+    )
+    where = up.add_mutually_exclusive_group()
+    where.add_argument("--data", type=Path, metavar="DIR", help=f"where messages are kept (./{DEFAULT_DATA})")
+    where.add_argument("--ephemeral", action="store_true", help="keep nothing: a temporary directory, gone at stop")
+    up.add_argument("--nameserver-port", type=_port, default=9876, metavar="PORT", help="9876; 0 takes a free one")
+    up.add_argument("--broker-port", type=_port, metavar="PORT", help="10911, or listenPort of -c; 0 takes a free one")
+    _add_host(up)
+    up.add_argument("-c", "--config", type=Path, metavar="FILE", help="a broker.conf with Apache's property names")
+    # For programs that start this one: where to say that all is up, and what to stop with.
+    up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    up.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    up.set_defaults(run=_run_up)
+
+
+def _add_namesrv(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    namesrv = verbs.add_parser("namesrv", help="a name server alone", description="Start a name server.")
+    namesrv.add_argument("--port", type=_port, default=9876, help="9876; 0 takes a free one")
+    _add_host(namesrv)
+    namesrv.add_argument("--data", type=Path, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
+    namesrv.set_defaults(run=_run_namesrv)
+
+
+def _add_broker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    broker = verbs.add_parser("broker", help="a broker alone", description="Start a broker.")
+    broker.add_argument("-c", "--config", type=Path, metavar="FILE", help="a broker.conf with Apache's property names")
+    broker.add_argument("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
+    broker.add_argument("--port", type=_port, help="10911, or listenPort of -c; 0 takes a free one")
+    broker.add_argument("--data", type=Path, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
+    _add_host(broker)
+    broker.set_defaults(run=_run_broker)
+
+
+def _add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    store = verbs.add_parser("store", help="look into a store directory")
+    actions = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    check = actions.add_parser(
+        "check", help="verify a store directory", description="Verify the invariants of a stopped broker's directory."
+    )
+    check.add_argument("directory", type=Path, metavar="DIR")
+    check.set_defaults(run=_run_store_check)
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone")
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port; give a number from 0 to 65535")
+    return int(text)
+
+
+def store_directory(directory: Path) -> Path:
+    """The store in a data directory: the directory itself if it is one (Apache's layout), else ``store`` in it."""
+    return directory if (directory / "commitlog").is_dir() else directory / "store"
+
+
+def _run_up(options: argparse.Namespace) -> int:
+    from spark_rocket.cli.serve import serve_up
+
+    return serve_up(options)
+
+
+def _run_namesrv(options: argparse.Namespace) -> int:
+    from spark_rocket.cli.serve import serve_namesrv
+
+    return serve_namesrv(options)
+
+
+def _run_broker(options: argparse.Namespace) -> int:
+    from spark_rocket.cli.serve import serve_broker
+
+    return serve_broker(options)
+
+
+def _run_store_check(options: argparse.Namespace) -> int:
+    from spark_rocket.store.check import check_store
+
+    directory = store_directory(options.directory)
+    if not directory.is_dir():
+        print(f"rocket: {options.directory} is no store directory: it has no commitlog in it.", file=sys.stderr)
+        return 1
+    problems = check_store(directory)
+    for problem in problems:
+        print(problem)
+    print(f"{directory}: {len(problems)} problem(s)" if problems else f"{directory}: in order")
+    return 1 if problems else 0

@@ -1,0 +1,208 @@
+"""Running servers in the foreground: start, say where they are, wait for SIGTERM or Ctrl-C, stop cleanly.
+
+Corresponds to NamesrvStartup and BrokerStartup's main methods.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import spark_rocket
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.server import Broker
+from spark_rocket.cli.main import DEFAULT_DATA, store_directory
+from spark_rocket.namesrv.server import NameServer
+from spark_rocket.remoting.server import run
+
+_LOOPBACK = "127.0.0.1"
+_OPEN = ("0.0.0.0", "::")
+
+_SNIPPET = """\
+  from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
+  spark.createDataFrame([("Hello", "hello, rocket")], "topic string, body string").write.format("rocket")\
+.option("nameServer", "{address}").mode("append").save()
+  spark.read.format("rocket").option("nameServer", "{address}").option("subscribe", "Hello").load()\
+.selectExpr("queueOffset", "cast(body as string)").show()
+"""
+
+
+def serve_up(options: argparse.Namespace) -> int:
+    """``rocket up``."""
+    config = _config(options, options.broker_port)
+    data = _choose_data(options, config)
+    try:
+        run(_up(options, config, data))
+    finally:
+        if options.ephemeral:
+            shutil.rmtree(data, ignore_errors=True)
+    return 0
+
+
+def _choose_data(options: argparse.Namespace, config: BrokerConfig) -> Path:
+    if options.ephemeral:
+        data = Path(tempfile.mkdtemp(prefix="rocket-"))
+        config.store_path_root_dir = data / "store"
+    elif options.data is None and config.store_path_root_dir != BrokerConfig().store_path_root_dir:
+        data = config.store_path
+    else:
+        data = (options.data or DEFAULT_DATA).absolute()
+        config.store_path_root_dir = store_directory(data)
+    return data
+
+
+async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> None:
+    host = config.bind_address
+    async with _Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+        namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
+        await namesrv.start()
+        servers.push_async_callback(namesrv.close)
+        name_server = _reachable(namesrv.address)
+        config.namesrv_addr = ";".join([name_server, *config.name_servers])
+        broker = Broker(config)
+        await broker.start()
+        servers.push_async_callback(broker.close)
+        _ready(options.ready_fd, {"nameServer": name_server, "broker": broker.address})
+        where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
+        _say(
+            f"spark_rocket {spark_rocket.__version__} is up.\n",
+            f"  name server  {name_server}",
+            f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
+            f"  data         {data} ({where})\n",
+            *_warn_open(host),
+            "Try it in Python with PySpark, three lines:\n",
+            _SNIPPET.format(address=name_server),
+            "Ctrl-C stops it.",
+        )
+        await stopping()
+
+
+def serve_namesrv(options: argparse.Namespace) -> int:
+    """``rocket namesrv``."""
+    run(_namesrv(options))
+    return 0
+
+
+async def _namesrv(options: argparse.Namespace) -> None:
+    host = options.host or _LOOPBACK
+    data = options.data or Path.home() / "namesrv"
+    async with _Stopping() as stopping:
+        namesrv = NameServer(host, options.port, kv_config_path=data / "kvConfig.json")
+        await namesrv.start()
+        try:
+            _say(f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}", *_warn_open(host))
+            await stopping()
+        finally:
+            await namesrv.close()
+
+
+def serve_broker(options: argparse.Namespace) -> int:
+    """``rocket broker``."""
+    config = _config(options, options.port)
+    if options.nameserver:
+        config.namesrv_addr = options.nameserver
+    if options.data is not None:
+        config.store_path_root_dir = store_directory(options.data.absolute())
+    run(_broker(config))
+    return 0
+
+
+async def _broker(config: BrokerConfig) -> None:
+    async with _Stopping() as stopping:
+        broker = Broker(config)
+        await broker.start()
+        try:
+            servers = config.namesrv_addr or "none: set namesrvAddr or give -n"
+            _say(
+                f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
+                f"on {broker.address}",
+                f"  name servers {servers}",
+                f"  store        {config.store_path}",
+                *_warn_open(config.bind_address),
+            )
+            await stopping()
+        finally:
+            await broker.close()
+
+
+def _config(options: argparse.Namespace, port: int | None) -> BrokerConfig:
+    config = BrokerConfig.from_file(options.config) if options.config is not None else BrokerConfig()
+    if options.host is not None:
+        config.bind_address = options.host
+    if port is not None:
+        config.listen_port = port
+    return config
+
+
+def _reachable(address: str) -> str:
+    """A name server on every interface, as a process on this machine calls it."""
+    host, _, port = address.rpartition(":")
+    return f"{_LOOPBACK}:{port}" if host.strip("[]") in _OPEN else address
+
+
+def _warn_open(host: str) -> list[str]:
+    if host not in _OPEN:
+        return []
+    return [
+        f"OPEN TO EVERYONE: listening on every interface ({host}). There is no access control: whoever reaches this "
+        "machine can read and write every topic.\n"
+    ]
+
+
+def _say(*lines: str) -> None:
+    print("\n".join(lines), flush=True)
+
+
+def _ready(descriptor: int | None, facts: dict[str, str]) -> None:
+    """Tell the program that started this one."""
+    if descriptor is not None:
+        os.write(descriptor, json.dumps(facts).encode() + b"\n")
+        os.close(descriptor)
+
+
+class _Stopping:
+    """Waits for SIGTERM, SIGINT or the end of a lifeline: a pipe whose other end the parent process holds."""
+
+    def __init__(self, lifeline: int | None = None) -> None:
+        self._lifeline = lifeline
+
+    async def __aenter__(self) -> Callable[[], Awaitable[None]]:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, stop.set)
+        if self._lifeline is not None:
+            lifeline = self._lifeline
+
+            def ended() -> None:
+                loop.remove_reader(lifeline)
+                stop.set()
+
+            loop.add_reader(lifeline, ended)
+
+        async def wait() -> None:
+            _tune_collector()
+            await stop.wait()
+
+        return wait
+
+    async def __aexit__(self, *_: object) -> None:
+        loop = asyncio.get_running_loop()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(signal_number)
+
+
+def _tune_collector() -> None:
+    """What is there after the start stays; requests leave no cycles, so the collector need not look often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
