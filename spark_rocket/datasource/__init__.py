@@ -1,0 +1,5 @@
+"""``format("rocket")`` for Spark."""
+
+from spark_rocket.datasource.source import RocketDataSource
+
+__all__ = ["RocketDataSource"]

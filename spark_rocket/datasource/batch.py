@@ -1,0 +1,51 @@
+"""``spark.read.format("rocket")``: all messages between two positions, planned once.
+
+``partitions`` runs in a planning process on the driver, ``read`` in the executors' workers; the reader object travels
+between them by pickle and therefore holds values only. Corresponds to KafkaBatch in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_rocket.datasource.cluster import Cluster, reader_for
+from spark_rocket.datasource.fetch import read_range
+from spark_rocket.datasource.options import ReadOptions
+from spark_rocket.datasource.plan import plan_batch
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.schema import project
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """One Spark partition: one range of one queue."""
+
+    span: OffsetRange
+
+
+def read_partition(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Read one partition. An empty plan arrives as ``InputPartition(None)`` and has no rows."""
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    return read_range(partition.span, options, project(schema), lambda: reader_for(options.name_server))
+
+
+class RocketBatchReader(DataSourceReader):
+    """Plans and reads. It defines no ``pushFilters``: Spark refuses readers that do, unless a setting allows it."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        project(schema)
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        cluster = Cluster(self._options.name_server, self._options.retry_timeout_ms)
+        return [RangePartition(span) for span in plan_batch(cluster, self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options, self._schema)

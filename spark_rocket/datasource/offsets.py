@@ -1,0 +1,138 @@
+"""Positions in queues as JSON: the offsets in a Spark checkpoint, and the JSON form of ``startingOffsets``.
+
+Both are public formats. An offset always means *next*: the first message not yet read.
+
+The checkpoint's JSON (version 1)::
+
+    {"initial": true, "version": 1}                                       before anything was planned, a constant
+    {"offsets": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}           where a batch ends
+    {"offsets": {…}, "start": {TOPIC: {BROKER: {QUEUE: first}}}, "version": 1}
+
+``start`` names queues whose batch does *not* begin where the previous offset ended: all of them in the first batch,
+new ones later, and those moved on after a data loss. A batch can therefore be planned again from its two offsets
+alone, in a new process and at another time, and reads the same messages. Spark compares offsets as text, so the text
+is stable: keys are sorted as text at every level and the numbers are integers.
+
+The option's JSON is the inner tree alone, ``{"orders": {"broker-a": {"0": 123, "1": -2}}}``; -1 is latest, -2
+earliest.
+
+Pure and immutable, so safe from any thread. Corresponds to the offset tables of RemoteBrokerOffsetStore.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_rocket.errors import OffsetsError, OptionError
+from spark_rocket.model import MessageQueue
+
+VERSION = 1
+LATEST = -1
+EARLIEST = -2
+
+Positions = Mapping[MessageQueue, int]
+Tree = dict[str, dict[str, dict[str, int]]]
+
+_EXAMPLE = 'Write it as {"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest.'
+
+
+def to_tree(positions: Positions) -> Tree:
+    """Nest positions by topic, broker and queue, every level sorted as text."""
+    tree: Tree = {}
+    for queue in sorted(positions, key=lambda q: (q.topic, q.broker_name, str(q.queue_id))):
+        brokers = tree.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
+    return tree
+
+
+def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
+    """Read a nested tree; ValueError says what is wrong with it."""
+    positions: dict[MessageQueue, int] = {}
+    for topic, brokers in _entries(tree, "topics"):
+        for broker, queues in _entries(brokers, f"the brokers of {topic}"):
+            for queue_id, value in _entries(queues, f"the queues of {topic}/{broker}"):
+                if not (queue_id.isascii() and queue_id.isdigit()):
+                    raise ValueError(f"{topic}/{broker} has a queue called {queue_id!r}, which is not a number")
+                if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                    raise ValueError(f"{topic}/{broker}/{queue_id} is {json.dumps(value)}, which is not an offset")
+                positions[MessageQueue(topic, broker, int(queue_id))] = value
+    return positions
+
+
+def _entries(value: object, what: str) -> list[tuple[str, object]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} should be a JSON object, not {json.dumps(value)}")
+    return list(value.items())
+
+
+def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
+    """Read the JSON of ``startingOffsets`` or ``endingOffsets``. -1 and -2 are kept as they are."""
+    try:
+        positions = from_tree(json.loads(text), lowest=EARLIEST)
+    except ValueError as error:
+        raise OptionError(f"option {option} is not offsets JSON: {error}.", remedy=_EXAMPLE) from None
+    if not positions:
+        raise OptionError(f"option {option} names no queue.", remedy=_EXAMPLE)
+    return positions
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """Where a batch ends, and where its queues began if not at the end of the batch before."""
+
+    ends: Positions
+    starts: Positions = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The offset as Spark stores it; two equal offsets are the same text."""
+        value: dict[str, object] = {"offsets": to_tree(self.ends)}
+        if self.starts:
+            value["start"] = to_tree(self.starts)
+        value["version"] = VERSION
+        return value
+
+
+def initial_offset() -> dict[str, object]:
+    """The marker that stands for "nothing planned yet". It never changes, whatever the cluster does."""
+    return {"initial": True, "version": VERSION}
+
+
+def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
+    """Read an offset of a checkpoint; None is the initial marker."""
+    version = value.get("version") if isinstance(value, Mapping) else None
+    if version != VERSION:
+        raise OffsetsError(
+            f"the checkpoint's offset is of version {version!r}, and this spark_rocket reads version {VERSION}.",
+            remedy="Use the spark_rocket that wrote it, or a checkpoint directory that belongs to this query.",
+        )
+    if value.get("initial") is True:
+        return None
+    try:
+        return StreamOffset(from_tree(value.get("offsets")), from_tree(value.get("start", {})))
+    except ValueError as error:
+        raise OffsetsError(
+            f"the checkpoint's offset cannot be read: {error}.",
+            remedy="Restore the checkpoint directory from a copy, or start with a new one.",
+        ) from None
+
+
+def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQueue, int]:
+    """Where each queue of the batch that ends at ``end`` begins."""
+    before: Positions = previous.ends if previous is not None else {}
+    starts: dict[MessageQueue, int] = {}
+    for queue in end.ends:
+        start = end.starts.get(queue, before.get(queue))
+        if start is None:
+            raise OffsetsError(
+                f"the checkpoint says where {name(queue)} ends but not where it begins.",
+                remedy="Restore the checkpoint directory from a copy, or start with a new one.",
+            )
+        starts[queue] = start
+    return starts
+
+
+def name(queue: MessageQueue) -> str:
+    """A queue in messages to people: ``orders/broker-a/3``."""
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

@@ -1,0 +1,437 @@
+"""The options of ``format("rocket")``, parsed once into typed values.
+
+Spark hands option names over in lower case, so they are looked up without case; errors always print the documented
+spelling. An option that does not exist, or does not belong to what is being done (a write option on a read), is an
+error that names the nearest known one: a typing mistake must never be silently ignored.
+
+``OPTIONS`` is the one list of them, and ``docs/datasource.md`` shows it. Parsing happens on the driver; the parsed
+values travel to the executors, so that an environment variable there cannot change what the driver decided. Pure but
+for the ``NAMESRV_ADDR`` environment variable. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TypeVar
+
+from spark_rocket.datasource.offsets import parse_offsets_option
+from spark_rocket.errors import OptionError
+from spark_rocket.model import MessageQueue
+
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+
+T = TypeVar("T")
+Parser = Callable[[str, str], object]
+
+
+class Scope(Enum):
+    """What the options are for."""
+
+    READ = "batch reads"
+    READ_STREAM = "streaming reads"
+    WRITE = "batch writes"
+    WRITE_STREAM = "streaming writes"
+
+
+READS = frozenset({Scope.READ, Scope.READ_STREAM})
+WRITES = frozenset({Scope.WRITE, Scope.WRITE_STREAM})
+
+
+class Start(Enum):
+    """The ways to say a position."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    GROUP = "group"
+    TIMESTAMP = "timestamp"
+    OFFSETS = "JSON"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to begin or end: a way to say it, and what that way needs."""
+
+    kind: Start
+    timestamp_ms: int = 0
+    offsets: Mapping[MessageQueue, int] | None = None
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A read's options, parsed. ``docs/datasource.md`` explains each."""
+
+    name_server: str
+    topics: tuple[str, ...]
+    starting: Position
+    ending: Position
+    consumer_group: str | None
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    pull_batch_size: int
+    pull_batch_bytes: int
+    arrow_batch_rows: int
+    arrow_batch_bytes: int
+    request_timeout_ms: int
+    retry_timeout_ms: int
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """A write's options, parsed."""
+
+    name_server: str
+    topic: str | None
+    producer_group: str
+    write_id: str | None
+    max_message_size: int
+    send_batch_size: int
+    send_batch_bytes: int
+    max_requests_in_flight: int
+    request_timeout_ms: int
+    retry_timeout_ms: int
+
+
+@dataclass(frozen=True)
+class Option:
+    """One documented option."""
+
+    name: str
+    scopes: frozenset[Scope]
+    parse: Parser
+    default: str | None
+    meaning: str
+
+
+# --- parsers: (documented name, text) -> value; OptionError names the option, the value and what would be right -----
+
+
+def _bad(option: str, text: str, wanted: str) -> OptionError:
+    return OptionError(f"option {option} is {text!r}.", remedy=f"It should be {wanted}.")
+
+
+def _number(lowest: int, highest: int | None = None) -> Parser:
+    wanted = f"a whole number from {lowest} to {highest}" if highest else f"a whole number of at least {lowest}"
+
+    def parse(option: str, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise _bad(option, text, wanted) from None
+        if value < lowest or (highest is not None and value > highest):
+            raise _bad(option, text, wanted)
+        return value
+
+    return parse
+
+
+def _boolean(option: str, text: str) -> bool:
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise _bad(option, text, "true or false")
+    return value
+
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+
+
+def _topic(option: str, text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise _bad(option, text, "a topic's name: 1 to 127 of the characters a-z A-Z 0-9 _ - % |")
+    return text
+
+
+def _topics(option: str, text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_topic(option, topic.strip()) for topic in text.split(",")))
+
+
+def _group(option: str, text: str) -> str:
+    if not _NAME.fullmatch(text) or len(text) > 120:
+        raise _bad(option, text, "a group's name: 1 to 120 of the characters a-z A-Z 0-9 _ - % |")
+    return text
+
+
+def _name_server(option: str, text: str) -> str:
+    addresses = [address.strip() for address in text.split(";") if address.strip()]
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or "," in address or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise _bad(option, text, "host:port, several of them separated by semicolons")
+    if not addresses:
+        raise _bad(option, text, "host:port, several of them separated by semicolons")
+    return ";".join(addresses)
+
+
+def _text(option: str, text: str) -> str:
+    if not text:
+        raise _bad(option, text, "a text that is not empty")
+    return text
+
+
+def _timestamp(option: str, text: str) -> int:
+    """Milliseconds since the epoch, or ISO-8601; without a zone it is UTC. Rounded up: a later start loses nothing."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _bad(option, text, "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
+    return max(0, -(-microseconds // 1000))
+
+
+_MICROSECOND = datetime.resolution
+
+
+def _position(*kinds: Start) -> Parser:
+    names = [kind.value for kind in kinds if kind is not Start.OFFSETS]
+    wanted = f"{', '.join(names)}, or offsets as JSON"
+
+    def parse(option: str, text: str) -> Position:
+        text = text.strip()
+        if text.startswith("{"):
+            return Position(Start.OFFSETS, offsets=parse_offsets_option(text, option))
+        if text.lower() not in names:
+            raise _bad(option, text, wanted)
+        return Position(Start(text.lower()))
+
+    return parse
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("nameServer", READS | WRITES, _name_server, None,
+           "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
+           f"driver, then `{DEFAULT_NAME_SERVER}`."),
+    Option("subscribe", READS, _topics, None, "The topics to read, separated by commas. Required."),
+    Option("startingOffsets", READS,
+           _position(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
+           "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed; earliest "
+           "where it has nothing), `timestamp` (see `startingTimestamp`), or JSON. Streams begin at `latest` by "
+           "default, batch reads at `earliest`. A restarted stream goes on from its checkpoint instead."),
+    Option("startingTimestamp", READS, _timestamp, None,
+           "The first store time to read, in milliseconds since 1970 or as ISO-8601 (UTC if it has no zone). Sets "
+           "`startingOffsets=timestamp`."),
+    Option("endingOffsets", frozenset({Scope.READ}), _position(Start.LATEST, Start.TIMESTAMP, Start.OFFSETS), "latest",
+           "Where a batch read ends: `latest`, `timestamp` (see `endingTimestamp`), or JSON."),
+    Option("endingTimestamp", frozenset({Scope.READ}), _timestamp, None,
+           "The first store time not to read. Sets `endingOffsets=timestamp`."),
+    Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), _number(1), None,
+           "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
+    Option("failOnDataLoss", READS, _boolean, "true",
+           "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
+           "log and goes on from the earliest left (`false`)."),
+    Option("consumerGroup", READS, _group, None,
+           "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
+           "`startingOffsets=group`, where to begin."),
+    Option("minPartitions", READS, _number(1, 100_000), None,
+           "At least so many Spark partitions: ranges of large queues are split."),
+    Option("maxRecordsPerPartition", READS, _number(1), None, "At most so many messages in a Spark partition."),
+    Option("pullBatchSize", READS, _number(1, 1_000_000), "32768",
+           "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
+    Option("pullBatchBytes", READS, _number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
+           "At most so many bytes asked for in one pull."),
+    Option("arrowBatchRows", READS, _number(1, 1_000_000), "32768",
+           "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
+    Option("arrowBatchBytes", READS, _number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
+           "Bytes at which an Arrow batch is handed to Spark."),
+    Option("topic", WRITES, _topic, None, "The topic to write to. It overrides a `topic` column."),
+    Option("producerGroup", WRITES, _group, "spark_rocket_writer", "The producer group that brokers are told."),
+    Option("writeId", frozenset({Scope.WRITE}), _text, None,
+           "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
+           "a repeat can be told. Without it every write has a name of its own."),
+    Option("maxMessageSize", WRITES, _number(1024, 12 * 1024 * 1024), str(MAX_MESSAGE_SIZE),
+           "The largest body in bytes, as the brokers' `maxMessageSize`."),
+    Option("sendBatchSize", WRITES, _number(1, 100_000), "10000", "At most so many messages in one request."),
+    Option("sendBatchBytes", WRITES, _number(1024, MAX_MESSAGE_SIZE), str(2 * 1024 * 1024),
+           "Bytes to aim for in one request, never above `maxMessageSize`."),
+    Option("maxRequestsInFlight", WRITES, _number(1, 1024), "4", "Requests a task has under way at once."),
+    Option("requestTimeout", READS | WRITES, _number(100, 600_000), "10000",
+           "Milliseconds to wait for one answer."),
+    Option("retryTimeout", READS | WRITES, _number(0, 86_400_000), "60000",
+           "Milliseconds during which failed requests are made again before the query fails: how long a broker may be "
+           "away."),
+)  # fmt: skip
+
+_BY_KEY = {option.name.lower(): option for option in OPTIONS}
+# Spark puts these beside ours; they are not for the source.
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+# Names that people bring along, and what they are called here. "" is: there is no such option yet.
+_FROM_ELSEWHERE = {
+    "kafka.bootstrap.servers": "nameServer",
+    "bootstrap.servers": "nameServer",
+    "namesrvaddr": "nameServer",
+    "group.id": "consumerGroup",
+    "kafka.group.id": "consumerGroup",
+    "groupidprefix": "consumerGroup",
+    "topics": "subscribe",
+    "subscribepattern": "",
+    "assign": "",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "minoffsetspertrigger": "",
+    "maxtriggerdelay": "",
+    "path": "",
+}
+
+
+def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
+    """Parse a read's options; OptionError says what to change."""
+    values = _parse(raw, scope)
+    topics = values.get("subscribe")
+    if topics is None:
+        raise OptionError(
+            "option subscribe is missing.", remedy='Name the topics: .option("subscribe", "orders,payments").'
+        )
+    default = Start.LATEST if scope is Scope.READ_STREAM else Start.EARLIEST
+    starting = _with_timestamp(values, "startingOffsets", "startingTimestamp") or Position(default)
+    ending = _with_timestamp(values, "endingOffsets", "endingTimestamp") or Position(Start.LATEST)
+    if scope is Scope.READ and starting.kind is Start.LATEST:
+        raise OptionError(
+            "option startingOffsets is 'latest', and a batch read from there would read nothing.",
+            remedy="Use earliest, timestamp, group or JSON, or spark.readStream.",
+        )
+    group = _as(str, values.get("consumerGroup"))
+    if starting.kind is Start.GROUP and group is None:
+        raise OptionError(
+            "option startingOffsets is 'group', and no consumerGroup is given.",
+            remedy='Add .option("consumerGroup", "…").',
+        )
+    return ReadOptions(
+        name_server=_name_server_of(values),
+        topics=_as_topics(topics),
+        starting=_for_topics(starting, "startingOffsets", _as_topics(topics)),
+        ending=_for_topics(ending, "endingOffsets", _as_topics(topics)),
+        consumer_group=group,
+        fail_on_data_loss=values["failOnDataLoss"] is True,
+        max_offsets_per_trigger=_as(int, values.get("maxOffsetsPerTrigger")),
+        min_partitions=_as(int, values.get("minPartitions")),
+        max_records_per_partition=_as(int, values.get("maxRecordsPerPartition")),
+        pull_batch_size=_int(values, "pullBatchSize"),
+        pull_batch_bytes=_int(values, "pullBatchBytes"),
+        arrow_batch_rows=_int(values, "arrowBatchRows"),
+        arrow_batch_bytes=_int(values, "arrowBatchBytes"),
+        request_timeout_ms=_int(values, "requestTimeout"),
+        retry_timeout_ms=_int(values, "retryTimeout"),
+    )
+
+
+def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
+    """Parse a write's options; OptionError says what to change."""
+    values = _parse(raw, scope)
+    limit = _int(values, "maxMessageSize")
+    return WriteOptions(
+        name_server=_name_server_of(values),
+        topic=_as(str, values.get("topic")),
+        producer_group=str(values["producerGroup"]),
+        write_id=_as(str, values.get("writeId")),
+        max_message_size=limit,
+        send_batch_size=_int(values, "sendBatchSize"),
+        send_batch_bytes=min(limit, _int(values, "sendBatchBytes")),
+        max_requests_in_flight=_int(values, "maxRequestsInFlight"),
+        request_timeout_ms=_int(values, "requestTimeout"),
+        retry_timeout_ms=_int(values, "retryTimeout"),
+    )
+
+
+def check_option_names(raw: Iterable[str], scopes: frozenset[Scope]) -> None:
+    """Refuse what is no option of any of ``scopes``."""
+    for key in raw:
+        key = key.lower()
+        option = _BY_KEY.get(key)
+        if option is None:
+            if key not in _SPARKS_OWN:
+                raise _unknown(key, scopes)
+        elif not option.scopes & scopes:
+            wanted = " and ".join(sorted(scope.value for scope in scopes))
+            belongs = " and ".join(sorted(scope.value for scope in option.scopes))
+            hint = ' Reads name their topics with "subscribe".' if key == "topic" else ""
+            hint = ' Writes name their topic with "topic".' if key == "subscribe" else hint
+            raise OptionError(
+                f"option {option.name} is for {belongs}, not for {wanted}.", remedy=f"Leave it out.{hint}"
+            )
+
+
+def _unknown(key: str, scopes: frozenset[Scope]) -> OptionError:
+    here = [option.name for option in OPTIONS if option.scopes & scopes]
+    nearest = _FROM_ELSEWHERE.get(key)
+    if nearest is None:
+        close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
+        nearest = next((option for option in here if close and option.lower() == close[0]), "")
+    remedy = f"Did you mean {nearest}?" if nearest else f"The options here are {', '.join(here)}."
+    return OptionError(f'format("rocket") has no option {key}.', remedy=remedy)
+
+
+def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:
+    check_option_names(raw.keys(), frozenset({scope}))
+    given = {key.lower(): value for key, value in raw.items()}
+    values: dict[str, object] = {}
+    for option in OPTIONS:
+        text = given.get(option.name.lower(), option.default if scope in option.scopes else None)
+        if text is not None:
+            values[option.name] = option.parse(option.name, text)
+    return values | {"given": frozenset(given)}
+
+
+def _with_timestamp(values: Mapping[str, object], option: str, companion: str) -> Position | None:
+    position = _as(Position, values.get(option))
+    moment = _as(int, values.get(companion))
+    given = values["given"]
+    assert isinstance(given, frozenset)
+    if moment is not None:
+        if position is not None and position.kind is not Start.TIMESTAMP and option.lower() in given:
+            raise OptionError(
+                f"option {companion} is given together with {option}={position.kind.value}.",
+                remedy=f"Leave one of them out, or set {option}=timestamp.",
+            )
+        return Position(Start.TIMESTAMP, timestamp_ms=moment)
+    if position is not None and position.kind is Start.TIMESTAMP:
+        raise OptionError(
+            f"option {option} is 'timestamp', and no {companion} is given.",
+            remedy=f'Add .option("{companion}", "2026-01-31T12:00:00Z").',
+        )
+    return position
+
+
+def _for_topics(position: Position, option: str, topics: tuple[str, ...]) -> Position:
+    for queue in position.offsets or {}:
+        if queue.topic not in topics:
+            raise OptionError(
+                f"option {option} names the topic {queue.topic}, which is not subscribed to.",
+                remedy=f"The option subscribe names {', '.join(topics)}.",
+            )
+    return position
+
+
+def _name_server_of(values: Mapping[str, object]) -> str:
+    given = values.get("nameServer")
+    if isinstance(given, str):
+        return given
+    variable = os.environ.get("NAMESRV_ADDR", "").strip()
+    return _name_server("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
+
+
+def _as(kind: type[T], value: object) -> T | None:
+    assert value is None or isinstance(value, kind)
+    return value
+
+
+def _as_topics(value: object) -> tuple[str, ...]:
+    assert isinstance(value, tuple)
+    return value
+
+
+def _int(values: Mapping[str, object], option: str) -> int:
+    value = values[option]
+    assert isinstance(value, int)
+    return value

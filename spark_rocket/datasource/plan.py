@@ -1,0 +1,131 @@
+"""What a batch takes and where it ends: the decisions of reading, over the ``Queues`` questions and without Spark.
+
+A ``StreamPlanner`` lives in one driver process per query and is called from one thread; what it remembers (what was
+committed, what was said) only saves requests and log lines, so nothing is lost with it.
+Corresponds to KafkaOffsetReader and KafkaMicroBatchStream in Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_rocket.datasource.offsets import Positions, StreamOffset, name
+from spark_rocket.datasource.options import ReadOptions
+from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
+from spark_rocket.datasource.resolve import LossPolicy, Queues, fit, resolve_end, resolve_start
+from spark_rocket.errors import OffsetsError, RocketError
+from spark_rocket.model import MessageQueue
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
+    """Decide what a batch read takes, and how it is cut."""
+    latest = {queue: queues.max_offset(queue) for queue in queues.queues(options.topics)}
+    ends = resolve_end(queues, options.ending, latest)
+    starts = resolve_start(
+        queues,
+        options.starting,
+        latest,
+        group=options.consumer_group,
+        loss=LossPolicy(options.fail_on_data_loss),
+    )
+    for queue, end in ends.items():
+        if starts[queue] > end:
+            raise OffsetsError(
+                f"{name(queue)} would be read from {starts[queue]} to {end}: the end is before the start.",
+                remedy="Check startingOffsets and endingOffsets (or the time stamps).",
+            )
+    return split(
+        ranges_between(starts, ends),
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+
+
+class StreamPlanner:
+    """All of the stream's decisions, over the ``Queues`` questions and without Spark."""
+
+    def __init__(self, queues: Queues, options: ReadOptions) -> None:
+        self._queues = queues
+        self._options = options
+        self._loss = LossPolicy(options.fail_on_data_loss)
+        self._pinned: dict[MessageQueue, int] | None = None
+        self._seen: dict[MessageQueue, int] = {}
+        self._committed: dict[MessageQueue, int] = {}
+        self._said: set[str] = set()
+
+    def pin(self) -> None:
+        """Take what is there now as the end of all, for AvailableNow."""
+        self._pinned = self._latest()
+
+    def latest_seen(self) -> Positions:
+        """The queues' ends when last asked."""
+        return self._seen
+
+    def next_end(self, previous: StreamOffset | None, max_records: int | None) -> StreamOffset | None:
+        """Where the batch after ``previous`` ends; None if there is nothing new."""
+        if previous is not None:
+            self.commit(previous)
+        latest = self._pinned if self._pinned is not None else self._latest()
+        if previous is None:
+            fresh = resolve_start(
+                self._queues, self._options.starting, latest, group=self._options.consumer_group, loss=self._loss
+            )
+            starts = dict(fresh)
+        else:
+            before = {q: end for q, end in previous.ends.items() if q.topic in self._options.topics}
+            fresh = self._moved(before, latest)
+            starts = before | fresh
+        self._note_absent(starts, latest)
+        known = {queue: starts[queue] for queue in latest}
+        ends = dict(starts)
+        ends |= limit_ends(known, latest, max_records) if max_records is not None else latest
+        if previous is not None and not fresh and ends == previous.ends:
+            return None
+        return StreamOffset(ends, fresh)
+
+    def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
+        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""
+        moved = {}
+        for queue, end in latest.items():
+            if queue not in before:
+                moved[queue] = min(self._queues.min_offset(queue), end)
+            else:
+                start = fit(self._queues, queue, before[queue], end, self._loss)
+                if start != before[queue]:
+                    moved[queue] = start
+        return moved
+
+    def _latest(self) -> dict[MessageQueue, int]:
+        queues = self._queues.queues(self._options.topics)
+        self._seen = {queue: self._queues.max_offset(queue) for queue in queues}
+        return dict(self._seen)
+
+    def _note_absent(self, starts: Positions, latest: Positions) -> None:
+        for queue in starts.keys() - latest.keys():
+            self._say(f"{name(queue)} has no readable broker now; its position is kept until it is back.")
+
+    def commit(self, offset: StreamOffset) -> None:
+        """Tell the brokers what the group has processed: the next offset, never backwards.
+
+        It is for people and tools to see. The checkpoint is the truth, so a failure is logged and the query goes on.
+        """
+        group = self._options.consumer_group
+        if group is None:
+            return
+        for queue, end in offset.ends.items():
+            if self._committed.get(queue, -1) >= end:
+                continue
+            try:
+                on_broker = self._queues.committed_offset(group, queue)
+                if on_broker is None or on_broker < end:
+                    self._queues.commit_offset(group, queue, end)
+                self._committed[queue] = end
+            except RocketError as error:
+                self._say(f"the offset of group {group} could not be committed for {name(queue)}: {error}")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("%s", text)

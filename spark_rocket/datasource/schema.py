@@ -1,0 +1,107 @@
+"""The columns of ``format("rocket")``: which there are, which a ``.schema(...)`` asks for, and their exact Arrow types.
+
+Spark checks only a task's first Arrow batch against its schema and crashes on a later one that differs, so every
+batch is built against the very schema that Spark derives (``to_arrow_schema(schema, "UTC")``): same order,
+nullability, microseconds, no dictionaries, no views.
+
+Pure and immutable. Imports pyspark, so only driver and worker processes of Spark load it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_rocket.errors import SchemaError
+
+_TEXT, _INT = StringType(), IntegerType()
+
+SOURCE_SCHEMA = StructType(
+    [
+        StructField("topic", _TEXT, False),
+        StructField("brokerName", _TEXT, False),
+        StructField("queueId", _INT, False),
+        StructField("queueOffset", LongType(), False),
+        StructField("body", BinaryType(), False),
+        StructField("tags", _TEXT, True),
+        StructField("keys", _TEXT, True),
+        StructField("properties", MapType(_TEXT, _TEXT, False), False),
+        StructField("msgId", _TEXT, False),
+        StructField("bornTimestamp", TimestampType(), False),
+        StructField("storeTimestamp", TimestampType(), False),
+        StructField("bornHost", _TEXT, False),
+        StructField("storeHost", _TEXT, False),
+        StructField("reconsumeTimes", _INT, False),
+        StructField("flag", _INT, False),
+        StructField("sysFlag", _INT, False),
+    ]
+)
+
+_BY_KEY = {field.name.lower(): field for field in SOURCE_SCHEMA.fields}
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The columns to decode, in the order and with the exact types that Spark expects."""
+
+    columns: tuple[str, ...]
+    target: pa.Schema
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give decoded columns their target types. Nothing is copied but what has another type, which none has."""
+        arrays = [
+            array if array.type.equals(field.type) else _retype(array, field.type)
+            for array, field in zip((batch.column(name) for name in self.columns), self.target, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.target)
+
+
+def _retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if pa.types.is_map(wanted):
+        # Only nullability inside the map can differ: same buffers under another type.
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=wanted)
+    return array.cast(wanted)
+
+
+def project(schema: StructType) -> Projection:
+    """Check a user's ``.schema(...)`` and say what it takes."""
+    columns = []
+    for field in schema.fields:
+        known = _BY_KEY.get(field.name.lower())
+        if known is None:
+            raise SchemaError(
+                f'format("rocket") has no column {field.name}.',
+                remedy=f"Its columns are {', '.join(SOURCE_SCHEMA.names)}.",
+            )
+        if known.name in columns:
+            raise SchemaError(f"the schema names the column {known.name} twice.", remedy="Name it once.")
+        if not _same_type(field.dataType, known.dataType):
+            raise SchemaError(
+                f"the column {known.name} is {known.dataType.simpleString()}, not {field.dataType.simpleString()}.",
+                remedy=f"Put `{known.name} {known.dataType.simpleString()}` into the schema and cast in the query.",
+            )
+        if known.nullable and not field.nullable:
+            raise SchemaError(
+                f"the column {known.name} can be null, and the schema says NOT NULL.", remedy="Leave NOT NULL out."
+            )
+        columns.append(known.name)
+    return Projection(tuple(columns), to_arrow_schema(schema, timezone="UTC"))
+
+
+def _same_type(given: DataType, known: DataType) -> bool:
+    if isinstance(given, MapType) and isinstance(known, MapType):
+        return bool(given.keyType == known.keyType and given.valueType == known.valueType)
+    return bool(given == known)

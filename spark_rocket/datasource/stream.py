@@ -1,0 +1,95 @@
+"""``spark.readStream.format("rocket")``: micro-batches whose offsets say everything needed to read them again.
+
+* ``initialOffset`` is a constant marker, for Spark asks for it more than once and in more than one process. The first
+  ``latestOffset`` resolves ``startingOffsets`` and puts what came out into the offset it returns.
+* ``latestOffset(start)`` proves that everything before ``start`` is processed, so it commits the consumer group there,
+  beside ``commit``, which Spark calls only when a next batch is planned. ``stop`` is not called reliably; nothing
+  depends on it.
+* An offset that says nothing new is returned as the very text it came as: Spark compares text.
+* Queues that appear later begin at their first message; queues that are away (their broker is) keep their position.
+
+One object in one driver process per query, called from one thread. After a crash only the checkpoint counts; the
+group's offsets on the broker are for tools to see. Corresponds to KafkaMicroBatchStream in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_rocket.datasource.batch import RangePartition, read_partition
+from spark_rocket.datasource.cluster import Cluster
+from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
+from spark_rocket.datasource.options import ReadOptions
+from spark_rocket.datasource.plan import StreamPlanner
+from spark_rocket.datasource.ranges import ranges_between, split
+from spark_rocket.datasource.schema import project
+
+
+class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The planner and the reading tasks in the shape that Spark calls."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        project(schema)
+        self._options = options
+        self._schema = schema
+        self._planner: StreamPlanner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planner": None}
+
+    @property
+    def planner(self) -> StreamPlanner:
+        if self._planner is None:
+            cluster = Cluster(self._options.name_server, self._options.retry_timeout_ms)
+            self._planner = StreamPlanner(cluster, self._options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        return initial_offset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.planner.pin()
+
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+        max_records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self.planner.next_end(parse_stream_offset(start), max_records)
+        return start if end is None else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
+        seen = self.planner.latest_seen()
+        return StreamOffset(seen).to_json() if seen else None
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        upto = parse_stream_offset(end)
+        if upto is None:
+            return []
+        starts = starts_of(parse_stream_offset(start), upto)
+        pieces = split(
+            ranges_between(starts, upto.ends),
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return [RangePartition(span) for span in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options, self._schema)
+
+    def commit(self, end: dict[str, object]) -> None:
+        offset = parse_stream_offset(end)
+        if offset is not None:
+            self.planner.commit(offset)

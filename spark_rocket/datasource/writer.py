@@ -1,0 +1,185 @@
+"""``df.write`` and ``df.writeStream`` with ``format("rocket")``: append, at least once.
+
+Columns are checked on the driver, before the first task. Each task encodes its Arrow batches (``rows.py``) and sends
+them (``send.py``); its last request is answered before ``write`` returns, so a committed task is stored.
+
+The stream writer is made anew for every batch and is not told which one: tasks find the query and the batch in the
+local properties of their TaskContext. There is nothing to undo in ``abort``: what was sent is there, and a repeat is
+told by its ``msgId``. Values only; Spark pickles writers. Corresponds to KafkaStreamingWrite in Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from spark_rocket.datasource.options import WriteOptions
+from spark_rocket.datasource.patience import Patience
+from spark_rocket.datasource.rows import RowEncoder, write_key
+from spark_rocket.datasource.send import BlockSender
+from spark_rocket.datasource.sink import sink_for
+from spark_rocket.errors import OptionError, SchemaError, StateError
+
+log = logging.getLogger("spark_rocket.datasource")
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+_INTEGERS = (IntegerType, LongType, ShortType, ByteType)
+_COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...], str]] = {
+    name.lower(): (name, kinds, wanted)
+    for name, kinds, wanted in (
+        ("body", (StringType, BinaryType), "string or binary"),
+        ("topic", (StringType,), "string"),
+        ("tags", (StringType,), "string"),
+        ("keys", (StringType,), "string"),
+        ("properties", (MapType,), "map<string,string>"),
+        ("shardingKey", (StringType,), "string"),
+        ("queueId", _INTEGERS, "int"),
+    )
+}
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task sent."""
+
+    messages: int
+    bytes: int
+    requests: int
+
+
+def check_append(overwrite: bool, remedy: str) -> None:
+    """Topics only grow."""
+    if overwrite:
+        raise OptionError('format("rocket") can only append: a topic\'s messages are not replaced.', remedy=remedy)
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Refuse a data frame that cannot be written, or a column that would silently be left out."""
+    seen = set()
+    for field in schema.fields:
+        known = _COLUMNS.get(field.name.lower())
+        if known is None:
+            raise SchemaError(
+                f'format("rocket") cannot write a column {field.name}.',
+                remedy=f"Select only {', '.join(name for name, _, _ in _COLUMNS.values())}, or drop it.",
+            )
+        name, kinds, wanted = known
+        if name in seen:
+            raise SchemaError(f"there are two columns {name}.", remedy="Drop or rename one of them.")
+        seen.add(name)
+        kind = field.dataType
+        fits = isinstance(kind, kinds) and (
+            not isinstance(kind, MapType)
+            or (isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType))
+        )
+        if not fits:
+            raise SchemaError(
+                f"the column {name} is {kind.simpleString()}, and should be {wanted}.",
+                remedy=f'Cast it, as in .withColumn("{name}", …cast("{wanted.split()[0]}")), or use to_json.',
+            )
+    if "body" not in seen:
+        raise SchemaError(
+            "there is no column body.", remedy='Make one, as in .select(to_json(struct("*")).alias("body")).'
+        )
+    if "topic" not in seen and options.topic is None:
+        raise OptionError(
+            "where to write is not said.", remedy='Add .option("topic", "orders"), or a column topic to every row.'
+        )
+
+
+def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
+    """A task's whole work."""
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    sink = sink_for(options)
+    encoder = RowEncoder(options, sink.queues_of, write_key(name, batch_id, partition), f"partition {partition}")
+    sender = BlockSender(
+        sink.submit,
+        sink.queues_of,
+        limit=options.max_requests_in_flight,
+        first_turn=partition,
+        patience=lambda: Patience(options.retry_timeout_ms),
+    )
+    for batch in batches:
+        for block in encoder.blocks(batch):
+            sender.put(block)
+    sender.finish()
+    return Written(sender.messages, sender.bytes, sender.requests)
+
+
+def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    done = [message for message in messages if isinstance(message, Written)]
+    log.info(
+        "%s wrote %d messages (%d bytes) in %d requests",
+        what,
+        sum(message.messages for message in done),
+        sum(message.bytes for message in done),
+        sum(message.requests for message in done),
+    )
+
+
+class RocketWriter(DataSourceArrowWriter):
+    """``df.write``: the write has a name, from ``writeId`` or made up here, once for all tasks."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        if options.topic is not None:
+            sink_for(options).check_topic(options.topic)
+        self._options = options
+        self._name = options.write_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(iterator, self._options, self._name, "")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _log_total("the write", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        log.warning("the write failed; messages of %d tasks were already stored and stay", _finished(messages))
+
+
+class RocketStreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream``: the query's id and the batch's number make repeated batches tellable."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+        if query is None or batch is None:
+            raise StateError(
+                "Spark did not tell the task its query and batch.", remedy="This needs PySpark 4.2 or newer."
+            )
+        return write_rows(iterator, self._options, query, batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _log_total(f"batch {batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        log.warning("batch %d failed; messages of %d tasks were already stored and stay", batchId, _finished(messages))
+
+
+def _finished(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(message is not None for message in messages)

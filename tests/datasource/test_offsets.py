@@ -1,0 +1,113 @@
+"""The checkpoint's JSON is a public format: its text is pinned here byte for byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_rocket.datasource.offsets import (
+    StreamOffset,
+    from_tree,
+    initial_offset,
+    parse_offsets_option,
+    parse_stream_offset,
+    starts_of,
+    to_tree,
+)
+from spark_rocket.errors import OffsetsError, OptionError
+from spark_rocket.model import MessageQueue
+
+A0 = MessageQueue("orders", "broker-a", 0)
+A2 = MessageQueue("orders", "broker-a", 2)
+A10 = MessageQueue("orders", "broker-a", 10)
+B0 = MessageQueue("orders", "broker-b", 0)
+P0 = MessageQueue("payments", "broker-a", 0)
+
+QUEUES = st.builds(
+    MessageQueue, st.sampled_from(["orders", "a%b", "Z"]), st.sampled_from(["broker-a", "b"]), st.integers(0, 2000)
+)
+POSITIONS = st.dictionaries(QUEUES, st.integers(0, 2**62), max_size=20)
+
+
+def test_the_initial_marker_is_this_text_for_ever() -> None:
+    assert json.dumps(initial_offset()) == '{"initial": true, "version": 1}'
+    assert parse_stream_offset(initial_offset()) is None
+
+
+def test_the_text_of_an_offset() -> None:
+    offset = StreamOffset({A10: 5, B0: 7, A2: 0, P0: 2**40}, {B0: 6})
+    assert json.dumps(offset.to_json()) == (
+        '{"offsets": {"orders": {"broker-a": {"10": 5, "2": 0}, "broker-b": {"0": 7}}, '
+        '"payments": {"broker-a": {"0": 1099511627776}}}, "start": {"orders": {"broker-b": {"0": 6}}}, "version": 1}'
+    )
+
+
+@given(POSITIONS, POSITIONS)
+def test_an_offset_survives_its_text_and_the_text_is_canonical(
+    ends: dict[MessageQueue, int], starts: dict[MessageQueue, int]
+) -> None:
+    offset = StreamOffset(ends, starts)
+    text = json.dumps(offset.to_json())
+    assert text == json.dumps(json.loads(text), sort_keys=True)
+    assert parse_stream_offset(json.loads(text)) == offset
+    backwards = StreamOffset(dict(reversed(ends.items())), dict(reversed(starts.items())))
+    assert json.dumps(backwards.to_json()) == text
+
+
+def test_a_batch_begins_where_the_one_before_ended_unless_its_own_offset_says_otherwise() -> None:
+    before = StreamOffset({A0: 10, A2: 20})
+    assert starts_of(before, StreamOffset({A0: 11, A2: 30, B0: 9}, {A2: 25, B0: 4})) == {A0: 10, A2: 25, B0: 4}
+    assert starts_of(None, StreamOffset({A0: 11}, {A0: 3})) == {A0: 3}
+
+
+def test_an_end_without_a_beginning_is_an_error() -> None:
+    with pytest.raises(OffsetsError, match="orders/broker-b/0 ends but not where it begins"):
+        starts_of(StreamOffset({A0: 10}), StreamOffset({A0: 11, B0: 9}))
+
+
+@pytest.mark.parametrize("value", [{}, {"version": 2}, {"version": "1"}, {"offsets": {}}, []])
+def test_an_offset_of_another_version_is_refused(value: dict[str, object]) -> None:
+    with pytest.raises(OffsetsError, match="version"):
+        parse_stream_offset(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ({"version": 1}, "topics should be"),
+        ({"version": 1, "offsets": {"t": 3}}, "brokers of t"),
+        ({"version": 1, "offsets": {"t": {"b": []}}}, "queues of t/b"),
+        ({"version": 1, "offsets": {"t": {"b": {"x": 1}}}}, "'x'"),
+        ({"version": 1, "offsets": {"t": {"b": {"0": 1.5}}}}, "1.5"),
+        ({"version": 1, "offsets": {"t": {"b": {"0": True}}}}, "true"),
+        ({"version": 1, "offsets": {"t": {"b": {"0": -1}}}}, "-1"),
+    ],
+)
+def test_a_broken_checkpoint_is_refused_and_says_where(value: dict[str, object], wrong: str) -> None:
+    with pytest.raises(OffsetsError) as caught:
+        parse_stream_offset(value)
+    assert wrong in str(caught.value)
+
+
+def test_the_option_takes_latest_and_earliest_by_number() -> None:
+    text = '{"orders": {"broker-a": {"0": 123, "2": -2, "10": -1}}}'
+    assert parse_offsets_option(text, "startingOffsets") == {A0: 123, A2: -2, A10: -1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "{}", '{"orders": 1}', '{"orders": {"broker-a": {"0": -3}}}', '{"orders": {"broker-a": {"0": "1"}}}'],
+)
+def test_bad_json_in_an_option_names_the_option_and_shows_the_form(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_offsets_option(text, "startingOffsets")
+    assert "startingOffsets" in str(caught.value)
+    assert '{"topic": {"broker-a": {"0": 123' in caught.value.remedy
+
+
+def test_a_tree_round_trips() -> None:
+    positions = {A0: 1, B0: 2, P0: 3}
+    assert from_tree(to_tree(positions)) == positions

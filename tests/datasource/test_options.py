@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.datasource.options import (
+    OPTIONS,
+    Position,
+    Scope,
+    Start,
+    parse_read_options,
+    parse_write_options,
+)
+from spark_rocket.errors import OptionError
+from spark_rocket.model import MessageQueue
+
+STREAM, BATCH, WRITE = Scope.READ_STREAM, Scope.READ, Scope.WRITE
+
+
+def read(scope: Scope = STREAM, **options: str) -> object:
+    return parse_read_options({"subscribe": "orders"} | options, scope)
+
+
+def bad(scope: Scope = STREAM, **options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        read(scope, **options)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def test_defaults_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    options = parse_read_options({"subscribe": "orders, payments,orders"}, STREAM)
+    assert options.topics == ("orders", "payments")
+    assert options.name_server == "127.0.0.1:9876"
+    assert options.starting == Position(Start.LATEST)
+    assert options.fail_on_data_loss
+    assert options.max_offsets_per_trigger is None
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_batch_begins_at_the_earliest_and_ends_at_the_latest() -> None:
+    options = parse_read_options({"subscribe": "orders"}, BATCH)
+    assert (options.starting, options.ending) == (Position(Start.EARLIEST), Position(Start.LATEST))
+
+
+def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "ns1:9876; ns2:9877")
+    assert parse_read_options({"subscribe": "t"}, STREAM).name_server == "ns1:9876;ns2:9877"
+    assert parse_read_options({"subscribe": "t", "nameserver": "h:1"}, STREAM).name_server == "h:1"
+    monkeypatch.setenv("NAMESRV_ADDR", "nonsense")
+    with pytest.raises(OptionError, match="NAMESRV_ADDR"):
+        parse_read_options({"subscribe": "t"}, STREAM)
+
+
+@pytest.mark.parametrize("key", ["maxOffsetsPerTrigger", "maxoffsetspertrigger", "MAXOFFSETSPERTRIGGER"])
+def test_names_are_looked_up_without_case(key: str) -> None:
+    assert parse_read_options({"Subscribe": "t", key: "7"}, STREAM).max_offsets_per_trigger == 7
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("maxoffsetpertrigger", "maxOffsetsPerTrigger"),
+        ("startingoffset", "startingOffsets"),
+        ("nameservers", "nameServer"),
+        ("subcribe", "subscribe"),
+        ("kafka.bootstrap.servers", "nameServer"),
+        ("group.id", "consumerGroup"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest_known_one(typed: str, meant: str) -> None:
+    text = bad(**{typed: "x"})
+    assert typed in text
+    assert f"Did you mean {meant}?" in text
+
+
+def test_an_option_like_no_other_is_answered_with_the_list() -> None:
+    text = bad(zzzzzz="x")
+    assert "zzzzzz" in text
+    assert "startingOffsets" in text
+    assert "producerGroup" not in text, "a write's option on a read"
+
+
+def test_options_of_something_else_are_refused() -> None:
+    assert "subscribe" in bad(topic="orders")
+    assert "option endingOffsets is for batch reads, not for streaming reads" in bad(endingOffsets="latest")
+    assert "maxOffsetsPerTrigger" in bad(BATCH, maxOffsetsPerTrigger="1")
+    with pytest.raises(OptionError, match='with "topic"'):
+        parse_write_options({"subscribe": "t"}, WRITE)
+
+
+def test_what_spark_adds_is_let_through() -> None:
+    parse_write_options({"checkpointlocation": "/tmp/x", "topic": "t"}, Scope.WRITE_STREAM)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "1.5"),
+        ("minPartitions", "-1"),
+        ("minPartitions", "many"),
+        ("maxRecordsPerPartition", "0"),
+        ("failOnDataLoss", "maybe"),
+        ("nameServer", "localhost"),
+        ("nameServer", "a:1,b:2"),
+        ("nameServer", ";"),
+        ("nameServer", "a:99999"),
+        ("subscribe", "orders,,payments"),
+        ("subscribe", "no spaces"),
+        ("consumerGroup", "x" * 121),
+        ("startingOffsets", "newest"),
+        ("startingTimestamp", "yesterday"),
+        ("requestTimeout", "1"),
+    ],
+)
+def test_a_bad_value_names_the_option_and_the_value(name: str, value: str) -> None:
+    for key in {name, name.lower()}:
+        text = bad(**{key: value})
+        assert f"option {name} is" in text
+        assert "It should be" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("1700000000123", 1_700_000_000_123),
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000),
+        ("2023-11-14 22:13:20", 1_700_000_000_000),
+        ("2023-11-15T00:13:20.000001+02:00", 1_700_000_000_001),
+        ("2023-11-14", 1_699_920_000_000),
+        ("1960-01-01", 0),
+    ],
+)
+def test_time_stamps(text: str, ms: int) -> None:
+    expected = Position(Start.TIMESTAMP, timestamp_ms=ms)
+    assert parse_read_options({"subscribe": "t", "startingTimestamp": text}, STREAM).starting == expected
+    both = {"subscribe": "t", "startingOffsets": "timestamp", "startingTimestamp": text}
+    assert parse_read_options(both, STREAM).starting == expected
+    ends = {"subscribe": "t", "endingTimestamp": text}
+    assert parse_read_options(ends, BATCH).ending == expected
+
+
+def test_contradictions() -> None:
+    assert "startingTimestamp" in bad(startingOffsets="timestamp")
+    assert "startingOffsets=earliest" in bad(startingOffsets="earliest", startingTimestamp="1")
+    assert "consumerGroup" in bad(startingOffsets="group")
+    assert "would read nothing" in bad(BATCH, startingOffsets="latest")
+    assert "endingOffsets=latest" in bad(BATCH, endingOffsets="latest", endingTimestamp="1")
+    with pytest.raises(OptionError, match="subscribe is missing"):
+        parse_read_options({}, STREAM)
+
+
+def test_offsets_as_json() -> None:
+    options = parse_read_options({"subscribe": "t", "startingOffsets": ' {"t": {"b": {"3": -1}}}'}, STREAM)
+    assert options.starting == Position(Start.OFFSETS, offsets={MessageQueue("t", "b", 3): -1})
+    assert "'{'" not in bad(startingOffsets="{")
+    assert "topic payments, which is not subscribed to" in bad(startingOffsets='{"payments": {"b": {"0": 1}}}')
+
+
+def test_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    options = parse_write_options({"topic": "t", "maxMessageSize": "65536"}, WRITE)
+    assert options.send_batch_bytes == 65536
+    assert options.max_message_size == 65536
+    assert options.write_id is None
+    with pytest.raises(OptionError, match="writeId is for batch writes"):
+        parse_write_options({"writeId": "x"}, Scope.WRITE_STREAM)
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text()
+    for option in OPTIONS:
+        shown = f"`{option.default}`" if option.default else "—"
+        assert f"| `{option.name}` | {shown} |" in page

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from spark_rocket.datasource.patience import Patience
+from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def failing(times: int, error: RocketError, answer: str = "answer") -> object:
+    left = [times]
+
+    def ask() -> str:
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return answer
+
+    return ask
+
+
+def test_a_restart_is_a_delay() -> None:
+    clock = Clock()
+    patience = Patience(10_000, clock=clock, sleep=clock.sleep)
+    assert patience.call(failing(5, RemotingConnectError("away")), "to ask") == "answer"  # type: ignore[arg-type]
+    assert clock.pauses == [0.1, 0.2, 0.4, 0.8, 1.6]
+    assert patience.call(failing(1, BrokerError("busy", response_code=2)), "to ask") == "answer"  # type: ignore[arg-type]
+    assert clock.pauses[-1] == 0.1, "after a success it begins again"
+
+
+def test_the_time_is_bounded_and_the_error_says_what_was_tried() -> None:
+    clock = Clock()
+    patience = Patience(10_000, clock=clock, sleep=clock.sleep)
+    with pytest.raises(RemotingConnectError, match=r"away.*Tried to ask for \d+ s \(option retryTimeout\)"):
+        patience.call(failing(1000, RemotingConnectError("away", remedy="Start it.")), "to ask")  # type: ignore[arg-type]
+    assert 6 < clock.now <= 10
+
+
+def test_what_cannot_succeed_is_not_tried_again() -> None:
+    clock = Clock()
+    with pytest.raises(TopicNotFoundError):
+        Patience(10_000, clock=clock, sleep=clock.sleep).call(failing(1, TopicNotFoundError("no")), "to ask")  # type: ignore[arg-type]
+    assert clock.pauses == []

@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
+from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
+from spark_rocket.datasource.plan import StreamPlanner, plan_batch
+from spark_rocket.datasource.ranges import OffsetRange, ranges_between
+from spark_rocket.errors import DataLossError, OffsetsError
+from tests.datasource.fakes import FakeQueues, q
+
+
+def stream(**given: str) -> ReadOptions:
+    return parse_read_options({"subscribe": "orders", "nameServer": "x:1"} | given, Scope.READ_STREAM)
+
+
+def batch(**given: str) -> ReadOptions:
+    return parse_read_options({"subscribe": "orders", "nameServer": "x:1"} | given, Scope.READ)
+
+
+def planner(queues: FakeQueues, **given: str) -> StreamPlanner:
+    return StreamPlanner(queues, stream(**given))
+
+
+def first(queues: FakeQueues, **given: str) -> StreamOffset:
+    offset = planner(queues, **given).next_end(None, None)
+    assert offset is not None
+    return offset
+
+
+# --- where to begin ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [
+        ({}, {q(0): 100, q(1): 50}),
+        ({"startingOffsets": "latest"}, {q(0): 100, q(1): 50}),
+        ({"startingOffsets": "earliest"}, {q(0): 10, q(1): 0}),
+        ({"startingTimestamp": "405"}, {q(0): 41, q(1): 41}),
+        ({"startingTimestamp": "900"}, {q(0): 90, q(1): 50}),
+        ({"startingOffsets": '{"orders": {"broker-a": {"0": -2, "1": 7}}}'}, {q(0): 10, q(1): 7}),
+        ({"startingOffsets": '{"orders": {"broker-a": {"0": 100, "1": -1}}}'}, {q(0): 100, q(1): 50}),
+        ({"startingOffsets": "group", "consumerGroup": "g"}, {q(0): 33, q(1): 0}),
+    ],
+)
+def test_the_first_offset_carries_the_resolved_start(options: dict[str, str], starts: dict[object, int]) -> None:
+    queues = FakeQueues(q0=(10, 100), q1=(0, 50))
+    queues.groups["g", q(0)] = 33
+    assert first(queues, **options) == StreamOffset({q(0): 100, q(1): 50}, starts)
+
+
+def test_the_first_batch_is_the_same_however_often_it_is_planned_and_whatever_arrives_meanwhile() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    end = first(queues)
+    queues.spans[q(0)] = (0, 261)
+    assert starts_of(None, end) == {q(0): 100}
+    assert ranges_between(starts_of(None, end), end.ends) == []
+    following = planner(queues).next_end(end, None)
+    assert following == StreamOffset({q(0): 261}), "nothing between the two is lost"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"orders": {"broker-a": {"0": 1}}}', "does not say where orders/broker-a/1"),
+        ('{"orders": {"broker-a": {"0": 1, "1": 1, "9": 1}}}', "names orders/broker-a/9.*no such queue"),
+        ('{"orders": {"broker-z": {"0": 1, "1": 1}}}', "names orders/broker-z/0"),
+        ('{"orders": {"broker-a": {"0": 101, "1": 1}}}', "is 101 for orders/broker-a/0, and the queue ends at 100"),
+    ],
+)
+def test_json_that_does_not_fit_the_topic(text: str, wrong: str) -> None:
+    with pytest.raises(OffsetsError, match=wrong):
+        first(FakeQueues(q0=(10, 100), q1=(0, 50)), startingOffsets=text)
+
+
+def test_starts_that_are_already_deleted() -> None:
+    queues = FakeQueues(q0=(10, 100), q1=(0, 50))
+    text = '{"orders": {"broker-a": {"0": 3, "1": 0}}}'
+    with pytest.raises(DataLossError, match=r"orders/broker-a/0: messages 3 to 9 were deleted.*failOnDataLoss=false"):
+        first(queues, startingOffsets=text)
+    assert first(queues, startingOffsets=text, failOnDataLoss="false").starts == {q(0): 10, q(1): 0}
+    queues.groups["g", q(0)] = 3
+    with pytest.raises(DataLossError, match="messages 3 to 9"):
+        first(queues, startingOffsets="group", consumerGroup="g")
+
+
+# --- batch after batch ------------------------------------------------------------------------------------------
+
+
+def test_nothing_new_is_nothing() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    plan = planner(queues)
+    end = plan.next_end(None, None)
+    assert plan.next_end(end, None) is None
+    queues.spans[q(0)] = (40, 100)
+    assert plan.next_end(end, None) is None, "deleting what was read is no news"
+
+
+def test_a_limit_is_shared_and_read_all_overrides_it() -> None:
+    queues = FakeQueues(q0=(0, 90), q1=(0, 10))
+    plan = planner(queues, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    end = plan.next_end(None, 10)
+    assert end == StreamOffset({q(0): 9, q(1): 1}, {q(0): 0, q(1): 0})
+    assert plan.next_end(end, None) == StreamOffset({q(0): 90, q(1): 10})
+
+
+def test_a_new_queue_begins_at_its_first_message_and_says_so_in_the_offset() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    plan = planner(queues, startingOffsets="latest")
+    end = plan.next_end(None, None)
+    queues.spans[q(1)] = (5, 7)
+    following = plan.next_end(end, None)
+    assert following == StreamOffset({q(0): 100, q(1): 7}, {q(1): 5})
+    assert plan.next_end(following, None) is None
+
+
+def test_a_queue_whose_broker_is_away_keeps_its_position(caplog: pytest.LogCaptureFixture) -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 10))
+    plan = planner(queues, startingOffsets="earliest")
+    end = plan.next_end(None, None)
+    away = queues.spans.pop(q(1))
+    queues.spans[q(0)] = (0, 120)
+    with caplog.at_level(logging.WARNING):
+        following = plan.next_end(end, None)
+        assert plan.next_end(following, None) is None
+    assert following == StreamOffset({q(0): 120, q(1): 10})
+    assert caplog.text.count("orders/broker-a/1 has no readable broker now") == 1
+    queues.spans[q(1)] = (away[0], 15)
+    assert plan.next_end(following, None) == StreamOffset({q(0): 120, q(1): 15})
+
+
+def test_a_topic_that_is_no_longer_subscribed_to_is_dropped() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    before = StreamOffset({q(0): 100, q(0, "payments"): 5})
+    assert planner(queues).next_end(before, None) == StreamOffset({q(0): 100})
+
+
+def test_available_now_ends_at_what_was_there_at_the_start() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    plan = planner(queues, startingOffsets="earliest")
+    plan.pin()
+    queues.spans[q(0)] = (0, 500)
+    queues.spans[q(1)] = (0, 500)
+    ends = []
+    end: StreamOffset | None = None
+    while (following := plan.next_end(end, 30)) is not None:
+        end = following
+        ends.append(end.ends[q(0)])
+        assert set(end.ends) == {q(0)}
+    assert ends == [30, 60, 90, 100]
+
+
+def test_available_now_from_latest_reads_nothing_that_comes_after_the_pin() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    plan = planner(queues, startingOffsets="latest")
+    plan.pin()
+    queues.spans[q(0)] = (0, 500)
+    assert plan.next_end(None, None) == StreamOffset({q(0): 100}, {q(0): 100})
+
+
+# --- data loss --------------------------------------------------------------------------------------------------
+
+
+def test_deleted_messages_are_an_error_or_passed_over_once(caplog: pytest.LogCaptureFixture) -> None:
+    queues = FakeQueues(q0=(50, 100))
+    before = StreamOffset({q(0): 20})
+    with pytest.raises(DataLossError, match="orders/broker-a/0: messages 20 to 49 were deleted"):
+        planner(queues).next_end(before, None)
+    plan = planner(queues, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        end = plan.next_end(before, None)
+        plan.next_end(before, None)
+    assert end == StreamOffset({q(0): 100}, {q(0): 50})
+    assert caplog.text.count("messages 20 to 49 were deleted") == 1
+
+
+def test_a_topic_that_was_created_again_is_an_error_or_begun_again() -> None:
+    queues = FakeQueues(q0=(0, 7))
+    before = StreamOffset({q(0): 100})
+    with pytest.raises(DataLossError, match="offset 100 was expected, but the queue now ends at 7"):
+        planner(queues).next_end(before, None)
+    plan = planner(queues, failOnDataLoss="false")
+    end = plan.next_end(before, None)
+    assert end == StreamOffset({q(0): 7}, {q(0): 0})
+    assert plan.next_end(end, None) is None
+
+
+# --- the group --------------------------------------------------------------------------------------------------
+
+
+def test_asking_for_the_next_batch_commits_the_one_before_and_never_backwards() -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 10))
+    queues.groups["g", q(1)] = 40
+    plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
+    end = plan.next_end(None, 10)
+    assert queues.commits == []
+    assert end is not None
+    plan.next_end(end, 10)
+    plan.commit(end)
+    assert queues.commits == [("g", q(0), end.ends[q(0)])], "once, and not for the queue that is further on already"
+    assert queues.groups["g", q(1)] == 40
+
+
+def test_a_group_that_cannot_be_committed_does_not_stop_the_stream(caplog: pytest.LogCaptureFixture) -> None:
+    queues = FakeQueues(q0=(0, 100))
+    plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
+    end = plan.next_end(None, None)
+    queues.down = True
+    with caplog.at_level(logging.WARNING):
+        assert plan.next_end(end, None) is None
+        assert plan.next_end(end, None) is None
+    assert caplog.text.count("could not be committed for orders/broker-a/0") == 1
+    queues.down = False
+    plan.next_end(end, None)
+    assert queues.commits == [("g", q(0), 100)]
+
+
+# --- any history ------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=25),
+    st.none() | st.integers(1, 30),
+    st.sampled_from(["earliest", "latest"]),
+)
+def test_batches_follow_each_other_without_gap_or_overlap(
+    arrivals: list[tuple[int, int]], limit: int | None, starting: str
+) -> None:
+    queues = FakeQueues(q0=(5, 20))
+    plan = planner(queues, startingOffsets=starting)
+    seen: dict[object, list[int]] = {}
+    begin: dict[object, int] = {}
+    previous: StreamOffset | None = None
+
+    def step() -> bool:
+        nonlocal previous, plan
+        end = plan.next_end(previous, limit)
+        if end is None:
+            return False
+        end = parse_stream_offset(json.loads(json.dumps(end.to_json())))  # through the checkpoint, into a new process
+        assert end is not None
+        plan = planner(queues, startingOffsets=starting)
+        for queue, start in starts_of(previous, end).items():
+            begin.setdefault(queue, start)
+        for span in ranges_between(starts_of(previous, end), end.ends):
+            seen.setdefault(span.queue, []).extend(range(span.start, span.end))
+        previous = end
+        return True
+
+    step()
+    for number, count in arrivals:
+        low, high = queues.spans.get(q(number), (3 * number, 3 * number))
+        queues.spans[q(number)] = (low, high + count)
+        step()
+    while step():
+        pass
+    for queue, (_, high) in queues.spans.items():
+        assert seen.get(queue, []) == list(range(begin[queue], high))
+
+
+# --- batch reads ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_read() -> None:
+    queues = FakeQueues(q0=(10, 100), q1=(0, 50), q2=(7, 7))
+    assert plan_batch(queues, batch()) == [OffsetRange(q(0), 10, 100), OffsetRange(q(1), 0, 50)]
+    assert plan_batch(queues, batch(startingTimestamp="200", endingTimestamp="300")) == [
+        OffsetRange(q(0), 20, 30),
+        OffsetRange(q(1), 20, 30),
+    ]
+    assert len(plan_batch(queues, batch(minPartitions="7"))) == 7
+    assert max(span.size for span in plan_batch(queues, batch(maxRecordsPerPartition="9"))) == 9
+    ending = '{"orders": {"broker-a": {"0": 11, "1": -2, "2": -1}}}'
+    assert plan_batch(queues, batch(endingOffsets=ending)) == [OffsetRange(q(0), 10, 11)]
+
+
+def test_a_batch_read_whose_end_is_before_its_start() -> None:
+    queues = FakeQueues(q0=(10, 100))
+    with pytest.raises(OffsetsError, match="orders/broker-a/0 would be read from 50 to 20"):
+        plan_batch(queues, batch(startingTimestamp="500", endingTimestamp="200"))
+    ending = '{"orders": {"broker-a": {"0": 101}}}'
+    with pytest.raises(OffsetsError, match="endingOffsets is 101 for orders/broker-a/0"):
+        plan_batch(queues, batch(endingOffsets=ending))

@@ -1,0 +1,219 @@
+"""Rows to blocks, checked by decoding the batch bodies with the plain one-by-one decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_options
+from spark_rocket.datasource.rows import Block, RowEncoder, unique_keys, write_key
+from spark_rocket.errors import RowError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import decode_batch_body
+from spark_rocket.protocol.subscription import java_hash
+
+KEY = write_key("query", "7", 3)
+
+
+def queues_of(topic: str) -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, number) for broker in ("broker-b", "broker-a") for number in range(3)]
+
+
+def options(**given: str) -> WriteOptions:
+    return parse_write_options({"nameServer": "x:1"} | given, Scope.WRITE)
+
+
+def encoder(**given: str) -> RowEncoder:
+    return RowEncoder(options(**given), queues_of, KEY, "partition 3")
+
+
+def messages(blocks: Sequence[Block]) -> list[tuple[MessageQueue | None, bytes, dict[str, str]]]:
+    return [
+        (block.queue, bytes(body), decode_properties(bytes(properties)))
+        for block in blocks
+        for _, body, properties in decode_batch_body(block.body)
+    ]
+
+
+def test_the_unique_key_is_a_pure_function_and_has_the_classic_shape() -> None:
+    assert write_key("query", "7", 3) == KEY
+    assert len({KEY, write_key("query", "8", 3), write_key("query", "7", 4), write_key("other", "7", 3)}) == 4
+    keys = unique_keys(KEY, np.array([0, 1, 65_536, 2**40])).to_pylist()
+    assert keys == [
+        KEY.hex().upper() + text for text in ("000000000000", "000000000001", "000000010000", "010000000000")
+    ]
+
+
+def test_a_batch_of_all_columns() -> None:
+    batch = pa.record_batch(
+        {
+            "Body": pa.array(["a", "b", ""]),
+            "tags": pa.array(["T", None, "U"]),
+            "keys": pa.array([None, "k1 k2", ""]),
+            "properties": pa.array([[("p", "1")], None, [("q", "ü"), ("r", None)]], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    blocks = list(encoder(topic="orders").blocks(batch))
+    assert [(block.topic, block.queue, block.count, block.first_row) for block in blocks] == [("orders", None, 3, 0)]
+    ids = unique_keys(KEY, np.arange(3)).to_pylist()
+    assert messages(blocks) == [
+        (None, b"a", {"p": "1", "TAGS": "T", "UNIQ_KEY": ids[0]}),
+        (None, b"b", {"KEYS": "k1 k2", "UNIQ_KEY": ids[1]}),
+        (None, b"", {"q": "ü", "TAGS": "U", "KEYS": "", "UNIQ_KEY": ids[2]}),
+    ]
+
+
+def test_rows_are_numbered_through_the_whole_task() -> None:
+    target = encoder(topic="orders")
+    batch = pa.record_batch({"body": pa.array([b"x", b"y"])})
+    ids = [m[2]["UNIQ_KEY"] for _ in range(3) for m in messages(list(target.blocks(batch)))]
+    assert ids == unique_keys(KEY, np.arange(6)).to_pylist()
+    with pytest.raises(RowError, match="row 7 of partition 3: body is null"):
+        list(target.blocks(pa.record_batch({"body": pa.array([b"x", None])})))
+
+
+def test_a_sharding_key_goes_where_a_java_producer_puts_it() -> None:
+    keys = ["order-17", "order-18", None, "Ünicode", "order-17", ""]
+    batch = pa.record_batch({"body": pa.array([str(i) for i in range(6)]), "shardingKey": pa.array(keys)})
+    found = messages(list(encoder(topic="t").blocks(batch)))
+    places = sorted(queues_of("t"))
+    for queue, body, properties in found:
+        key = keys[int(body)]
+        assert properties.get("__SHARDINGKEY") == key
+        assert queue == (None if key is None else places[abs(java_hash(key)) % 6])
+    assert len(found) == 6
+
+
+def test_a_queue_id_wins_and_always_means_the_same_queue() -> None:
+    ids = [2, 0, None, 1, 2, 0]
+    batch = pa.record_batch(
+        {"body": pa.array([str(i) for i in range(6)]), "queueId": pa.array(ids, pa.int64()), "shardingkey": ["k"] * 6}
+    )
+    found = messages(list(encoder(topic="t").blocks(batch)))
+    hashed = sorted(queues_of("t"))[abs(java_hash("k")) % 6]
+    expected = {
+        0: MessageQueue("t", "broker-a", 0),
+        1: MessageQueue("t", "broker-b", 1),
+        2: MessageQueue("t", "broker-a", 2),
+        None: hashed,
+    }
+    assert all(queue == expected[ids[int(body)]] for queue, body, _ in found)
+    assert [body for queue, body, _ in found if queue == expected[2]] == [b"0", b"4"], "order within a queue is kept"
+
+
+def test_a_topic_column() -> None:
+    batch = pa.record_batch({"body": pa.array(["0", "1", "2"]), "topic": pa.array(["a", "b", "a"])})
+    found = [(block.topic, block.count) for block in encoder().blocks(batch)]
+    assert found == [("a", 2), ("b", 1)]
+    assert [block.topic for block in encoder(topic="c").blocks(batch)] == ["c"], "the option overrides the column"
+
+
+def test_blocks_are_cut_by_bytes_and_by_rows() -> None:
+    bodies = pa.array([b"x" * size for size in (400, 400, 400, 3000, 10, 10, 10)])
+    blocks = list(
+        encoder(topic="t", sendBatchBytes="1024", sendBatchSize="2").blocks(pa.record_batch({"body": bodies}))
+    )
+    assert [block.count for block in blocks] == [2, 1, 1, 2, 1]
+    assert [block.first_row for block in blocks] == [0, 2, 3, 4, 6]
+    assert [body for _, body, _ in messages(blocks)] == bodies.to_pylist()
+
+
+def test_a_message_above_the_limit_is_found_before_anything_is_yielded() -> None:
+    target = encoder(topic="t", maxMessageSize="2000", sendBatchBytes="1024")
+    bodies = pa.array([b"x" * 2000, b"y" * 2001])
+    with pytest.raises(RowError) as caught:
+        next(target.blocks(pa.record_batch({"body": bodies})))
+    assert "row 1 of partition 3: its body has 2001 bytes, and the limit is 2000" in str(caught.value)
+    assert list(encoder(topic="t", maxMessageSize="2000").blocks(pa.record_batch({"body": bodies.slice(0, 1)})))
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"queueId": pa.array([0, 9], pa.int32())}, "row 1 of partition 3: queueId is 9.*Its queues are 0, 1, 2"),
+        ({"queueId": pa.array([-1, 0], pa.int32())}, "row 0 of partition 3: queueId is -1"),
+        ({"tags": pa.array(["a", "b\x02"])}, "row 1 of partition 3: .*separator"),
+        ({"keys": pa.array(["x" * 40_000, "b"])}, "row 0 of partition 3: .*32767"),
+        (
+            {"properties": pa.array([[], [("DELAY", "3")]], pa.map_(pa.string(), pa.string()))},
+            "row 1 of partition 3: its properties have DELAY",
+        ),
+    ],
+)
+def test_a_bad_row_is_named(columns: dict[str, pa.Array], text: str) -> None:
+    batch = pa.record_batch({"body": pa.array(["a", "b"])} | columns)
+    with pytest.raises(RowError, match=text):
+        list(encoder(topic="t").blocks(batch))
+
+
+def test_bad_rows_keep_their_number_when_rows_are_put_in_order_of_queues() -> None:
+    batch = pa.record_batch(
+        {"body": ["0", "1", "2"], "queueId": pa.array([2, 1, 0], pa.int32()), "tags": ["\x01", "b", "c"]}
+    )
+    with pytest.raises(RowError, match="row 0 of partition 3"):
+        list(encoder(topic="t").blocks(batch))
+
+
+@pytest.mark.parametrize(("topics", "row"), [(["a", None], 1), (["", "a"], 0)])
+def test_a_row_without_a_topic_is_named(topics: list[str | None], row: int) -> None:
+    batch = pa.record_batch({"body": pa.array(["a", "b"]), "topic": pa.array(topics, pa.string())})
+    with pytest.raises(RowError, match=f"row {row} of partition 3: topic is"):
+        list(encoder().blocks(batch))
+
+
+def test_a_message_that_was_read_can_be_written_again() -> None:
+    entries = [("UNIQ_KEY", "OLD"), ("CLUSTER", "c"), ("TAGS", "from-map"), ("mine", "1")]
+    batch = pa.record_batch(
+        {
+            "body": pa.array(["a", "b"]),
+            "tags": pa.array(["from-column", None]),
+            "properties": pa.array([entries, entries], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    ids = unique_keys(KEY, np.arange(2)).to_pylist()
+    assert [m[2] for m in messages(list(encoder(topic="t").blocks(batch)))] == [
+        {"TAGS": "from-column", "mine": "1", "UNIQ_KEY": ids[0]},
+        {"TAGS": "from-map", "mine": "1", "UNIQ_KEY": ids[1]},
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=300),
+            st.none() | st.integers(0, 2),
+            st.none() | st.text("abc", max_size=3),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_every_row_is_in_exactly_one_block_and_queues_keep_the_order(
+    rows: list[tuple[bytes, int | None, str | None, bool]],
+) -> None:
+    bodies = [index.to_bytes(4, "big") + body for index, (body, *_) in enumerate(rows)]
+    batch = pa.record_batch(
+        {
+            "body": pa.array(bodies, pa.binary()),
+            "queueId": pa.array([row[1] for row in rows], pa.int32()),
+            "shardingKey": pa.array([row[2] for row in rows], pa.string()),
+            "topic": pa.array(["x" if row[3] else "y" for row in rows]),
+        }
+    )
+    blocks = list(encoder(sendBatchBytes="1024").blocks(batch))
+    found = messages(blocks)
+    assert sorted(body for _, body, _ in found) == sorted(bodies)
+    by_place: dict[object, list[bytes]] = {}
+    for block in blocks:
+        place = by_place.setdefault((block.topic, block.queue), [])
+        place += [bytes(body) for _, body, _ in decode_batch_body(block.body)]
+    assert all(place == sorted(place) for place in by_place.values())
+    ids = unique_keys(KEY, np.arange(len(rows))).to_pylist()
+    assert all(properties["UNIQ_KEY"] == ids[int.from_bytes(body[:4], "big")] for _, body, properties in found)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
+
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.errors import SchemaError
+
+
+def test_all_columns_by_default() -> None:
+    projection = project(SOURCE_SCHEMA)
+    assert projection.columns == tuple(SOURCE_SCHEMA.names)
+    assert projection.target == to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
+
+
+def test_a_users_order_case_and_nullability_are_kept() -> None:
+    wanted = StructType(
+        [
+            StructField("QUEUEOFFSET", LongType(), True),
+            StructField("properties", MapType(StringType(), StringType(), True), True),
+            StructField("topic", StringType(), False, {"comment": "kept"}),
+        ]
+    )
+    projection = project(wanted)
+    assert projection.columns == ("queueOffset", "properties", "topic")
+    decoded = pa.record_batch(
+        {
+            "topic": pa.array(["t", "t"]),
+            "queueOffset": pa.array([1, 2], pa.int64()),
+            "properties": pa.array(
+                [[("a", "1")], []], pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+            ),
+        }
+    )
+    batch = projection.conform(decoded)
+    assert batch.schema.equals(to_arrow_schema(wanted, timezone="UTC"), check_metadata=True)
+    assert batch.to_pydict() == {"QUEUEOFFSET": [1, 2], "properties": [[("a", "1")], []], "topic": ["t", "t"]}
+
+
+def test_unknown_columns_and_other_types_are_refused() -> None:
+    with pytest.raises(SchemaError, match=r"no column value.*brokerName"):
+        project(StructType([StructField("value", StringType())]))
+    with pytest.raises(SchemaError, match=r"body is binary, not string.*cast in the query"):
+        project(StructType([StructField("body", StringType())]))
+    with pytest.raises(SchemaError, match="properties is map<string,string>, not map<string,int>"):
+        project(StructType([StructField("properties", MapType(StringType(), IntegerType()))]))
+    with pytest.raises(SchemaError, match="twice"):
+        project(StructType([StructField("tags", StringType()), StructField("TAGS", StringType())]))
+    with pytest.raises(SchemaError, match="tags can be null"):
+        project(StructType([StructField("tags", StringType(), False)]))
