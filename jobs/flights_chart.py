@@ -10,11 +10,11 @@ import pandas as pd
 
 mpl.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.colors import LinearSegmentedColormap  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.colors import LinearSegmentedColormap
 
 INK, SOFT, PAPER = "#22313f", "#7b8a97", "#fbfaf7"
-CALM_TO_LATE = LinearSegmentedColormap.from_list("calm_to_late", ["#e8f1ee", "#f6d58e", "#ec8f5e", "#b8324a", "#5c1a3b"])
+CALM_TO_LATE = LinearSegmentedColormap.from_list("late", ["#e8f1ee", "#f6d58e", "#ec8f5e", "#b8324a", "#5c1a3b"])
 FEWEST_FLIGHTS = 20  # a mean of fewer says nothing: such cells stay blank
 
 
@@ -29,11 +29,11 @@ def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
     cells = flown.assign(mean=flown["delay_minutes"] / flown["flown"]).pivot(
         index="carrier", columns="local_hour", values="mean"
     )
-    columns = list(range(int(hours["local_hour"].min()), int(hours["local_hour"].max()) + 1))
+    columns = list(range(int(flown["local_hour"].min()), int(flown["local_hour"].max()) + 1))
     grid = cells.reindex(index=order, columns=columns).to_numpy(dtype=float)
 
-    style = {"font.family": "DejaVu Sans", "text.color": INK, "axes.edgecolor": SOFT, "axes.labelcolor": INK}
-    with mpl.rc_context(style):
+    pads = {"figure.constrained_layout.h_pad": 0.12, "figure.constrained_layout.w_pad": 0.1}
+    with mpl.rc_context({"font.family": "DejaVu Sans", "text.color": INK, "axes.labelcolor": INK, **pads}):
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(13, 7), width_ratios=[3, 1], sharey=True, facecolor=PAPER, layout="constrained"
         )
@@ -59,7 +59,7 @@ def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
         right.set_xlim(min(0, values.min()), values.max() * 1.2)
         right.set_facecolor(PAPER)
         right.set_xticks([])
-        right.tick_params(length=0)
+        right.tick_params(which="both", length=0)
         right.set_xlabel("over the whole day")
 
         for axes in (left, right):

@@ -19,7 +19,7 @@ from types import FrameType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs.flights import DELAYS_TOPIC, FLIGHT_SCHEMA, FLIGHTS_TOPIC
 from jobs.session import job_parser, spark_session
@@ -51,7 +51,8 @@ class Places:
 
 def delays_of(messages: DataFrame, watermark: str) -> DataFrame:
     """Totals per carrier and hour of scheduled departure."""
-    flights = messages.select(F.from_json(F.col("body").cast("string"), FLIGHT_SCHEMA).alias("flight")).select("flight.*")
+    flight = F.from_json(F.col("body").cast("string"), FLIGHT_SCHEMA)
+    flights = messages.select(flight.alias("flight")).select("flight.*")
     late = F.count_if(F.col("dep_delay") > LATE_MINUTES)
     return (
         flights.withWatermark("time_hour", watermark)
@@ -70,7 +71,10 @@ def messages_of(delays: DataFrame) -> DataFrame:
     """One message a (carrier, hour). The sharding key keeps a pair's totals in one queue, the newest last."""
     key = F.concat_ws("-", "carrier", F.date_format("hour", "yyyyMMdd'T'HH'Z'"))
     return delays.select(
-        F.to_json(F.struct("*")).alias("body"), F.col("carrier").alias("tags"), key.alias("keys"), key.alias("shardingKey")
+        F.to_json(F.struct("*")).alias("body"),
+        F.col("carrier").alias("tags"),
+        key.alias("keys"),
+        key.alias("shardingKey"),
     )
 
 

@@ -46,7 +46,7 @@ def publish(
     # whoever reads the topic by event time would need a watermark of half a year.
     rows = messages_of(spark.createDataFrame(flights).coalesce(1))
     total = flights.num_rows
-    with TopicWatch(name_server, topic) as watch, Progress(lambda: f"{watch.arrived():,} of {total:,} flights published"):
+    with TopicWatch(name_server, topic) as watch, Progress(lambda: f"{watch.arrived():,} of {total:,} published"):
         started = time.monotonic()
         rows.write.format("rocket").option("nameServer", name_server).option("topic", topic).mode("append").save()
         return Published(total, time.monotonic() - started)

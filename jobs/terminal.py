@@ -19,7 +19,7 @@ def rate(rows: int, seconds: float) -> str:
 
 
 class Progress:
-    """Shows ``describe()`` while the block runs. ``describe`` is called from a thread and may fail: then nothing is shown."""
+    """Shows ``describe()`` while the block runs. It is called from a thread and may fail: then nothing is shown."""
 
     def __init__(self, describe: Callable[[], str]) -> None:
         self._describe = describe
