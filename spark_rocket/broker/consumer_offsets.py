@@ -110,7 +110,7 @@ class ConsumerOffsetManager:
     def snapshot(self) -> dict[str, Any]:
         """What ``consumerOffset.json`` and code 43 say; queue ids stay integers, which fastjson does not quote."""
         return {
-            "dataVersion": self.data_version.to_dict(),
+            "dataVersion": self.data_version.to_value(),
             "offsetTable": {key: dict(queues) for key, queues in self.table.items()},
         }
 
@@ -120,4 +120,4 @@ class ConsumerOffsetManager:
             self.table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
         version = stored.get("dataVersion")
         if version:
-            self.data_version = DataVersion.from_dict(version)
+            self.data_version = DataVersion.from_value(version)

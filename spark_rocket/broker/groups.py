@@ -78,16 +78,16 @@ class SubscriptionGroupManager:
     def snapshot(self) -> dict[str, Any]:
         """What ``subscriptionGroup.json`` and code 201 say."""
         return {
-            "dataVersion": self.data_version.to_dict(),
+            "dataVersion": self.data_version.to_value(),
             "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: config.to_dict() for name, config in self.table.items()},
+            "subscriptionGroupTable": {name: config.to_value() for name, config in self.table.items()},
         }
 
     def load(self, stored: dict[str, Any]) -> None:
         """Take over what a file says; ValueError, TypeError or AttributeError when it does not fit."""
         for name, entry in stored.get("subscriptionGroupTable", {}).items():
-            self.table[name] = SubscriptionGroupConfig.from_dict({"groupName": name, **entry})
+            self.table[name] = SubscriptionGroupConfig.from_value({"groupName": name, **entry})
         self._forbidden = dict(stored.get("forbiddenTable") or {})
         version = stored.get("dataVersion")
         if version:
-            self.data_version = DataVersion.from_dict(version)
+            self.data_version = DataVersion.from_value(version)

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TypeVar
 
 from spark_rocket.remoting.server import Channel
+
+_K = TypeVar("_K")
 
 
 class HeldPull:
@@ -105,11 +108,16 @@ class PullRequestHoldService:
         if pull.timer is not None:
             pull.timer.cancel()
             pull.timer = None
-        for table, key in ((self._by_queue, pull.key), (self._by_channel, pull.channel)):
-            pulls = table.get(key)  # type: ignore[attr-defined]
-            if pulls is None or pull not in pulls:
-                return
-            pulls.discard(pull)
-            if not pulls:
-                del table[key]  # type: ignore[attr-defined]
-        self.count -= 1
+        if _discard(self._by_queue, pull.key, pull):
+            _discard(self._by_channel, pull.channel, pull)
+            self.count -= 1
+
+
+def _discard(table: dict[_K, set[HeldPull]], key: _K, pull: HeldPull) -> bool:
+    pulls = table.get(key)
+    if pulls is None or pull not in pulls:
+        return False
+    pulls.remove(pull)
+    if not pulls:
+        del table[key]
+    return True

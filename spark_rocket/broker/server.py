@@ -2,7 +2,8 @@
 
 Start: listen (so that a port in use is found before anything is touched), open and recover the store, load
 ``config/*.json``, take requests, register with the name servers. Nothing is answered before all of that is
-done, because no step gives the event loop away. Stop: unregister, close connections, write ``config/*.json``, flush the store.
+done, because no step gives the event loop away. Stop: unregister, close connections, write ``config/*.json``, flush
+the store.
 
 Thread-safety: everything runs on the event loop that ``start`` was awaited on; the store's flush threads, the
 registration threads and the config writer come back to it by ``call_soon_threadsafe``.
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from spark_rocket.broker.clients import ClientManager
-from spark_rocket.broker.config import BrokerConfig, FlushDiskType
+from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
@@ -42,6 +43,7 @@ from spark_rocket.protocol.bodies import dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.message_store import MessageStore, now_ms
 
 _log = logging.getLogger(__name__)

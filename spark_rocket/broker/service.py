@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig
@@ -123,9 +123,9 @@ class BrokerService:
         """When the topic changes made so far are on disk and known to the name servers; None: they are."""
         return self._settling
 
-    def spawn(self, work: object) -> None:
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine beside everything else, and keep it from being collected meanwhile."""
-        task = self.loop.create_task(work)  # type: ignore[arg-type]
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

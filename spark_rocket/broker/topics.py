@@ -204,22 +204,22 @@ class TopicConfigManager:
 
         The version is read first: with a table that is newer than its version, a name server hears again.
         """
-        version = self.data_version.to_dict()
+        version = self.data_version.to_value()
         table = self.table.copy()  # one step of the interpreter, so safe from any thread
         if perm_mask & PERM_READ_WRITE != PERM_READ_WRITE:
             table = {name: dataclasses.replace(entry, perm=entry.perm & perm_mask) for name, entry in table.items()}
         return {
             "dataVersion": version,
-            "topicConfigTable": {name: entry.to_dict() for name, entry in table.items()},
+            "topicConfigTable": {name: entry.to_value() for name, entry in table.items()},
         }
 
     def load(self, stored: dict[str, Any]) -> None:
         """Take over what a ``topics.json`` says; ValueError, TypeError or KeyError when it does not fit."""
         for name, entry in stored.get("topicConfigTable", {}).items():
-            self.table[name] = TopicConfig.from_dict({"topicName": name, **entry})
+            self.table[name] = TopicConfig.from_value({"topicName": name, **entry})
         version = stored.get("dataVersion")
         if version:
-            self.data_version = DataVersion.from_dict(version)
+            self.data_version = DataVersion.from_value(version)
 
 
 def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:

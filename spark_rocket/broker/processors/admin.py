@@ -137,7 +137,7 @@ class AdminProcessor:
             raise RefusedError(
                 f"No topic in this broker. topic: {header.topic}", response_code=ResponseCode.TOPIC_NOT_EXIST
             )
-        return RemotingCommand.response(request, body=dumps_fastjson(topic.to_dict()))
+        return RemotingCommand.response(request, body=dumps_fastjson(topic.to_value()))
 
     # --- groups -------------------------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class AdminProcessor:
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         version = self._service.topics.data_version
-        ext = {"version": dumps_fastjson(version.to_dict()).decode()}
+        ext = {"version": dumps_fastjson(version.to_value()).decode()}
         return RemotingCommand.response(request, 0, None, ext, self._service.config.to_text().encode())
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

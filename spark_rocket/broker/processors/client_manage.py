@@ -76,7 +76,7 @@ class ClientManageProcessor:
                 language,
                 request.version,
                 notify=settings.notify_consumer_ids_changed_enable,
-                with_subscriptions=not data.is_without_sub,
+                with_subscriptions=not data.without_sub,
             )
         answer = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
         settled = service.settled()

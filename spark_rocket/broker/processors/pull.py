@@ -209,7 +209,9 @@ class PullMessageProcessor:
         )
         status = result.status
         if status in _EMPTY:
-            code = ResponseCode.PULL_OFFSET_MOVED if pull.offset != 0 else ResponseCode.PULL_NOT_FOUND
+            # A queue whose messages have all expired is empty too, but its end is where it was.
+            at_end = pull.offset in (0, result.max_offset)
+            code = ResponseCode.PULL_NOT_FOUND if at_end else ResponseCode.PULL_OFFSET_MOVED
         else:
             code = _CODES[status]
         if code == ResponseCode.PULL_NOT_FOUND and held_ms and service.held.count < self._config.max_held_pulls:

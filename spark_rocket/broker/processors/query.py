@@ -15,10 +15,13 @@ from spark_rocket.protocol.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.remoting.server import Channel, Handler
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
+_MAX_BYTES = 8 * 1024 * 1024
 
 
 class QueryMessageProcessor:
@@ -68,18 +71,19 @@ class QueryMessageProcessor:
         self._service.known_topic(topic)
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
         first = max(header.index or 0, low)
-        entries = store.queue_entries(topic, queue_id, first, min(max(header.count or 0, 0), _MAX_ENTRIES))
+        count = min(max(header.count or 0, 0), _MAX_ENTRIES)
+        found = store.get_message(topic, queue_id, first, count, _MAX_BYTES) if count else None
         subscription = self._service.clients.subscription(header.consumer_group or "", topic)
         body = QueryConsumeQueueResponseBody(
             subscription_data=subscription,
             queue_data=[
                 ConsumeQueueData(
-                    physic_offset=physical,
-                    physic_size=size,
-                    tags_code=code,
+                    physic_offset=message.physical_offset,
+                    physic_size=message.store_size,
+                    tags_code=(code := java_hash(message.tags or "")),
                     eval=subscription is None or not subscription.code_set or code in subscription.code_set,
                 )
-                for physical, size, code in entries
+                for message in decode_messages(found.records if found else b"")
             ],
             max_queue_index=high,
             min_queue_index=low,

@@ -317,7 +317,7 @@ def _no_transactions() -> RefusedError:
 
 def _check_batch(body: bytes | bytearray | memoryview) -> None:
     for _, _, properties in decode_batch_body(body):
-        _refuse_unsupported(properties)
+        _refuse_unsupported(decode_properties(properties))
 
 
 def _bad_header(ext: dict[str, str]) -> ProtocolError:

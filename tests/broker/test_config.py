@@ -1,0 +1,112 @@
+"""broker.conf: Apache's names, checked values, and errors that say where."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig, nearest_setting
+from spark_rocket.errors import ConfigError
+from spark_rocket.store.config import FlushDiskType
+
+APACHE_EXAMPLE = """\
+brokerClusterName = DefaultCluster
+brokerName = broker-b
+brokerId = 0
+deleteWhen = 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = SYNC_FLUSH
+namesrvAddr=10.0.0.1:9876; 10.0.0.2:9876
+brokerIP1=192.0.2.7
+storePathRootDir=${user.home}/mq
+mappedFileSizeCommitLog=1048576
+"""
+
+
+def test_apaches_own_example_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    path = tmp_path / "broker.conf"
+    path.write_text(APACHE_EXAMPLE)
+    config = BrokerConfig.from_file(path)
+    assert config.broker_name == "broker-b"
+    assert config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert config.name_servers == ("10.0.0.1:9876", "10.0.0.2:9876")
+    assert config.broker_ip1 == "192.0.2.7"
+    assert config.store_path == Path("/home/someone/mq")
+    assert config.store_config().mapped_file_size_commit_log == 1 << 20
+    assert config.others == {"deleteWhen": "04", "fileReservedTime": "48"}
+
+
+def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    BrokerConfig.from_text(APACHE_EXAMPLE)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("listenPort=abc", "listenPort needs a whole number"),
+        ("listenPort=70000", "listenPort must be between 0 and 65535"),
+        ("brokerId=1", "brokerId must be 0"),
+        ("flushDiskType=FAST", "flushDiskType needs one of ASYNC_FLUSH, SYNC_FLUSH"),
+        ("autoCreateTopicEnable=yes", "autoCreateTopicEnable needs true or false"),
+        ("brokerRole=SLAVE", "brokerRole=SLAVE is not supported"),
+        ("aclEnable=true", "aclEnable=true is not supported"),
+        ("storePathCommitLog=/elsewhere", "storePathCommitLog=/elsewhere is not supported"),
+        ("storePathRootDir=", "storePathRootDir needs a path"),
+    ],
+)
+def test_a_bad_value_names_file_line_and_setting(tmp_path: Path, line: str, complaint: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("# first\nbrokerName=b\n" + line + "\n")
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_file(path)
+    assert f"{path}, line 3: " in caught.value.message
+    assert complaint in caught.value.message
+    assert caught.value.remedy
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.conf cannot be read"):
+        BrokerConfig.from_file(tmp_path / "nowhere.conf")
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"brokerName=b\n\xff\xfe")
+    with pytest.raises(ConfigError, match="line 2: not UTF-8"):
+        BrokerConfig.from_file(path)
+
+
+def test_an_unknown_name_is_kept_and_the_nearest_known_one_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        config = BrokerConfig.from_text("flushDiskTipe=SYNC_FLUSH\nzzz=1", "broker.conf")
+    assert config.others == {"flushDiskTipe": "SYNC_FLUSH", "zzz": "1"}
+    assert "line 1: unknown setting 'flushDiskTipe' is ignored. Did you mean 'flushDiskType'?" in caplog.text
+    assert "'zzz' is ignored." in caplog.text
+    assert nearest_setting("brokerip1") == "brokerIP1"
+
+
+def test_every_setting_is_shown_and_read_back() -> None:
+    config = BrokerConfig.from_text(APACHE_EXAMPLE)
+    assert BrokerConfig.from_text(config.to_text()) == config
+
+
+def test_settings_as_python_values() -> None:
+    config = BrokerConfig.from_properties({"autoCreateTopicEnable": False, "listenPort": 0})
+    assert (config.auto_create_topic_enable, config.listen_port) == (False, 0)
+
+
+def test_an_update_changes_what_can_change() -> None:
+    config = BrokerConfig()
+    assert config.update("autoCreateTopicEnable=false\nmaxPullBytes=1024\nlistenPort=10911\n") == []
+    assert (config.auto_create_topic_enable, config.max_pull_bytes) == (False, 1024)
+
+
+@pytest.mark.parametrize("text", ["maxPullBytes=1\nlistenPort=1", "maxPullBytes=1\ntraceOn=maybe"])
+def test_an_update_that_cannot_be_changes_nothing(text: str) -> None:
+    config = BrokerConfig()
+    with pytest.raises(ConfigError):
+        config.update(text)
+    assert config == BrokerConfig()

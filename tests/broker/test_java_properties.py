@@ -1,0 +1,66 @@
+"""Java properties text, by cases and by round trip."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.errors import ConfigError
+
+CASES = [
+    ("a=1", [("a", "1", 1)]),
+    ("a:1\nb 2\nc\t=\t3 ", [("a", "1", 1), ("b", "2", 2), ("c", "3 ", 3)]),
+    ("# no\n! no\n\n  a = x = y", [("a", "x = y", 4)]),
+    ("a=1\r\nb=2\rc=3", [("a", "1", 1), ("b", "2", 2), ("c", "3", 3)]),
+    ("a=one \\\n   two\\\n three\nb=4", [("a", "one twothree", 1), ("b", "4", 4)]),
+    ("a=x\\\\\nb=1", [("a", "x\\", 1), ("b", "1", 2)]),
+    (r"a\ b\:c=\t\n\u00e9\z", [("a b:c", "\t\n\u00e9z", 1)]),
+    (r"a=\ud83d\ude00", [("a", "\U0001f600", 1)]),
+    ("novalue", [("novalue", "", 1)]),
+    ("a=1\\", [("a", "1", 1)]),
+    ("=x", [("", "x", 1)]),
+]
+
+
+@pytest.mark.parametrize(("text", "entries"), CASES)
+def test_a_text_is_read_as_java_reads_it(text: str, entries: list[tuple[str, str, int]]) -> None:
+    assert parse_properties(text) == entries
+
+
+@pytest.mark.parametrize("value", [r"a=\u12", r"a=\uxyz1", r"ok=1\u"])
+def test_a_broken_unicode_escape_names_file_and_line(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.conf, line 2: "):
+        parse_properties("x=1\n" + value, "broker.conf")
+
+
+names = st.text(min_size=1).filter(lambda text: text.isprintable())
+
+
+@given(st.dictionaries(names, st.text().filter(lambda text: "\x00" not in text), max_size=5))
+def test_what_is_rendered_is_read_back(entries: dict[str, str]) -> None:
+    text = render_properties(entries.items())
+    read = {name: value for name, value, _ in parse_properties(text)}
+    # A lone surrogate is no character; it cannot be kept by any text file.
+    assert read == {
+        name: value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for name, value in entries.items()
+    } or not all(_is_text(part) for pair in entries.items() for part in pair)
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+@given(st.text())
+def test_any_text_at_all_is_read_or_refused(text: str) -> None:
+    try:
+        entries = parse_properties(text)
+    except ConfigError:
+        return
+    assert all(1 <= line <= text.count("\n") + text.count("\r") + 1 for _, _, line in entries)
+
+
+def test_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert expand_variables("${user.home}/store", {}) == "/home/someone/store"
+    assert expand_variables("${ROCKETMQ_HOME}/x-${A}", {"ROCKETMQ_HOME": "/opt/mq"}) == "/opt/mq/x-${A}"
+    assert expand_variables("$plain", {"plain": "no"}) == "$plain"

@@ -1,0 +1,109 @@
+"""Held pulls: woken by their queue's messages, by tag, in time; forgotten with their connection."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from spark_rocket.broker.long_polling import HeldPull, PullRequestHoldService
+from spark_rocket.remoting.server import Channel
+
+CHANNEL = cast(Channel, object())
+
+
+def run(scenario: Callable[[PullRequestHoldService, list[str]], Awaitable[None]]) -> list[str]:
+    answered: list[str] = []
+
+    async def main() -> None:
+        service = PullRequestHoldService(asyncio.get_running_loop())
+        await scenario(service, answered)
+        assert service.count == sum(map(len, service._by_queue.values())) == sum(map(len, service._by_channel.values()))
+
+    asyncio.run(main())
+    return answered
+
+
+def held(
+    answered: list[str], name: str, *, offset: int = 5, tags: set[int] | None = None, channel: Channel = CHANNEL
+) -> HeldPull:
+    codes = None if tags is None else frozenset(tags)
+    return HeldPull(channel, ("T", 0), offset, codes, lambda: answered.append(name))
+
+
+async def settle() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def test_a_message_wakes_the_pulls_of_its_queue_once() -> None:
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        service.hold(held(answered, "a"), 60)
+        service.hold(held(answered, "b"), 60)
+        service.notify_arriving("T", 1, 6, 0)
+        service.notify_arriving("Other", 0, 6, 0)
+        await settle()
+        assert answered == []
+        service.notify_arriving("T", 0, 6, 0)
+        service.notify_arriving("T", 0, 7, 0)
+        assert answered == []  # not inside the put
+        await settle()
+        assert service.count == 0
+
+    assert sorted(run(scenario)) == ["a", "b"]
+
+
+def test_a_message_before_the_pulls_offset_does_not_wake_it() -> None:
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        service.hold(held(answered, "a", offset=9), 60)
+        service.notify_arriving("T", 0, 9, 0)
+        await settle()
+        assert service.count == 1
+        service.close()
+
+    assert run(scenario) == []
+
+
+def test_only_its_tags_wake_a_pull_with_tags() -> None:
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        service.hold(held(answered, "tagged", tags={1, 2}), 60)
+        service.notify_arriving("T", 0, 6, 3)
+        await settle()
+        assert answered == []
+        service.notify_arriving("T", 0, 7, 2)
+        await settle()
+
+    assert run(scenario) == ["tagged"]
+
+
+def test_many_messages_at_once_wake_whatever_their_tags() -> None:
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        service.hold(held(answered, "tagged", tags={1}), 60)
+        service.notify_arriving("T", 0, 100, None)
+        await settle()
+
+    assert run(scenario) == ["tagged"]
+
+
+def test_expiry_answers_in_time() -> None:
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        done = asyncio.Event()
+        pull = HeldPull(CHANNEL, ("T", 0), 0, None, done.set)
+        service.hold(pull, 0.01)
+        await asyncio.wait_for(done.wait(), 5)
+        assert service.count == 0
+
+    run(scenario)
+
+
+def test_a_closed_connection_takes_its_pulls_along() -> None:
+    other = cast(Channel, object())
+
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        service.hold(held(answered, "a"), 0)
+        service.hold(held(answered, "b", channel=other), 60)
+        service.channel_closed(CHANNEL)
+        service.channel_closed(CHANNEL)
+        assert service.count == 1
+        service.wake_topic("T")
+        await settle()
+
+    assert run(scenario) == ["b"]
