@@ -61,6 +61,19 @@ class ProtocolError(RocketError):
     code = "PROTOCOL_ERROR"
 
 
+class RowProtocolError(ProtocolError):
+    """A row of a column that cannot be written as a message; ``row`` is its index in what was to be encoded."""
+
+    code = "PROTOCOL_ERROR_IN_ROW"
+
+    def __init__(self, message: str, *, row: int = -1, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.row = row
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"row": self.row})
+
+
 class ConfigError(RocketError):
     """A configuration file or value that cannot be used; the text names the file and the line."""
 

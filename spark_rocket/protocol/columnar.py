@@ -1,0 +1,436 @@
+"""Many commit-log records at once -> Arrow columns, with no Python per record.
+
+A pull answer's body is a run of records (``record.py`` has their byte table). ``decode_records`` turns such a run into
+a ``pyarrow.RecordBatch`` whose columns are those of ``ARROW_SCHEMA``, decoding only the columns asked for. The other
+direction, rows -> the body of a batch send, is in ``columnar_encode.py`` and exported here too. Runs of 2 to 8 MiB are
+decoded fastest: smaller ones pay for the calls, larger ones for memory that the system has to hand out first.
+
+How it is done, step by step:
+
+1. the starts of all records are found by one scan for the magic number and *proven*: every candidate must be where the
+   record before it ends. If stray bytes in bodies look like a magic number, a plain loop follows the chain instead;
+2. the first 88 bytes, which are fixed for IPv4 hosts, are gathered for all records in one indexing operation on a view
+   with a stride of one byte;
+3. bodies, topics and property strings are taken from one binary array over the received buffer whose offsets
+   alternate between what is wanted and the gaps;
+4. property strings are split in one scan (``columnar_properties.py``).
+
+Compressed bodies and inner batches are rare, and are first rewritten into plain records (``columnar_unwrap.py``), one
+at a time; records with IPv6 hosts or the v2 magic are vectorised as well, only with computed positions.
+
+Text that is not valid UTF-8 is shown with U+FFFD in place of the bad bytes: a single odd message must not stop a query.
+Times that do not fit Arrow's microseconds are clipped to the nearest that does.
+
+Any bytes at all give a batch or a ``ProtocolError``. The batch holds copies, so the buffer may be reused.
+Thread-safety: functions of their arguments (working memory is kept per thread). Corresponds to
+MessageDecoder.decodesBatch.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol._scratch import scratch
+from spark_rocket.protocol.columnar_encode import encode_batch, encode_properties_columns, hex_strings
+from spark_rocket.protocol.columnar_properties import PropertyColumns, to_strings
+from spark_rocket.protocol.columnar_unwrap import needs_unwrap, unwrap_records
+from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host
+from spark_rocket.protocol.record import BORN_HOST_V6, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
+
+__all__ = [
+    "ARROW_SCHEMA",
+    "COLUMNS",
+    "decode_records",
+    "encode_batch",
+    "encode_properties_columns",
+    "hex_strings",
+]
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+ARROW_SCHEMA: pa.Schema = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("brokerName", pa.string(), nullable=False),
+        pa.field("queueId", pa.int32(), nullable=False),
+        pa.field("queueOffset", pa.int64(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+        pa.field("tags", pa.string()),
+        pa.field("keys", pa.string()),
+        pa.field("properties", pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False)), nullable=False),
+        pa.field("msgId", pa.string(), nullable=False),
+        pa.field("bornTimestamp", _TIME, nullable=False),
+        pa.field("storeTimestamp", _TIME, nullable=False),
+        pa.field("bornHost", pa.string(), nullable=False),
+        pa.field("storeHost", pa.string(), nullable=False),
+        pa.field("reconsumeTimes", pa.int32(), nullable=False),
+        pa.field("flag", pa.int32(), nullable=False),
+        pa.field("sysFlag", pa.int32(), nullable=False),
+    ]
+)
+COLUMNS: tuple[str, ...] = tuple(ARROW_SCHEMA.names)
+
+_MAGIC_FIRST_BYTE = MAGIC_V1 >> 24
+_SCAN_BELOW = 640  # record size in bytes under which one scan is faster than following the chain
+_BLOCK = 1 << 20
+_MAX_BUFFER = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
+_MAX_MILLIS = (2**63 - 1) // 1000
+
+_HEAD = np.dtype(
+    [
+        ("size", ">i4"),
+        ("magic", ">u4"),
+        ("crc", ">i4"),
+        ("queueId", ">i4"),
+        ("flag", ">i4"),
+        ("queueOffset", ">i8"),
+        ("physicalOffset", ">i8"),
+        ("sysFlag", ">i4"),
+        ("bornTimestamp", ">i8"),
+        ("bornHost", ">i8"),
+        ("storeTimestamp", ">i8"),
+        ("storeHost", ">i8"),
+        ("reconsumeTimes", ">i4"),
+        ("prepared", ">i8"),
+        ("bodyLength", ">i4"),
+    ]
+)
+_REMEDY = "The answer or file is damaged or cut short: read it again, or check the store."
+_INT = Struct(">i")
+_Any = np.ndarray[Any, Any]
+_I64 = np.ndarray[Any, np.dtype[np.int64]]
+_U8 = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def decode_records(
+    buffer: bytes | bytearray | memoryview,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    broker_name: str,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    tags: frozenset[str] | None = None,
+    check_crc: bool = False,
+    schema: pa.Schema | None = None,
+) -> pa.RecordBatch:
+    """Decode the records that fill ``buffer``; see the module's text for what happens to odd ones.
+
+    Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
+    one of ``tags``. ``schema`` replaces ``ARROW_SCHEMA`` as the description of the columns: same names and types, but
+    possibly other nullability. Raises ``ProtocolError`` for bytes that are not whole records.
+    """
+    described = ARROW_SCHEMA if schema is None else schema
+    fields = []
+    for name in columns:
+        index = described.get_field_index(name)
+        if index < 0 or name not in COLUMNS:
+            raise ProtocolError(f"Records have no column {name!r}.", remedy=f"Columns are {', '.join(COLUMNS)}.")
+        fields.append(described.field(index))
+
+    run = _Run(buffer)
+    if check_crc:
+        run.check_crc()
+    if run.needs_unwrap:
+        run = _Run(run.unwrapped())
+    if start_offset is not None or end_offset is not None:
+        run.keep_offsets(start_offset, end_offset)
+    maker = _Columns(run, broker_name)
+    arrays = [maker.column(field) for field in fields]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    if tags is not None:
+        wanted = pa.array(sorted(tags), pa.string())
+        batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
+    return batch
+
+
+class _Run:
+    """A run of records whose lengths have all been checked: positions of every part, and the fixed header fields."""
+
+    def __init__(self, buffer: bytes | bytearray | memoryview) -> None:
+        raw: _U8 = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
+        if len(raw) > _MAX_BUFFER:
+            raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
+        self.raw = raw
+        self.starts = _record_starts(raw)
+        count = len(self.starts)
+        if count == 0:
+            raw = np.zeros(_HEAD.itemsize, np.uint8)
+        self._heads = np.ndarray((len(raw) - 87,), "V88", raw, strides=(1,))[self.starts].view(_HEAD)
+        self.sizes = self.number("size")
+        sys_flags = self.number("sysFlag").astype(np.int32)
+        magic = self._heads["magic"].astype(np.uint32)
+        v1 = magic == MAGIC_V1
+        self.plain = bool(v1.all()) and not bool((sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
+        self.needs_unwrap = bool(needs_unwrap(sys_flags).any())
+        self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
+        self.store_extra: int | _I64 = 0
+        self._find_parts(v1, magic, sys_flags)
+
+    def _find_parts(self, v1: _Any, magic: _Any, sys_flags: _Any) -> None:
+        raw, starts = self.raw, self.starts
+        ends = starts + self.sizes
+        if self.plain:
+            self.body_start = starts + 88
+            body_length = self.number("bodyLength")
+            topic_prefix: int | _I64 = 1
+        else:
+            _refuse(~v1 & (magic != MAGIC_V2), starts, "has an unknown magic number")
+            self.born_extra = 12 * ((sys_flags & BORN_HOST_V6) != 0)
+            self.store_extra = 12 * ((sys_flags & STORE_HOST_V6) != 0)
+            self.body_start = starts + 88 + self.born_extra + self.store_extra
+            topic_prefix = np.where(v1, 1, 2)
+            _refuse(self.body_start + topic_prefix + 2 > ends, starts, "is shorter than its fixed fields")
+            body_length = _gather(raw, self.body_start - 4, ">i4")
+        self.body_end = self.body_start + body_length
+        _refuse((body_length < 0) | (self.body_end + topic_prefix + 2 > ends), starts, "has a body that does not fit")
+        topic_length = raw[self.body_end].astype(np.int64)
+        if not self.plain:
+            two = topic_prefix == 2
+            topic_length[two] = _gather(raw, self.body_end[two], ">i2")
+        self.topic_start = self.body_end + topic_prefix
+        self.topic_end = self.topic_start + topic_length
+        _refuse((topic_length < 0) | (self.topic_end + 2 > ends), starts, "has a topic that does not fit")
+        self.properties_start = self.topic_end + 2
+        properties_length = _gather(raw, self.topic_end, ">i2") if len(starts) else np.empty(0, np.int64)
+        self.properties_end = self.properties_start + properties_length
+        wrong = (properties_length < 0) | (self.properties_end != ends)
+        _refuse(wrong, starts, "has properties that do not end where it ends")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def number(self, name: str) -> _I64:
+        """A field of the first 56 bytes, or any field when ``plain``, as native 64-bit integers."""
+        values: _I64 = self._heads[name].astype(np.int64)
+        return values
+
+    def number_after_hosts(self, name: str, position: int) -> _I64:
+        """A field that IPv6 hosts push back; ``position`` is that in a record with IPv4 hosts."""
+        if self.plain:
+            return self.number(name)
+        moved = self.starts + position + self.born_extra + (self.store_extra if position > 64 else 0)
+        return _gather(self.raw, moved, _HEAD[name].str)
+
+    def check_crc(self) -> None:
+        view = self.raw.data
+        crc32 = zlib.crc32
+        spans = zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)
+        real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & 0x7FFFFFFF
+        _refuse(real != self.number("crc"), self.starts, "has a body that does not match its CRC")
+
+    def unwrapped(self) -> bytearray:
+        """The same records with compressed bodies and inner batches undone."""
+        return unwrap_records(
+            self.raw.data,
+            self.number("sysFlag"),
+            self.starts,
+            self.sizes,
+            self.body_start,
+            self.body_end,
+            self.properties_start,
+        )
+
+    def keep_offsets(self, start: int | None, end: int | None) -> None:
+        offsets = self.number("queueOffset")
+        keep = np.ones(len(offsets), bool)
+        if start is not None:
+            keep &= offsets >= start
+        if end is not None:
+            keep &= offsets < end
+        if keep.all():
+            return
+        self._heads = self._heads[keep]
+        for name in ("starts", "sizes", "body_start", "body_end", "topic_start", "topic_end"):
+            setattr(self, name, getattr(self, name)[keep])
+        self.properties_start, self.properties_end = self.properties_start[keep], self.properties_end[keep]
+        if not self.plain:
+            self.born_extra, self.store_extra = np.asarray(self.born_extra)[keep], np.asarray(self.store_extra)[keep]
+
+
+class _Columns:
+    """Makes single columns of a run; what several columns need is made once."""
+
+    def __init__(self, run: _Run, broker_name: str) -> None:
+        self._run = run
+        self._broker_name = broker_name
+        self._parts: pa.Array | None = None
+        self._properties: PropertyColumns | None = None
+        self._makers: dict[str, Callable[[], pa.Array]] = {
+            "topic": self._topic,
+            "brokerName": lambda: pa.repeat(pa.scalar(self._broker_name, pa.string()), len(self._run)),
+            "body": lambda: self._part(1),
+            "tags": lambda: self.properties().value_of("TAGS"),
+            "keys": lambda: self.properties().value_of("KEYS"),
+            "msgId": self._message_id,
+            "bornTimestamp": lambda: _times(self._run.number("bornTimestamp")),
+            "storeTimestamp": lambda: _times(self._run.number_after_hosts("storeTimestamp", 56)),
+            "bornHost": lambda: self._host("bornHost"),
+            "storeHost": lambda: self._host("storeHost"),
+            "reconsumeTimes": lambda: _int32(self._run.number_after_hosts("reconsumeTimes", 72)),
+        }
+
+    def column(self, field: pa.Field) -> pa.Array:
+        name = field.name
+        if name == "properties":
+            return self.properties().map_array(field.type)
+        maker = self._makers.get(name)
+        if maker is not None:
+            return maker()
+        values = self._run.number(name)
+        return pa.array(values) if name == "queueOffset" else _int32(values)
+
+    def properties(self) -> PropertyColumns:
+        if self._properties is None:
+            run = self._run
+            self._properties = PropertyColumns(run.raw, run.properties_start, run.properties_end)
+        return self._properties
+
+    def _part(self, which: int) -> pa.Array:
+        """1: bodies, 3: topics, copied together from the received buffer."""
+        run = self._run
+        if self._parts is None:
+            bounds = np.zeros(4 * len(run) + 1, np.int32)
+            bounds[1::4], bounds[2::4] = run.body_start, run.body_end
+            bounds[3::4], bounds[4::4] = run.topic_start, run.topic_end
+            data = [None, pa.py_buffer(bounds), pa.py_buffer(run.raw)]
+            self._parts = pa.Array.from_buffers(pa.binary(), 4 * len(run), data)
+        return self._parts.take(pa.array(np.arange(which, 4 * len(run), 4)))
+
+    def _topic(self) -> pa.Array:
+        run = self._run
+        if len(run) == 0:
+            return pa.array([], pa.string())
+        length = int(run.topic_end[0] - run.topic_start[0])
+        if length and bool((run.topic_end - run.topic_start == length).all()):
+            # One topic is the usual case: compare, and write it down once.
+            view = np.ndarray((len(run.raw) - length + 1, length), np.uint8, run.raw, strides=(1, 1))
+            topics = view[run.topic_start]
+            if bool((topics == topics[0]).all()):
+                return pa.repeat(pa.scalar(topics[0].tobytes().decode("utf-8", "replace"), pa.string()), len(run))
+        return to_strings(self._part(3))
+
+    def _message_id(self) -> pa.Array:
+        unique = self.properties().value_of("UNIQ_KEY")
+        missing = pc.or_kleene(pc.is_null(unique), pc.equal(pc.binary_length(unique), 0))
+        if not pc.any(missing, min_count=0).as_py():
+            return unique
+        return pc.if_else(missing, self._offset_ids(), unique)
+
+    def _offset_ids(self) -> pa.Array:
+        run = self._run
+        count = len(run)
+        if not np.any(run.store_extra):
+            ids = np.empty((count, 2), ">i8")
+            ids[:, 0] = run.number_after_hosts("storeHost", 64)
+            ids[:, 1] = run.number("physicalOffset")
+            return hex_strings(ids.view(np.uint8))
+        size = np.add(run.store_extra, 8).tolist()
+        begin = (run.starts + 64 + run.born_extra).tolist()
+        tail = run.number("physicalOffset").astype(">i8").tobytes()
+        raw = run.raw.data
+        rows = [raw[begin[i] : begin[i] + size[i]].hex() + tail[8 * i : 8 * i + 8].hex() for i in range(count)]
+        return pa.array([row.upper() for row in rows], pa.string())
+
+    def _host(self, name: str) -> pa.Array:
+        run = self._run
+        count = len(run)
+        extra = run.born_extra if name == "bornHost" else run.store_extra
+        if np.any(extra):
+            begin = run.starts + 48 if name == "bornHost" else run.starts + 64 + run.born_extra
+            raw = run.raw.data
+            spans = zip(begin.tolist(), np.add(extra, 8).tolist(), strict=True)
+            return pa.array([_host_text(bytes(raw[at : at + size])) for at, size in spans], pa.string())
+        values = run.number("bornHost") if name == "bornHost" else run.number_after_hosts("storeHost", 64)
+        if count and bool((values == values[0]).all()):
+            return pa.repeat(pa.scalar(_host_text(int(values[0]).to_bytes(8, "big", signed=True)), pa.string()), count)
+        coded = pa.array(values).dictionary_encode()
+        texts = [_host_text(value.to_bytes(8, "big", signed=True)) for value in coded.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(coded.indices)
+
+
+def _record_starts(raw: _U8) -> _I64:
+    """Where each record starts. Guarantees: first at 0, each where the one before ends, the last ends the buffer."""
+    end = len(raw)
+    if end == 0:
+        return np.empty(0, np.int64)
+    first = _INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
+    if first < FIXED_SIZE or first > end:
+        raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
+    if first < _SCAN_BELOW:
+        # Candidates by the first byte of the magic, then by all of it; the chain check makes it a proof.
+        found: _I64 = _positions(raw[4 : end - FIXED_SIZE + 5], _MAGIC_FIRST_BYTE)
+        magic = _gather(raw, found + 4, ">u4")
+        found = found[(magic == MAGIC_V1) | (magic == MAGIC_V2)]
+        if len(found) and found[0] == 0:
+            sizes = _gather(raw, found, ">i4")
+            ends = found + sizes
+            if ends[-1] == end and bool((ends[:-1] == found[1:]).all()) and bool((sizes >= FIXED_SIZE).all()):
+                return found
+    starts: list[int] = []
+    append, size_at, at, last = starts.append, _INT.unpack_from, 0, end - FIXED_SIZE
+    view = raw.data
+    while at <= last:
+        append(at)
+        (size,) = size_at(view, at)
+        if size < FIXED_SIZE:
+            raise ProtocolError(f"The record at byte {at} says it is {size} bytes long.", remedy=_REMEDY)
+        at += size
+    if at != end:
+        raise ProtocolError(f"The run of {end} bytes ends inside the record at byte {starts[-1]}.", remedy=_REMEDY)
+    return np.array(starts, np.int64)
+
+
+def _positions(data: _U8, byte: int) -> _I64:
+    """Where a rare byte occurs: words of eight first, then the bytes of the words that have it.
+
+    In blocks, because fresh memory for a mask of everything would cost more than the search.
+    """
+    mask = scratch("mask", min(_BLOCK, -(-len(data) // 8) * 8)).view(bool)
+    found = []
+    for start in range(0, len(data), _BLOCK):
+        block = data[start : start + _BLOCK]
+        np.equal(block, byte, out=mask[: len(block)])
+        mask[len(block) :] = False
+        words = np.flatnonzero(mask.view(np.uint64) != 0)
+        inside = np.flatnonzero(mask.reshape(-1, 8)[words])
+        found.append(words[inside >> 3] * 8 + (inside & 7) + start)
+    return np.concatenate(found)
+
+
+def _gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
+    """Integers at any byte positions, which the caller has checked to be inside."""
+    width = np.dtype(dtype).itemsize
+    if len(positions) == 0:
+        return np.empty(0, np.int64)
+    every = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))
+    found: _I64 = every[positions].view(dtype).astype(np.int64)
+    return found
+
+
+def _refuse(wrong: _Any, starts: _I64, what: str) -> None:
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ProtocolError(f"Record {row}, at byte {int(starts[row])}, {what}.", remedy=_REMEDY)
+
+
+def _int32(values: _I64) -> pa.Array:
+    return pa.array(values.astype(np.int32))
+
+
+def _times(millis: _I64) -> pa.Array:
+    micros = np.clip(millis, -_MAX_MILLIS, _MAX_MILLIS) * 1000
+    return pa.Array.from_buffers(_TIME, len(micros), [None, pa.py_buffer(micros)])
+
+
+def _host_text(packed: bytes) -> str:
+    """``ip:port``, or ``[ip]:port`` when the address has colons of its own."""
+    address, port = unpack_host(packed)
+    return f"[{address}]:{port}" if len(packed) == IPV6_HOST_SIZE else f"{address}:{port}"
