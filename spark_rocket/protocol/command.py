@@ -59,6 +59,7 @@ _TYPE_NAME = ("JSON", "ROCKETMQ")
 _PREFIX = struct.Struct(">II")  # frame length; serialize type and header length in one word
 _WORD = struct.Struct(">I")
 _FOUR_INTS = struct.Struct(">iiii")
+_pack_numbers, _unpack_numbers = _FOUR_INTS.pack, _FOUR_INTS.unpack  # bound once: every command passes through them
 _BINARY_HEAD = struct.Struct(">hBhiiI")  # … up to the remark's length
 _KEY_LENGTH = struct.Struct(">h")
 _VALUE_LENGTH = struct.Struct(">i")
@@ -167,13 +168,10 @@ class RemotingCommand:
             raise _bad(f"A header of {end - 4:,} bytes does not fit a frame of {len(view):,}.")
         kind = word >> 24
         if kind == 0:
-            command = _decode_json(view[4:end])
-        elif kind == 1:
-            command = _decode_binary(bytes(view[4:end]))
-        else:
-            raise _bad(f"Serialize type {kind} of a frame is neither 0 (JSON) nor 1 (ROCKETMQ).")
-        command.body = view[end:]
-        return command
+            return _decode_json(view[4:end], view[end:])
+        if kind == 1:
+            return _decode_binary(bytes(view[4:end]), view[end:])
+        raise _bad(f"Serialize type {kind} of a frame is neither 0 (JSON) nor 1 (ROCKETMQ).")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemotingCommand):
@@ -210,13 +208,13 @@ def _encode_json(command: RemotingCommand) -> bytes:
     header["serializeTypeCurrentRPC"] = "JSON"
     try:
         # Packing is the quickest check that all four are ints of 32 bits, which any Java peer takes for granted.
-        _FOUR_INTS.pack(command.code, command.version, command.opaque, command.flag)
+        _pack_numbers(command.code, command.version, command.opaque, command.flag)
         return orjson.dumps(header)
     except (TypeError, struct.error) as error:
         raise _cannot_encode(command, error) from None
 
 
-def _decode_json(header: memoryview) -> RemotingCommand:
+def _decode_json(header: memoryview, body: memoryview) -> RemotingCommand:
     try:
         fields = orjson.loads(header)
     except ValueError as error:
@@ -226,10 +224,10 @@ def _decode_json(header: memoryview) -> RemotingCommand:
     get = fields.get
     command = RemotingCommand.__new__(RemotingCommand)
     try:
-        numbers = _FOUR_INTS.pack(fields["code"], get("version", 0), get("opaque", 0), get("flag", 0))
+        numbers = _pack_numbers(fields["code"], get("version", 0), get("opaque", 0), get("flag", 0))
     except (KeyError, struct.error):
         numbers = _lenient_numbers(fields)
-    command.code, command.version, command.opaque, command.flag = _FOUR_INTS.unpack(numbers)
+    command.code, command.version, command.opaque, command.flag = _unpack_numbers(numbers)
     language = get("language")
     command.language = _LANGUAGE_BY_NAME.get(language, language) if type(language) is str else _odd_language(language)
     remark = get("remark")
@@ -245,6 +243,7 @@ def _decode_json(header: memoryview) -> RemotingCommand:
         command.ext_fields = {}
     else:
         raise _bad("extFields of a command is not an object.")
+    command.body = body
     command.serialize_type = _JSON
     return command
 
@@ -264,7 +263,7 @@ def _lenient_numbers(fields: dict[str, object]) -> bytes:
         if not isinstance(value, int) or not -0x80000000 <= value <= 0x7FFFFFFF:
             raise _bad(f"{name} of a command is {_text(value)[:40]}, not a number of 32 bits.")
         values.append(value)
-    return _FOUR_INTS.pack(*values)
+    return _pack_numbers(*values)
 
 
 def _odd_language(value: object) -> int | str:
@@ -303,7 +302,7 @@ def _encode_binary(command: RemotingCommand) -> bytes:
         raise _cannot_encode(command, error) from None
 
 
-def _decode_binary(header: bytes) -> RemotingCommand:
+def _decode_binary(header: bytes, body: memoryview) -> RemotingCommand:
     command = RemotingCommand.__new__(RemotingCommand)
     size = len(header)
     try:
@@ -336,6 +335,7 @@ def _decode_binary(header: bytes) -> RemotingCommand:
     except UnicodeDecodeError as error:
         raise _bad(f"A binary header holds text that is not UTF-8: {error.reason}.") from None
     command.ext_fields = ext
+    command.body = body
     command.serialize_type = _ROCKETMQ
     return command
 
