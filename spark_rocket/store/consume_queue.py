@@ -15,7 +15,6 @@ anew from the log. Corresponds to org.apache.rocketmq.store.ConsumeQueue.
 from __future__ import annotations
 
 import mmap
-import os
 from collections import deque
 from pathlib import Path
 
@@ -118,16 +117,12 @@ class ConsumeQueue:
 
     def _used(self, file: MappedFile, per_file: int) -> int:
         low, high = 0, per_file
-        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)  # not through a mapping: this is done for every queue
-        try:
-            while low < high:
-                middle = (low + high) // 2
-                if ENTRY.unpack(os.pread(fd, ENTRY_SIZE, middle * ENTRY_SIZE))[1] > 0:
-                    low = middle + 1
-                else:
-                    high = middle
-        finally:
-            os.close(fd)
+        while low < high:
+            middle = (low + high) // 2
+            if ENTRY.unpack(file.read(middle * ENTRY_SIZE, ENTRY_SIZE))[1] > 0:
+                low = middle + 1
+            else:
+                high = middle
         return low
 
     def _first_entry(self) -> int:
@@ -143,6 +138,11 @@ class ConsumeQueue:
 
     def _set_end(self, max_offset: int) -> None:
         self.max_offset = self.flushed_offset = max_offset
+        self.limit = -1
+
+    def start_at(self, offset: int) -> None:
+        """Let a queue without files begin at ``offset``."""
+        self.max_offset = self.min_offset = self.flushed_offset = offset
         self.limit = -1
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
@@ -224,15 +224,15 @@ class ConsumeQueue:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def entry(self, offset: int) -> tuple[int, int, int]:
-        """(physical offset, size, tags code) of an entry of the files."""
+        """(physical offset, size, tags code) of an entry of the files. Maps nothing: start looks at every queue."""
         file = self.files.find(offset * ENTRY_SIZE)
         if file is None:
             raise StoreCorruptError(
                 f"{self.files.directory} has no file for entry {offset}.", remedy="Run `rocket store rebuild`."
             )
-        found: tuple[int, int, int] = ENTRY.unpack_from(
-            self._cache.map(self, file), offset * ENTRY_SIZE - file.file_from_offset
-        )
+        at = offset * ENTRY_SIZE - file.file_from_offset
+        raw = file.mm[at : at + ENTRY_SIZE] if file.is_mapped else file.read(at, ENTRY_SIZE)
+        found: tuple[int, int, int] = ENTRY.unpack(raw)
         return found
 
     def read(self, offset: int, count: int) -> bytes:

@@ -18,6 +18,7 @@ Corresponds to org.apache.rocketmq.store.logfile.DefaultMappedFile.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -122,6 +123,25 @@ class MappedFile:
             if stop > start:
                 os.posix_fallocate(fd, start, stop - start)
                 self.allocated = stop
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the file without mapping it; a long read leaves no pages in this process's memory."""
+        with self._descriptor() as fd:
+            return os.pread(fd, size, position)
+
+    def data_ranges(self, position: int) -> Iterator[tuple[int, int]]:
+        """Ranges at or behind ``position`` that may hold something else than zeros; holes are left out."""
+        with self._descriptor() as fd:
+            while position < self.size:
+                try:
+                    start = os.lseek(fd, position, os.SEEK_DATA)
+                    stop = os.lseek(fd, start, os.SEEK_HOLE)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                        return
+                    raise
+                yield start, stop
+                position = stop
 
     def touch(self, start: int, end: int) -> None:
         """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""

@@ -138,7 +138,12 @@ class MessageStore:
         self._log.load()
         self._queues.load()
         write_abort(self.config.store_path)
-        report = Recovery(self.config, self._log, self._queues, self._checkpoint, self._delays).run(clean=clean)
+        try:
+            report = Recovery(self.config, self._log, self._queues, self._checkpoint, self._delays).run(clean=clean)
+        except StoreError:
+            if clean:  # refused, not crashed: the next attempt must be as careful with the tail as this one
+                abort_path(self.config.store_path).unlink(missing_ok=True)
+            raise
         self.recovery = report
         self._store_timestamp = report.last_store_timestamp
 

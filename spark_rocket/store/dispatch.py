@@ -1,0 +1,135 @@
+"""From the log to the consume queues: records of a scan replayed, so that the queues say exactly what the log says.
+
+A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
+are left alone, what is missing or different is written from there on. A queue offset that goes back means that the topic
+was deleted and made anew: the later record wins. One that jumps ahead of what the queue has is a :class:`QueueGap`:
+the queue lost entries from before the scan, and the scan must begin earlier.
+
+Prepared and rolled-back records have no entry. Tags codes: see tags.py.
+Thread-safety: for recovery, before the store takes messages. Corresponds to ReputMessageService with
+CommitLogDispatcherBuildConsumeQueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.layout import (
+    ENTRY_SIZE,
+    ENTRY_TYPE,
+    SCHEDULE_TOPIC,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
+from spark_rocket.store.record_scan import Ints, RecordBlock
+from spark_rocket.store.tags import DelayLevels, tags_codes
+
+
+class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
+    """A queue has fewer entries than the records before the scan had."""
+
+    def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        super().__init__(f"{queue.files.directory} ends at entry {queue.max_offset}, not {queue_offset}")
+        self.queue = queue
+
+
+def entries_of(block: RecordBlock, delays: DelayLevels) -> tuple[list[str], Ints, np.ndarray[tuple[int], np.dtype[np.void]]]:
+    """Of the records that have an entry: their topics, their indices in the block, and the entries."""
+    state = block.sys_flags & TRANSACTION_MASK
+    chosen = np.flatnonzero((state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK))
+    topics = block.topics()
+    codes = tags_codes(block.data, block.property_starts.tolist(), block.property_ends.tolist())
+    if SCHEDULE_TOPIC in topics:
+        for i, topic in enumerate(topics):
+            if topic == SCHEDULE_TOPIC:
+                properties = block.data[int(block.property_starts[i]) : int(block.property_ends[i])]
+                due = delays.deliver_time(properties, int(block.store_timestamps[i]))
+                if due is not None:
+                    codes[i] = due
+    entries = np.empty(len(chosen), ENTRY_TYPE)
+    entries["physical_offset"] = block.physical_offsets[chosen]
+    entries["size"] = block.sizes[chosen]
+    entries["tags_code"] = np.array(codes, np.int64)[chosen]
+    return [topics[i] for i in chosen.tolist()], chosen, entries
+
+
+class Dispatcher:
+    """Replays blocks into the queues of a store."""
+
+    def __init__(
+        self,
+        queues: ConsumeQueueTable,
+        delays: DelayLevels,
+        *,
+        may_start_anywhere: bool,
+        ignores: Callable[[str, int], bool],
+    ) -> None:
+        """``may_start_anywhere``: the scan begins where the log does, so a queue's first offset is its own affair.
+
+        ``ignores(topic, queue_offset)``: whether a record whose queue is nowhere on disk is a deleted topic's.
+        """
+        self._queues = queues
+        self._delays = delays
+        self._may_start_anywhere = may_start_anywhere
+        self._ignores = ignores
+        self._groups: dict[tuple[str, int], int] = {}
+        self.seen: dict[ConsumeQueue, int] = {}
+        """Queues replayed into, with the offset after their last record."""
+        self.changed = 0
+        """Entries written because they were missing or different."""
+
+    def dispatch(self, block: RecordBlock) -> None:
+        topics, chosen, entries = entries_of(block, self._delays)
+        if not len(chosen):
+            return
+        groups = self._groups
+        queue_ids = block.queue_ids[chosen].tolist()
+        numbers = np.array([groups.setdefault(key, len(groups)) for key in zip(topics, queue_ids, strict=True)])
+        order = np.argsort(numbers, kind="stable")
+        offsets = block.queue_offsets[chosen][order]
+        numbers, entries = numbers[order], entries[order]
+        # A run ends where the queue changes or its offsets do not go on.
+        cuts = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(offsets) != 1)) + 1
+        names = list(groups)
+        for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True):
+            topic, queue_id = names[int(numbers[start])]
+            self._replay(topic, queue_id, int(offsets[start]), entries[start:stop].tobytes())
+
+    def _replay(self, topic: str, queue_id: int, offset: int, entries: bytes) -> None:
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            if not is_storable(topic, queue_id) or self._ignores(topic, offset):
+                return
+            queue = self._queues.find_or_create(topic, queue_id)
+        if offset > queue.max_offset:
+            if queue.files.files or not (self._may_start_anywhere or offset == 0):
+                raise QueueGap(queue, offset)
+            queue.start_at(offset)
+        count = len(entries) // ENTRY_SIZE
+        present = queue.read(offset, count) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
+        equal = _equal_entries(present, entries)
+        if equal < count:
+            if offset + equal < queue.max_offset:
+                queue.truncate(offset + equal)
+            queue.make_room(count - equal)
+            queue.append_many(entries[equal * ENTRY_SIZE :])
+            if not queue.dirty:
+                self._queues.mark_dirty(queue)
+            self.changed += count - equal
+        self.seen[queue] = offset + count
+
+
+def _equal_entries(present: bytes, entries: bytes) -> int:
+    """How many entries at the beginning are the same."""
+    if present == entries:
+        return len(entries) // ENTRY_SIZE
+    count = min(len(present), len(entries)) // ENTRY_SIZE
+    a = np.frombuffer(present, np.uint8, count * ENTRY_SIZE).reshape(-1, ENTRY_SIZE)
+    b = np.frombuffer(entries, np.uint8, count * ENTRY_SIZE).reshape(-1, ENTRY_SIZE)
+    same = (a == b).all(axis=1)
+    return count if same.all() else int(np.argmin(same))
