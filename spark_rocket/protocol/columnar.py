@@ -263,27 +263,14 @@ class _Columns:
         self._broker_name = broker_name
         self._parts: pa.Array | None = None
         self._properties: PropertyColumns | None = None
-        self._makers: dict[str, Callable[[], pa.Array]] = {
-            "topic": self._topic,
-            "brokerName": lambda: pa.repeat(pa.scalar(self._broker_name, pa.string()), len(self._run)),
-            "body": lambda: self._part(1),
-            "tags": lambda: self.properties().value_of("TAGS"),
-            "keys": lambda: self.properties().value_of("KEYS"),
-            "msgId": self._message_id,
-            "bornTimestamp": lambda: _times(self._run.number("bornTimestamp")),
-            "storeTimestamp": lambda: _times(self._run.number_after_hosts("storeTimestamp", 56)),
-            "bornHost": lambda: self._host("bornHost"),
-            "storeHost": lambda: self._host("storeHost"),
-            "reconsumeTimes": lambda: _int32(self._run.number_after_hosts("reconsumeTimes", 72)),
-        }
 
     def column(self, field: pa.Field) -> pa.Array:
         name = field.name
         if name == "properties":
             return self.properties().map_array(field.type)
-        maker = self._makers.get(name)
+        maker = _MAKERS.get(name)
         if maker is not None:
-            return maker()
+            return maker(self)
         values = self._run.number(name)
         return pa.array(values) if name == "queueOffset" else _int32(values)
 
@@ -303,6 +290,9 @@ class _Columns:
             data = [None, pa.py_buffer(bounds), pa.py_buffer(run.raw)]
             self._parts = pa.Array.from_buffers(pa.binary(), 4 * len(run), data)
         return self._parts.take(pa.array(np.arange(which, 4 * len(run), 4)))
+
+    def _broker(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._broker_name, pa.string()), len(self._run))
 
     def _topic(self) -> pa.Array:
         run = self._run
@@ -354,6 +344,22 @@ class _Columns:
         coded = pa.array(values).dictionary_encode()
         texts = [_host_text(value.to_bytes(8, "big", signed=True)) for value in coded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(coded.indices)
+
+
+# Not bound methods in the instance: those would be a cycle, and keep the received buffer until the next collection.
+_MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
+    "topic": _Columns._topic,
+    "brokerName": _Columns._broker,
+    "body": lambda make: make._part(1),
+    "tags": lambda make: make.properties().value_of("TAGS"),
+    "keys": lambda make: make.properties().value_of("KEYS"),
+    "msgId": _Columns._message_id,
+    "bornTimestamp": lambda make: _times(make._run.number("bornTimestamp")),
+    "storeTimestamp": lambda make: _times(make._run.number_after_hosts("storeTimestamp", 56)),
+    "bornHost": lambda make: make._host("bornHost"),
+    "storeHost": lambda make: make._host("storeHost"),
+    "reconsumeTimes": lambda make: _int32(make._run.number_after_hosts("reconsumeTimes", 72)),
+}
 
 
 def _record_starts(raw: _U8) -> _I64:

@@ -70,11 +70,10 @@ def encode_batch(
         heads[:, 3] = flags
     heads[:, 4] = body_lengths
     parts = [_fixed(heads.view(np.uint8)), bodies, _fixed(property_lengths.astype(">i2").view(np.uint8)), properties]
-    large = int(positions[-1]) > _MAX_BUFFER
-    if large:
+    if int(positions[-1]) > _MAX_BUFFER or any(part.type == pa.large_binary() for part in parts):
         parts = [part.cast(pa.large_binary()) for part in parts]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
-    return memoryview(joined.buffers()[2])[: int(positions[-1])], positions
+    return memoryview(joined.buffers()[2]).cast("B")[: int(positions[-1])], positions
 
 
 def encode_properties_columns(
