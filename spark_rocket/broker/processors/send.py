@@ -15,10 +15,11 @@ Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+
+import numpy as np
 
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.broker.topics import RETRY_PREFIX
@@ -57,8 +58,8 @@ _HOST_BITS = 0x30  # the broker decides them by the addresses it stores
 _INT = 1 << 31
 _LONG = 1 << 63
 _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-_UNUSUAL = re.compile("DELAY\x01|TIMER_DEL|TRAN_MSG\x01|CLUSTER\x01|POP_CK\x01")
-_UNUSUAL_IN_BATCH = re.compile(rb"DELAY\x01|TIMER_DEL|TRAN_MSG\x01")
+
+_NAME_ENDINGS = np.array([int.from_bytes(ending, "big") for ending in (b"AY", b"MS", b"EC", b"SG")], np.uint16)
 
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -133,7 +134,13 @@ class SendMessageProcessor:
             unique_key = None
             result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
         else:
-            if _UNUSUAL.search(properties):
+            if (
+                "DELAY\x01" in properties
+                or "TIMER_DEL" in properties
+                or "TRAN_MSG\x01" in properties
+                or "CLUSTER\x01" in properties
+                or "POP_CK\x01" in properties
+            ):
                 properties = _usual(properties)
             start = properties.find("UNIQ_KEY\x01")
             if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
@@ -164,7 +171,7 @@ class SendMessageProcessor:
         service.stats.puts += result.count
         prefix = service.message_id_prefix
         if batch:
-            message_id = ",".join([f"{prefix}{offset:016X}" for offset in result.physical_offsets])
+            message_id = message_ids(prefix, result.physical_offsets)
             wait = "WAIT\x01false" not in properties
         else:
             message_id = f"{prefix}{result.physical_offset:016X}"
@@ -200,8 +207,7 @@ class SendMessageProcessor:
         host: tuple[str, int],
         reconsume_times: int,
     ) -> PutResult:
-        if _UNUSUAL_IN_BATCH.search(body):
-            _check_batch(body)
+        _check_batch(body)
         # Apache puts the batch's own properties behind those of every message in it.
         shared = f"{self._suffix}\x02{properties}" if properties else self._suffix
         return self._store.put_batch(
@@ -272,6 +278,18 @@ class _FlushedAnswers:
             channel.write(answer)
 
 
+def message_ids(prefix: str, offsets: Sequence[int]) -> str:
+    """The offset ids of a batch, joined with commas."""
+    count = len(offsets)
+    width = len(prefix) + 17
+    text = np.empty((count, width), np.uint8)
+    text[:, 0] = ord(",")
+    text[:, 1 : width - 16] = np.frombuffer(prefix.encode(), np.uint8)
+    digits = np.array(offsets, ">i8").tobytes().hex().upper()
+    text[:, width - 16 :] = np.frombuffer(digits.encode(), np.uint8).reshape(count, 16)
+    return text.tobytes()[1:].decode()
+
+
 def _without_wait(properties: str, start: int) -> str:
     end = start + 9
     if (start == 0 or properties[start - 1] == "\x02") and (end == len(properties) or properties[end] == "\x02"):
@@ -316,6 +334,19 @@ def _no_transactions() -> RefusedError:
 
 
 def _check_batch(body: bytes | bytearray | memoryview) -> None:
+    """Refuse a batch with a message that would be refused alone.
+
+    To say that of most batches quickly: every name ends before a 0x01, and only names that end like one of those in
+    question (DELAY, …_MS, …_SEC, TRAN_MSG) are worth a closer look.
+    """
+    raw = np.frombuffer(body, np.uint8)
+    ends = np.flatnonzero(raw[2:] == 1)
+    last_two = raw[ends].astype(np.uint16) << 8 | raw[ends + 1]
+    if not np.isin(last_two, _NAME_ENDINGS).any():
+        return
+    text = bytes(body)
+    if not any(name in text for name in (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")):
+        return
     for _, _, properties in decode_batch_body(body):
         _refuse_unsupported(decode_properties(properties))
 
