@@ -62,7 +62,7 @@ class BatchPlan:
 
 
 def plan_batch(raw: bytes, record_overhead: int, batch_properties: bytes) -> BatchPlan:
-    """Check a batch body. ``record_overhead`` is a record's size without body and properties. BatchError if it is bad."""
+    """Check a batch body, or BatchError. ``record_overhead`` is a record's size without body and properties."""
     source = np.frombuffer(raw, np.uint8)
     starts, uniform = _starts(raw, source)
     count = len(starts)
@@ -83,9 +83,8 @@ def plan_batch(raw: bytes, record_overhead: int, batch_properties: bytes) -> Bat
     added = np.where(needs_separator, len(batch_properties) + 1, len(batch_properties))
     longest = int((property_lengths + added).max())
     if longest > MAX_PROPERTIES:
-        raise BatchError(
-            PutStatus.PROPERTIES_SIZE_EXCEEDED, f"a message's properties have {longest} bytes, more than {MAX_PROPERTIES}"
-        )
+        reason = f"a message's properties have {longest} bytes, more than {MAX_PROPERTIES}"
+        raise BatchError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
     sizes = record_overhead + body_lengths + property_lengths + added
     codes = _uniform_codes(raw, source, count, property_starts, ends) if uniform else []
     codes = codes or tags_codes(raw, property_starts.tolist(), ends.tolist())
@@ -153,7 +152,8 @@ def _lengths(source: npt.NDArray[np.uint8], starts: Ints, total: int) -> tuple[I
 
 def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
     width = np.dtype(kind).itemsize
-    return source[at[:, None] + np.arange(width)].view(kind)[:, 0].astype(np.int64)
+    values: Ints = source[at[:, None] + np.arange(width)].view(kind)[:, 0].astype(np.int64)
+    return values
 
 
 def _has_nul(raw: bytes, source: npt.NDArray[np.uint8], starts: Ints, ends: Ints, uniform: bool) -> bool:
@@ -190,7 +190,7 @@ def write_batch(
     queue_offset: int,
     physical_offset: int,
 ) -> Ints:
-    """Write the records at ``position``; ``head`` is a record's head with sizes, CRC, flag and offsets still to fill in.
+    """Write the records at ``position``; ``head`` is a record's head without sizes, CRC, flag and offsets.
 
     Returns the physical offset of each record.
     """
@@ -260,7 +260,7 @@ def _write_general(
     heads[:] = np.frombuffer(head, np.uint8)
     starts = plan.starts
     body_ends = starts + 20 + plan.body_lengths
-    lengths = plan.property_lengths + np.array([len(suffix) for suffix in plan.suffixes])[plan.needs_separator.astype(int)]
+    lengths = plan.property_lengths + len(plan.suffixes[0]) + (plan.needs_separator if plan.suffixes[0] else 0)
     views = memoryview(raw)
     body_spans = list(zip((starts + 20).tolist(), body_ends.tolist(), strict=True))
     _column(heads, 0, plan.sizes, ">i4")
@@ -271,9 +271,11 @@ def _write_general(
     _column(heads, width - 4, plan.body_lengths, ">i4")
     flat = heads.tobytes()
     packed = lengths.astype(">i2").tobytes()
-    suffixes, pieces = plan.suffixes, []
+    pieces: list[bytes | memoryview] = []
+    suffixes = plan.suffixes
     ends = (body_ends + 2 + plan.property_lengths).tolist()
-    for i, ((start, stop), end, separate) in enumerate(zip(body_spans, ends, plan.needs_separator.tolist(), strict=True)):
+    separates = plan.needs_separator.tolist()
+    for i, ((start, stop), end, separate) in enumerate(zip(body_spans, ends, separates, strict=True)):
         pieces += (
             flat[i * width : i * width + width],
             views[start:stop],

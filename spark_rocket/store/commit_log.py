@@ -4,11 +4,11 @@ A record never crosses a file's end. When record + 8 bytes do not fit in what is
 blank record there (int32 rest, magic 0xCBD43194) and goes on in the next file; so does a whole batch.
 
 Disk blocks are taken and pages touched ahead of the writer by the allocator thread, a few MiB at a time, and the next
-file is made before it is needed: the first write to a cold page costs a hundred times a warm one, and a roll-over would
-otherwise stall every sender. Should the thread fall behind, or fail, the writer takes blocks itself, and it is here that
-a full disk is noticed (``OSError``), before a byte is written.
+file is made before it is needed: a first write to a cold page costs a hundred times a warm one, and a roll-over would
+otherwise stall every sender. Should the thread fall behind, or fail, the writer takes blocks itself, and it is here
+that a full disk is noticed (``OSError``), before a byte is written.
 
-Thread-safety: one writer (``make_room``, writes, ``advance``). ``max_offset`` is set after the bytes are there, so other
+Thread-safety: one writer (``make_room``, writes, ``advance``). ``max_offset`` is set after the bytes are there: other
 threads may read anything below it. ``flush`` is for one thread at a time.
 After a crash: see recovery.py. A record's first four bytes are written last, so that a process killed in between leaves
 what reads as the end of the log.
@@ -63,7 +63,7 @@ class CommitLog:
         file = self.queue.find(max_offset)
         if file is None and self.queue.files and max_offset != self.queue.end_offset:
             raise StoreCorruptError(
-                f"The commit log in {self.queue.directory} ends at {self.queue.end_offset}, before offset {max_offset}.",
+                f"{self.queue.directory} ends at offset {self.queue.end_offset}, before {max_offset}.",
                 remedy="Put the missing files back, or run `rocket store rebuild`.",
             )
         self._current = file

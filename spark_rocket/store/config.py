@@ -66,7 +66,7 @@ class StoreConfig:
     allocate_ahead: int = 8 << 20
     """How far in front of the writer the commit log is given disk blocks and touched."""
     max_mapped_consume_queue_files: int = 0
-    """How many consume-queue files are mapped at once; each costs a file descriptor. 0: a third of the process's limit."""
+    """How many consume-queue files are mapped at once; each costs a file descriptor. 0: a third of the limit."""
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_commit_log < 4096:

@@ -1,7 +1,7 @@
 """A consume queue: where in the commit log the messages of one queue of one topic are. Derived from the log.
 
 An entry is 20 bytes: int64 physical offset, int32 record size, int64 tags code. Entry n stands at byte 20·n of the
-queue's row of files. A queue that does not begin at a file's beginning (its older files are gone, or it was rebuilt from
+queue's row of files. A queue that does not begin at a file's beginning (older files are gone, or it was rebuilt from
 a shortened log) has fillers (0, 2147483647, 0) before its first entry.
 
 Opening is lazy: a queue that nobody uses costs one small object, no descriptor and no memory. Files are mapped through
@@ -25,6 +25,7 @@ from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 _FIRST_STEP = 4096
 _LAST_STEP = 256 << 10
+_NOTHING = bytearray()  # stands for the mapping while there is none; limit is -1 then
 
 
 class MappingCache:
@@ -60,7 +61,6 @@ class ConsumeQueue:
     __slots__ = (
         "_cache",
         "_file",
-        
         "dirty",
         "files",
         "flushed_offset",
@@ -80,9 +80,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.topic_field = topic_field(topic)
-        self.files = MappedFileQueue(
-            directory, file_size, setting="mappedFileSizeConsumeQueue", keep_descriptor=False
-        )
+        self.files = MappedFileQueue(directory, file_size, setting="mappedFileSizeConsumeQueue", keep_descriptor=False)
         self._cache = cache
         self.max_offset = 0
         self.min_offset = 0
@@ -92,7 +90,7 @@ class ConsumeQueue:
         self.loaded = False
         # The writer's place: entries go to mm[position:], up to limit without asking make_room().
         self._file: MappedFile | None = None
-        self.mm: mmap.mmap | None = None
+        self.mm: mmap.mmap | bytearray = _NOTHING
         self.position = 0
         self.limit = -1
 
@@ -204,7 +202,6 @@ class ConsumeQueue:
                 self.mm, self._file, self.position = self._cache.map(self, file), file, 0
                 self.limit = file.allocated
             part = entries[done : done + self.files.file_size - self.position]
-            assert self.mm is not None
             self.mm[self.position : self.position + len(part)] = part
             self.position += len(part)
             self.max_offset += len(part) // ENTRY_SIZE
@@ -267,12 +264,12 @@ class ConsumeQueue:
 
     def unmap(self, file: MappedFile) -> None:
         if file is self._file:
-            self._file = self.mm = None
+            self._file, self.mm = None, _NOTHING
             self.limit = -1
         file.unmap()
 
     def _let_go(self) -> None:
-        self._file = self.mm = None
+        self._file, self.mm = None, _NOTHING
         self.limit = -1
         self._cache.forget(self)
         for file in self.files.files:

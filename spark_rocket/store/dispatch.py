@@ -1,7 +1,7 @@
 """From the log to the consume queues: records of a scan replayed, so that the queues say exactly what the log says.
 
 A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
-are left alone, what is missing or different is written from there on. A queue offset that goes back means that the topic
+are left alone, what is missing or different is written from there on. A queue offset that goes back means a topic that
 was deleted and made anew: the later record wins. One that jumps ahead of what the queue has is a :class:`QueueGap`:
 the queue lost entries from before the scan, and the scan must begin earlier.
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.layout import (
@@ -29,6 +30,8 @@ from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.record_scan import Ints, RecordBlock
 from spark_rocket.store.tags import DelayLevels, tags_codes
 
+Entries = npt.NDArray[np.void]
+
 
 class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
     """A queue has fewer entries than the records before the scan had."""
@@ -38,7 +41,7 @@ class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
         self.queue = queue
 
 
-def entries_of(block: RecordBlock, delays: DelayLevels) -> tuple[list[str], Ints, np.ndarray[tuple[int], np.dtype[np.void]]]:
+def entries_of(block: RecordBlock, delays: DelayLevels) -> tuple[list[str], Ints, Entries]:
     """Of the records that have an entry: their topics, their indices in the block, and the entries."""
     state = block.sys_flags & TRANSACTION_MASK
     chosen = np.flatnonzero((state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK))

@@ -106,7 +106,7 @@ class FlushCommitLogService:
                 self._on_failure(error)
                 self._answer_up_to(-1)
                 raise
-            if timestamp > self._checkpoint.physic_msg_timestamp:
+            if timestamp != self._checkpoint.physic_msg_timestamp:
                 self._checkpoint.physic_msg_timestamp = timestamp
                 self._checkpoint.save(sync=False)
             self._answer_up_to(flushed)
@@ -211,7 +211,7 @@ class FlushConsumeQueueService:
                         except FileNotFoundError:  # its topic was deleted meanwhile
                             continue
             if thorough:
-                if timestamp > self._checkpoint.logics_msg_timestamp:
+                if timestamp:
                     self._checkpoint.logics_msg_timestamp = timestamp
                 self._checkpoint.save()
                 self._thorough_offset = offset

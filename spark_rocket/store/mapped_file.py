@@ -11,7 +11,7 @@ does not everywhere. It always covers whole pages, so callers need not align any
 
 Thread-safety: one writer; any thread may flush, reserve and touch ahead. ``close`` and ``resize`` raise ``StateError``
 while views of the mapping are alive, instead of pulling memory from under a reader.
-After a crash: all that was written is there as long as the machine kept running; after a power failure what was flushed.
+After a crash: all that was written is there if the machine kept running; after a power failure what was flushed.
 Corresponds to org.apache.rocketmq.store.logfile.DefaultMappedFile.
 """
 
@@ -170,7 +170,7 @@ class MappedFile:
     def clear_from(self, position: int) -> None:
         """Make every byte from ``position`` on zero, at no cost in time or disk, and forget reserved blocks.
 
-        Cutting the file and growing it again is exact and leaves a hole. Pages of the mapping beyond the cut are dropped
+        Cutting the file and growing it again is exact and leaves a hole. Mapped pages beyond the cut are dropped
         by the kernel; the mapping stays good because the size is the same afterwards.
         """
         with self._descriptor() as fd, self._lock:

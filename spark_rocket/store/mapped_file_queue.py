@@ -49,7 +49,7 @@ class MappedFileQueue:
             offset = int(path.name)
             if files and offset != files[-1].file_from_offset + self.file_size:
                 raise StoreCorruptError(
-                    f"{path} does not follow {files[-1].path.name}: a file of {self.file_size} bytes is missing between.",
+                    f"{path} does not follow {files[-1].path.name}: {self.file_size} bytes a file leave a gap.",
                     remedy="Put the missing file back, or move this one and its successors elsewhere.",
                 )
             files.append(self._file(offset))

@@ -20,7 +20,7 @@ from zlib import crc32
 
 import numpy as np
 
-from spark_rocket.errors import ProtocolError, StateError, StoreError, StoreNotWritableError
+from spark_rocket.errors import StateError, StoreError, StoreNotWritableError
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, pack_host
 from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.batch import BatchError, plan_batch, write_batch
@@ -29,6 +29,7 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
+from spark_rocket.store.index_service import IndexService
 from spark_rocket.store.layout import (
     BORN_HOST_V6,
     ENTRY,
@@ -47,7 +48,8 @@ from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
 from spark_rocket.store.results import GetMessageResult, PutResult, PutStatus, QueryMessageResult
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
-from spark_rocket.store.tags import DelayLevels, tags_code as tags_code_of
+from spark_rocket.store.tags import DelayLevels
+from spark_rocket.store.tags import tags_code as tags_code_of
 
 _log = logging.getLogger(__name__)
 _SHORT = Struct(">h")
@@ -95,6 +97,7 @@ class MessageStore:
             self._flush_log,
             self._disk_failed,
         )
+        self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self._host = pack_host(store_host)
         self._host_flag = STORE_HOST_V6 if len(self._host) == IPV6_HOST_SIZE else 0
         self._max_body = config.max_message_size
@@ -120,6 +123,8 @@ class MessageStore:
         try:
             self._open()
         except BaseException:
+            if self._index is not None:
+                self._index.close()
             self._queues.close()
             with suppress(StateError):
                 self._log.close()
@@ -128,6 +133,8 @@ class MessageStore:
         self._log.start()
         self._flush_log.start()
         self._flush_queues.start()
+        if self._index is not None:
+            self._index.start()
         self._boot_timestamp = self._clock()
         self._running = True
         self.write_error = None
@@ -146,14 +153,19 @@ class MessageStore:
             raise
         self.recovery = report
         self._store_timestamp = report.last_store_timestamp
+        if self._index is not None:
+            self._index.load(clean=report.clean)
 
     def close(self) -> None:
         """Flush everything, say that the stop was clean, unlock. StoreError when the disk would not take it all."""
         if not self._running:
             return
         self._running = False
-        self.write_error = StoreNotWritableError(f"The store in {self.config.store_path} is closed.", remedy="Start it.")
+        text = f"The store in {self.config.store_path} is closed."
+        self.write_error = StoreNotWritableError(text, remedy="Start it.")
         failure: OSError | None = None
+        if self._index is not None:
+            self._index.stop()
         self._flush_log.stop()
         self._flush_queues.stop()
         self._log.shutdown()
@@ -164,6 +176,8 @@ class MessageStore:
         except OSError as error:
             failure = error
         self._opened.clear()
+        if self._index is not None:
+            self._index.close()
         self._queues.close()
         self._log.close()
         self._lock.release()
@@ -212,7 +226,7 @@ class MessageStore:
         properties_length = len(properties)
         if body_length > self._max_body or properties_length > MAX_PROPERTIES or b"\0" in properties:
             return self._illegal(body_length, properties)
-        born = born_host if type(born_host) is bytes else pack_host(born_host)  # type: ignore[arg-type]
+        born = born_host if type(born_host) is bytes else pack_host(born_host)
         topic_field = queue.topic_field
         head, sys_flag, magic = self._shape(born, sys_flag, topic_field)
         size = head.size + body_length + len(topic_field) + 2 + properties_length
@@ -352,9 +366,7 @@ class MessageStore:
             for code in set(entries["tags_code"].tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
         end = physical_offset + plan.total
-        return PutResult(
-            PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical.tolist()
-        )
+        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical.tolist())
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         if not is_storable(topic, queue_id):
@@ -463,6 +475,14 @@ class MessageStore:
         """The record that starts at a physical offset, if one does."""
         return self._reader.record_at(physical_offset)
 
+    def query_message(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, unique: bool = False
+    ) -> QueryMessageResult:
+        """Records of a topic with a key (UNIQ_KEY only, if ``unique``), stored in a span of time."""
+        if self._index is None:
+            return QueryMessageResult()
+        return self._index.query(topic, key, max_num, begin_ms, end_ms, unique=unique)
+
     # --- topics and figures -------------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
@@ -474,7 +494,7 @@ class MessageStore:
         return sorted(queue_id for name, queue_id in self._queues.table if name == topic)
 
     def delete_topic(self, topic: str) -> int:
-        """Remove a topic's consume queues; its records stay in the log until that is trimmed. Returns how many queues."""
+        """Remove a topic's consume queues and say how many. Its records stay in the log until that is trimmed."""
         for key in [key for key in self._opened if key[0] == topic]:
             del self._opened[key]
         return self._queues.delete_topic(topic)

@@ -100,7 +100,8 @@ class StoreReader:
         examined = len(entries)
         chosen = entries
         if tag_codes is not None:
-            matches = np.flatnonzero(np.isin(entries["tags_code"].astype(np.int64), np.array(list(tag_codes), np.int64)))
+            wanted = np.array(list(tag_codes), np.int64)
+            matches = np.flatnonzero(np.isin(entries["tags_code"].astype(np.int64), wanted))
             chosen = entries[matches]
             if not len(chosen):
                 return 0, examined, b""

@@ -1,7 +1,7 @@
 """Many records of the commit log at once: found by walking their sizes, checked and taken apart in columns.
 
-One pass serves recovery, the building of consume queues and index, and the check. Reading is by ``pread`` in chunks of a
-few MiB, so that a pass over a large log neither maps nor holds it. A record is good when its magic is a record's, its
+One pass serves recovery, the building of consume queues and index, and the check. Reading is by ``pread`` in chunks of
+a few MiB, so that a pass over a large log neither maps nor holds it. A record is good when its magic is a record's, its
 lengths add up to its size, it says it stands where it stands, and its body has its CRC.
 
 Thread-safety: pure but for reading the files; anyone may scan below what the writer has shown.
@@ -172,9 +172,7 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     return starts, at, Stop.LIMIT, ""
 
 
-def parse(
-    data: bytes, base: int, starts: list[int], end: int, *, check_crc: bool = True
-) -> tuple[RecordBlock, str]:
+def parse(data: bytes, base: int, starts: list[int], end: int, *, check_crc: bool = True) -> tuple[RecordBlock, str]:
     """Columns of walked records, up to the first that is not good; and what is wrong with that one."""
     padded = data if end + _WINDOW <= len(data) else data + _PADDING
     source = np.frombuffer(padded, np.uint8)

@@ -1,12 +1,12 @@
 """Making a store whole at its start: where the log ends, and consume queues that say exactly what the log says.
 
-===============  =======================================================  ==============================================
-what is found    what is scanned, CRC checked                             what is behind the last good record
-===============  =======================================================  ==============================================
-clean stop       the last three files of the log                          nothing may be: StoreCorruptError, if it matters
-killed           from the file before the checkpoint's time on            the unflushed tail: cut off, and zeroed
-no checkpoint    the whole log                                            as above
-===============  =======================================================  ==============================================
+===============  =================================================  ==================================================
+what is found    what is scanned, CRC checked                       what may lie behind the last good record
+===============  =================================================  ==================================================
+clean stop       the last three files of the log                    nothing that matters, or StoreCorruptError
+killed           from the file before the checkpoint's time on      the unflushed tail: cut off, and zeroed
+no checkpoint    the whole log                                      as above
+===============  =================================================  ==================================================
 
 *Killed* means that the ``abort`` file is there. The scan stops at the first record that is not good, and the log is cut
 there exactly, so that bytes behind the end are never taken for records later. Three things are not cut but refused
@@ -63,6 +63,7 @@ class RecoveryReport:
     end_offset: int = 0
     records: int = 0
     last_store_timestamp: int = 0
+    max_store_timestamp: int = 0
     entries_mended: int = 0
     cut_reason: str = ""
     """Why the record at ``end_offset`` was not good; empty when nothing was cut off."""
@@ -123,7 +124,7 @@ class Recovery:
             except QueueGap as again:
                 raise StoreCorruptError(
                     f"{again.queue.files.directory}: {again}, and the log does not have the messages between.",
-                    remedy="Run `rocket store check` on the directory; delete this queue's directory to serve the rest.",
+                    remedy="Run `rocket store check` on it; delete this queue's directory to serve the rest.",
                 ) from None
         self._finish_log(report, end)
         self._queues.correct_min_offsets(self._log.min_offset)
@@ -135,7 +136,7 @@ class Recovery:
             if queue.max_offset > queue.min_offset and queue.entry(queue.max_offset - 1)[1] > 0:
                 raise StoreCorruptError(
                     f"{self._log.queue.directory} has no files, but {queue.files.directory} has entries for them.",
-                    remedy="Put the commit log back; or delete the directory consumequeue to begin with an empty store.",
+                    remedy="Put the commit log back; or delete consumequeue to begin with an empty store.",
                 )
         self._log.open_at(0)
 
@@ -181,8 +182,9 @@ class Recovery:
             dispatcher.dispatch(block)
             report.records += len(block)
             last = int(block.store_timestamps[-1])
-            at = int(block.property_starts[-1])
-            torn = int(block.physical_offsets[-1]) if block.data.find(b"\0", at, int(block.property_ends[-1])) >= 0 else None
+            report.max_store_timestamp = max(report.max_store_timestamp, int(block.store_timestamps.max()))
+            hole = block.data.find(b"\0", int(block.property_starts[-1]), int(block.property_ends[-1]))
+            torn = int(block.physical_offsets[-1]) if hole >= 0 else None
         report.last_store_timestamp = last
         end = scan.end
         if end.stop is Stop.END and torn is not None and not clean and last > self._checkpoint.physic_msg_timestamp:
@@ -219,13 +221,13 @@ class Recovery:
         if report.clean:
             beyond = self._queue_beyond(end.offset)
             if good or beyond is not None:
-                what = f"whole records follow from offset {good[0]} on" if good else f"{beyond} has entries for later ones"
+                what = f"whole records follow from offset {good[0]} on" if good else f"{beyond} has entries for more"
                 raise self._corrupt(end.offset, f"{why}, but {what}")
         else:
             flushed = self._checkpoint.physic_msg_timestamp
             if good and remains.first_store_timestamp < flushed:
-                raise self._corrupt(end.offset, f"{why}, but whole records follow from offset {good[0]} on, flushed before")
-            if self._checkpoint.existed and report.last_store_timestamp < flushed and self._log_reaches(report):
+                raise self._corrupt(end.offset, f"{why}, but whole, flushed records follow from offset {good[0]} on")
+            if self._checkpoint.existed and report.max_store_timestamp < flushed and self._log_reaches(report):
                 raise self._corrupt(end.offset, f"{why}, but the checkpoint says that later records were flushed")
         if remains.has_data:
             report.cut_reason = why
@@ -292,6 +294,10 @@ class Recovery:
                         )
                     report.entries_mended += queue.max_offset - seen
                     queue.truncate(seen)
+                while not report.clean and queue.max_offset > queue.min_offset:
+                    if queue.entry(queue.max_offset - 1)[0] < end:
+                        break
+                    queue.truncate(queue.max_offset - 1)  # of the torn last record
             elif not report.clean and not self._is_sound(queue, start):
                 keep = self._sound_length(queue, start)
                 report.entries_mended += queue.max_offset - keep

@@ -65,7 +65,7 @@ class GetMessageResult:
 
 @dataclass(slots=True)
 class QueryMessageResult:
-    """Records found by key, newest first, and how far the index reaches."""
+    """Records found by key, in the order of the log, and how far the index reaches."""
 
     records: list[bytes] = field(default_factory=list)
     index_last_update_timestamp: int = 0

@@ -1,6 +1,6 @@
 """The two small files that guard a store directory: ``lock`` and ``abort``.
 
-``lock`` (content ``lock``) is held with ``flock``, and with a POSIX lock on its first byte, which is the one that a Java
+``lock`` (content ``lock``) is held with ``flock``, and with a POSIX lock on its first byte, which is the one a Java
 broker takes: neither can open a directory that the other uses. ``abort`` exists while a store is open, with the process
 id as text as 5.x has it; found at start it says that the last owner did not stop cleanly.
 

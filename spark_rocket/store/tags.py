@@ -1,7 +1,7 @@
 """Tags codes: what a consume-queue entry carries, so that a broker filters without reading messages.
 
-The code is Java's ``String.hashCode`` of the whole TAGS property, 0 without one. For a delayed message it is the time of
-delivery instead: the record's store time plus its level's delay. Both follow from the record alone, so that a rebuilt
+The code is Java's ``String.hashCode`` of the whole TAGS property, 0 without one. For a delayed message it is the time
+of delivery instead: the record's store time plus its level's delay. Both follow from the record alone: a rebuilt
 queue is the same as the first.
 
 Pure functions and a bounded cache; used from the writer's and from the recovery's thread, never at once.
@@ -33,7 +33,7 @@ def code_of(tags: bytes) -> int:
 
 
 def find_property(raw: bytes, name: bytes, start: int, end: int) -> bytes | None:
-    """Value of the property ``name`` (with its 0x01) between two positions of ``raw``; the last one wins, as in a map."""
+    """Value of a property (``name`` with its 0x01) between two positions of ``raw``; the last wins, as in a map."""
     found = None
     at = raw.find(name, start, end)
     while at >= 0:

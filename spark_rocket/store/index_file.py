@@ -1,0 +1,149 @@
+"""One index file: a hash table on disk from keys to physical offsets.
+
+=====================  ===========  =============================================================================
+at                     type         what
+=====================  ===========  =============================================================================
+0                      int64        beginTimestamp: store time of the first record
+8                      int64        endTimestamp: of the last
+16                     int64        beginPhyOffset
+24                     int64        endPhyOffset
+32                     int32        hashSlotCount: slots in use
+36                     int32        indexCount: entries + 1 (entry 0 is never used)
+40                     int32 × S    slots: number of the newest entry whose hash falls there, 0 for none
+40 + 4·S               20 B × N     entries: int32 keyHash, int64 phyOffset, int32 timeDiff (seconds from
+                                    beginTimestamp), int32 number of the slot's entry before this one
+=====================  ===========  =============================================================================
+
+Many keys are put at once: chains inside the batch are made by sorting it by slot. Entries are written before slots, and
+slots before the header. Header and slots get their disk blocks when the file is made, entries as they come, so that a
+full disk is an ``OSError`` before anything is changed.
+
+Thread-safety: callers lock. After a crash: a file whose ``endTimestamp`` is newer than the checkpoint's index time is
+thrown away and built anew from the log. Corresponds to org.apache.rocketmq.store.index.IndexFile.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+
+from spark_rocket.store.index_keys import Hashes
+from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store.record_scan import Ints
+
+HEADER_SIZE = 40
+INDEX_ENTRY_SIZE = 20
+INDEX_ENTRY_TYPE = np.dtype(
+    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_difference", ">i4"), ("previous", ">i4")]
+)
+_HEADER = Struct(">4q2i")
+_ENTRY = Struct(">iqii")
+_STEP = 1 << 20
+_MAX_INT = (1 << 31) - 1
+
+
+class IndexFile:
+    """A file of the index directory."""
+
+    def __init__(self, path: Path, slots: int, entries: int, *, create: bool = False) -> None:
+        self.slots = slots
+        self.capacity = entries
+        self.entries_at = HEADER_SIZE + 4 * slots
+        self.file = MappedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries, create=create)
+        self.begin_timestamp = self.end_timestamp = self.begin_offset = self.end_offset = 0
+        self.slot_count = 0
+        self.count = 1
+        if create:
+            self.file.reserve(self.entries_at)
+        else:
+            self.read_header()
+
+    def read_header(self) -> None:
+        (
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            count,
+        ) = _HEADER.unpack(self.file.read(0, HEADER_SIZE))
+        self.count = max(count, 1)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.capacity
+
+    def put(self, hashes: Hashes, offsets: Ints, timestamps: Ints) -> int:
+        """Add as many keys as there is room for, and say how many. OSError when the disk is full."""
+        count = min(len(hashes), self.capacity - self.count)
+        if count <= 0:
+            return 0
+        hashes, offsets, timestamps = hashes[:count], offsets[:count], timestamps[:count]
+        at = self.entries_at + INDEX_ENTRY_SIZE * self.count
+        self.file.reserve(self.entries_at)
+        self.file.reserve(at + INDEX_ENTRY_SIZE * count, _STEP)
+        mm = self.file.mm
+        if self.count == 1:
+            self.begin_timestamp, self.begin_offset = int(timestamps[0]), int(offsets[0])
+        numbers = np.arange(self.count, self.count + count)
+        slots = hashes.astype(np.int64) % self.slots
+        table = np.frombuffer(mm, ">i4", self.slots, HEADER_SIZE)
+        order = np.argsort(slots, kind="stable")
+        sorted_slots, sorted_numbers = slots[order], numbers[order]
+        first = np.append(True, sorted_slots[1:] != sorted_slots[:-1])
+        heads = table[sorted_slots[first]].astype(np.int64)
+        heads[(heads < 0) | (heads >= self.count)] = 0
+        before = np.append(0, sorted_numbers[:-1])
+        before[first] = heads
+        previous = np.empty(count, np.int64)
+        previous[order] = before
+        entries = np.empty(count, INDEX_ENTRY_TYPE)
+        entries["key_hash"] = hashes
+        entries["physical_offset"] = offsets
+        entries["time_difference"] = np.clip((timestamps - self.begin_timestamp) // 1000, 0, _MAX_INT)
+        entries["previous"] = previous
+        mm[at : at + INDEX_ENTRY_SIZE * count] = entries.tobytes()
+        last = np.append(first[1:], True)
+        table[sorted_slots[last]] = sorted_numbers[last]
+        del table  # a view: the file could not be closed
+        self.slot_count += int((heads == 0).sum())
+        self.count += count
+        self.end_timestamp, self.end_offset = int(timestamps[-1]), int(offsets[-1])
+        _HEADER.pack_into(
+            mm,
+            0,
+            self.begin_timestamp,
+            self.end_timestamp,
+            self.begin_offset,
+            self.end_offset,
+            self.slot_count,
+            self.count,
+        )
+        return count
+
+    def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
+        """Physical offsets of entries with a hash, newest first; times are to the second, so the caller looks again."""
+        found: list[int] = []
+        mm = self.file.mm
+        at = HEADER_SIZE + 4 * (key_hash % self.slots)
+        number = int.from_bytes(mm[at : at + 4], "big", signed=True)
+        while 0 < number < self.count and len(found) < limit:
+            hashed, offset, difference, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
+            time = self.begin_timestamp + difference * 1000
+            if hashed == key_hash and begin - 1000 < time <= end:
+                found.append(offset)
+            if time + 1000 <= begin or previous >= number:  # older ones follow; a chain never goes up
+                break
+            number = previous
+        return found
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+    def destroy(self) -> None:
+        self.file.destroy()

@@ -1,0 +1,129 @@
+"""The keys of many records and their hashes, for the index.
+
+A record is found by its UNIQ_KEY and by each of the space-separated words of KEYS. The index knows a key by
+``|hashCode("topic#key")|`` of Java (0 for the one number that has no absolute value). UNIQ_KEYs, which every message
+has, are found and hashed with NumPy, all of a block at once; KEYS word by word.
+
+Pure functions. Corresponds to IndexService.buildIndex and IndexFile.indexKeyHashMethod.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_rocket.protocol.subscription import java_hash, java_hash_many
+from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from spark_rocket.store.record_scan import Ints, RecordBlock
+
+_UNIQ_KEY = re.compile(b"UNIQ_KEY\x01")
+_KEYS = re.compile(b"KEYS\x01")
+_LONGEST = 1 << 15
+_POWERS = np.ones(_LONGEST + 1, np.uint32)
+_POWERS[1:] = 31
+np.multiply.accumulate(_POWERS, out=_POWERS)  # wraps at 32 bits, as Java's int does
+
+Hashes = npt.NDArray[np.int32]
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The number by which the index knows a key."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return 0 if value == 1 << 31 else value
+
+
+@lru_cache(maxsize=4096)
+def _prefix_hash(topic: str) -> int:
+    return java_hash(f"{topic}#") & 0xFFFFFFFF
+
+
+def _absolute(hashes: npt.NDArray[np.uint32]) -> Hashes:
+    signed = hashes.view(np.int32)
+    absolute: Hashes = np.where(signed == np.int32(-(1 << 31)), np.int32(0), np.abs(signed))
+    return absolute
+
+
+def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
+    """Of each key of a block: the index of its record, and its hash; in the order in which the index takes them."""
+    source = np.frombuffer(block.data, np.uint8)
+    topics = block.topics()
+    uniq_records, starts, ends = _values(block, source, _UNIQ_KEY, 9)
+    hashes = _hash_values(block, source, topics, uniq_records, starts, ends)
+    order = [(uniq_records, np.zeros(len(uniq_records), np.int64), hashes)]
+    key_records, starts, ends = _values(block, source, _KEYS, 5)
+    if len(key_records):
+        texts, records, places = [], [], []
+        for record, start, end in zip(key_records.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            topic = topics[record]
+            for place, word in enumerate(block.data[start:end].split(b" "), 1):
+                if word:
+                    texts.append(f"{topic}#{word.decode('utf-8', 'replace')}")
+                    records.append(record)
+                    places.append(place)
+        order.append(
+            (np.array(records, np.int64), np.array(places, np.int64), _absolute(java_hash_many(texts).view(np.uint32)))
+        )
+    numbers = np.concatenate([part[0] for part in order])
+    places_all = np.concatenate([part[1] for part in order])
+    hashes_all = np.concatenate([part[2] for part in order])
+    keep = (block.sys_flags[numbers] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK
+    chosen = np.lexsort((places_all, numbers))
+    chosen = chosen[keep[chosen]]
+    return numbers[chosen], hashes_all[chosen]
+
+
+def _values(
+    block: RecordBlock, source: npt.NDArray[np.uint8], name: re.Pattern[bytes], width: int
+) -> tuple[Ints, Ints, Ints]:
+    """Records that have a property, and where its value starts and ends."""
+    none = np.zeros(0, np.int64)
+    found = np.array([match.start() for match in name.finditer(block.data)], np.int64)
+    if not len(found):
+        return none, none, none
+    records = np.searchsorted(block.property_starts, found, side="right") - 1
+    inside = records >= 0
+    found, records = found[inside], records[inside]
+    begins, stops = block.property_starts[records], block.property_ends[records]
+    real = (found + width <= stops) & ((found == begins) | (source[np.maximum(found - 1, 0)] == 2))
+    found, records, stops = found[real], records[real], stops[real]
+    if not len(found):
+        return none, none, none
+    last = np.append(records[1:] != records[:-1], True)  # of a property given twice the last counts
+    found, records, stops = found[last], records[last], stops[last]
+    separators = np.flatnonzero(source == 2)
+    starts = found + width
+    at = np.searchsorted(separators, starts)
+    ends = (
+        np.where(at < len(separators), separators[np.minimum(at, max(len(separators) - 1, 0))], stops)
+        if len(separators)
+        else stops
+    )
+    return records, starts, np.minimum(ends, stops)
+
+
+def _hash_values(
+    block: RecordBlock, source: npt.NDArray[np.uint8], topics: list[str], records: Ints, starts: Ints, ends: Ints
+) -> Hashes:
+    """``key_hash`` of values that stand in the block's bytes."""
+    count = len(records)
+    if not count:
+        return np.zeros(0, np.int32)
+    lengths = ends - starts
+    after = np.cumsum(lengths)
+    places = np.arange(int(after[-1])) - np.repeat(after - lengths, lengths)
+    units = source[np.repeat(starts, lengths) + places].astype(np.uint32)
+    if len(units) and units.max() >= 0x80:  # not one unit a byte: hashed as text
+        names = [topics[record] for record in records.tolist()]
+        values = [
+            block.data[a:b].decode("utf-8", "replace") for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+        hashes: Hashes = np.array([key_hash(*pair) for pair in zip(names, values, strict=True)], np.int32)
+        return hashes
+    units *= _POWERS[np.repeat(lengths, lengths) - 1 - places]
+    sums = np.zeros(len(units) + 1, np.uint32)
+    np.add.accumulate(units, out=sums[1:])
+    prefixes = np.array([_prefix_hash(topics[record]) for record in records.tolist()], np.uint32)
+    return _absolute(sums[after] - sums[after - lengths] + prefixes * _POWERS[lengths])

@@ -1,0 +1,252 @@
+"""The index of a store: which records have a key. Built from the log behind the writer's back.
+
+A background thread reads the log after the writer and puts the keys of whole blocks into the newest file; it works in
+short steps with pauses between, longer ones while the writer is busy, because it shares an interpreter with it. Nothing
+waits for it but a query, which first lets the index catch up (within reason: the rebuild of a large log is not waited
+for; ``index_last_update_physical_offset`` says how far the index is), and a clean stop.
+
+How far the index is follows from its last file (``endPhyOffset``); nothing about it is kept elsewhere. File names are
+the time of making, yyyyMMddHHmmssSSS.
+
+Thread-safety: locked; ``query`` from the store's thread. After a kill: files that the checkpoint does not vouch for are
+thrown away, and the thread builds them anew. Corresponds to org.apache.rocketmq.store.index.IndexService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from spark_rocket.errors import ProtocolError, StoreCorruptError
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import view_record
+from spark_rocket.store.checkpoint import Checkpoint
+from spark_rocket.store.commit_log import CommitLog
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.index_file import IndexFile
+from spark_rocket.store.index_keys import key_hash, keys_of
+from spark_rocket.store.record_scan import LogScan, RecordBlock
+from spark_rocket.store.results import QueryMessageResult
+
+_log = logging.getLogger(__name__)
+_CHUNK = 128 << 10
+_POLL = 0.1
+_PAUSE_IDLE = 1.0  # pauses, as multiples of the work before
+_PAUSE_BUSY = 8.0
+_BUSY = 4 << 20  # bytes a poll
+_QUERY_PATIENCE = 0.3
+_CLOSE_PATIENCE = 10.0
+
+
+class IndexService:
+    """All index files of a store."""
+
+    def __init__(
+        self, config: StoreConfig, commit_log: CommitLog, checkpoint: Checkpoint, clock: Callable[[], int]
+    ) -> None:
+        self._config = config
+        self._log = commit_log
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._files: list[IndexFile] = []
+        self._offset = 0  # the log below is in the index
+        self._partial = -1  # a record of which only some keys may be in it
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failed = False
+
+    def load(self, *, clean: bool) -> None:
+        """Open the files; after a kill without those that were still being written."""
+        directory = self._config.index_path
+        names = sorted(directory.iterdir()) if directory.is_dir() else []
+        size = self._config.index_file_size
+        lost = False
+        for path in names:
+            length = path.stat().st_size
+            if length == 0 or (not clean and length < size and path is names[-1]):
+                path.unlink()
+                continue
+            if length != size:
+                raise StoreCorruptError(
+                    f"{path} has {length} bytes where maxHashSlotNum and maxIndexNum say {size}.",
+                    remedy=f"Set both to what this directory was made with, or delete {directory}: it is built anew.",
+                )
+            file = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num)
+            unsafe = not clean and file.end_timestamp > self._checkpoint.index_msg_timestamp
+            lost = lost or unsafe or file.count == 1 or file.end_offset >= self._log.max_offset
+            if lost:  # and so is what follows: the index has no holes
+                file.destroy()
+                continue
+            self._files.append(file)
+        if self._files:
+            self._offset = self._partial = self._files[-1].end_offset
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="store-index", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and let the index catch up."""
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if not self.catch_up(_CLOSE_PATIENCE):
+            _log.warning("the index is behind the log by %d bytes; it goes on at the next start", self.behind)
+
+    def close(self) -> None:
+        with self._lock:
+            for file in self._files:
+                file.close()
+            self._files = []
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the log that are not in the index yet."""
+        return self._log.max_offset - self._offset
+
+    # --- building -----------------------------------------------------------------------------------------------
+
+    def catch_up(self, patience: float) -> bool:
+        """Index up to the log's present end; False if that takes longer than ``patience`` seconds, or fails."""
+        deadline = time.monotonic() + patience
+        target = self._log.max_offset
+        try:
+            while self._offset < target:
+                if not self._step(target) or time.monotonic() > deadline:
+                    return self._offset >= target
+        except OSError as error:
+            self._complain(error)
+            return False
+        return True
+
+    def _run(self) -> None:
+        seen = self._log.max_offset
+        while not self._wake.wait(_POLL):
+            busy = self._log.max_offset - seen > _BUSY
+            seen = self._log.max_offset
+            while self._offset < seen and not self._wake.is_set():
+                begin = time.perf_counter()
+                try:
+                    if not self._step(seen):
+                        break
+                except OSError as error:
+                    self._complain(error)
+                    break
+                self._wake.wait((time.perf_counter() - begin) * (_PAUSE_BUSY if busy else _PAUSE_IDLE))
+
+    def _complain(self, error: OSError) -> None:
+        if not self._failed:
+            _log.warning("the index in %s cannot be written, it waits: %s", self._config.index_path, error)
+        self._failed = True
+
+    def _step(self, target: int) -> bool:
+        """Index one block of records; False when there is none."""
+        with self._lock:
+            self._offset = max(self._offset, self._log.min_offset)
+            scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=_CHUNK)
+            for block in scan:
+                self._put(block)
+                self._offset = int(block.physical_offsets[-1] + block.sizes[-1])
+                self._failed = False
+                return True
+            if scan.end.offset > self._offset:  # nothing but a blank record was between
+                self._offset = scan.end.offset
+                return True
+            return False
+
+    def _put(self, block: RecordBlock) -> None:
+        records, hashes = keys_of(block)
+        offsets = block.physical_offsets[records]
+        timestamps = block.store_timestamps[records]
+        if self._partial >= 0 and len(offsets) and offsets[0] <= self._partial:
+            fresh = np.array(
+                [
+                    offset > self._partial or (offset == self._partial and not self._has(int(hashes[i]), int(offset)))
+                    for i, offset in enumerate(offsets.tolist())
+                ]
+            )
+            offsets, hashes, timestamps = offsets[fresh], hashes[fresh], timestamps[fresh]
+        done = 0
+        while done < len(hashes):
+            file = self._writable()
+            done += file.put(hashes[done:], offsets[done:], timestamps[done:])
+            self._partial = int(offsets[done - 1])  # should the next file fail: no key twice, none left out
+        self._partial = -1
+
+    def _has(self, hashed: int, offset: int) -> bool:
+        return any(offset in file.find(hashed, 0, 1 << 62, 1 << 30) for file in self._files[-2:])
+
+    def _writable(self) -> IndexFile:
+        if self._files and not self._files[-1].is_full:
+            return self._files[-1]
+        if self._files:  # full: once it is on disk the checkpoint vouches for it
+            full = self._files[-1]
+            full.flush()
+            self._checkpoint.index_msg_timestamp = max(self._checkpoint.index_msg_timestamp, full.end_timestamp)
+        directory = self._config.index_path
+        directory.mkdir(exist_ok=True)
+        moment = datetime.fromtimestamp(self._clock() / 1000)
+        name = _name(moment)
+        last = self._files[-1].file.path.name if self._files else ""
+        while name <= last:  # names are in the order of making, even when several are made in a millisecond
+            moment += timedelta(milliseconds=1)
+            name = _name(moment)
+        file = IndexFile(directory / name, self._config.max_hash_slot_num, self._config.max_index_num, create=True)
+        self._files.append(file)
+        return file
+
+    # --- finding ------------------------------------------------------------------------------------------------
+
+    def query(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, unique: bool = False
+    ) -> QueryMessageResult:
+        """Records with a key, the newest ``max_num`` of those stored in the time span, in the order of the log."""
+        self.catch_up(_QUERY_PATIENCE)
+        result = QueryMessageResult()
+        hashed = key_hash(topic, key)
+        found: list[tuple[int, bytes]] = []
+        with self._lock:
+            if self._files:
+                result.index_last_update_timestamp = self._files[-1].end_timestamp
+                result.index_last_update_physical_offset = self._files[-1].end_offset
+            for file in reversed(self._files):
+                if len(found) >= max_num:
+                    break
+                if file.begin_timestamp > end_ms or file.end_timestamp + 1000 < begin_ms:
+                    continue
+                for offset in file.find(hashed, begin_ms, end_ms, 1 << 20):
+                    record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
+                    if record is not None and all(offset != other for other, _ in found):
+                        found.append((offset, record))
+                        if len(found) >= max_num:
+                            break
+        result.records = [record for _, record in sorted(found)]
+        return result
+
+    def _matching(self, offset: int, topic: str, key: str, begin: int, end: int, unique: bool) -> bytes | None:
+        """The record, if it is there and really has the key: hashes collide, and times in the index are coarse."""
+        if not self._log.min_offset <= offset < self._log.max_offset:
+            return None
+        size = int.from_bytes(self._log.read(offset, 4), "big")
+        raw = self._log.read(offset, size)
+        try:
+            record = view_record(raw, check_crc=False)
+        except ProtocolError:
+            return None
+        if str(record.topic, "utf-8", "replace") != topic or not begin <= record.store_timestamp <= end:
+            return None
+        properties = decode_properties(record.properties)
+        if properties.get("UNIQ_KEY") == key:
+            return raw
+        return raw if not unique and key in properties.get("KEYS", "").split(" ") else None
+
+
+def _name(moment: datetime) -> str:
+    return moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
