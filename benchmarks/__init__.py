@@ -1,0 +1,1 @@
+"""Benchmarks, each beside its own ceiling measured in the same run: `python -m benchmarks --help`."""

@@ -32,8 +32,15 @@ def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
     columns = list(range(int(flown["local_hour"].min()), int(flown["local_hour"].max()) + 1))
     grid = cells.reindex(index=order, columns=columns).to_numpy(dtype=float)
 
-    pads = {"figure.constrained_layout.h_pad": 0.12, "figure.constrained_layout.w_pad": 0.1}
-    with mpl.rc_context({"font.family": "DejaVu Sans", "text.color": INK, "axes.labelcolor": INK, **pads}):
+    with mpl.rc_context(
+        {
+            "font.family": "DejaVu Sans",
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "figure.constrained_layout.h_pad": 0.12,
+            "figure.constrained_layout.w_pad": 0.1,
+        }
+    ):
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(13, 7), width_ratios=[3, 1], sharey=True, facecolor=PAPER, layout="constrained"
         )

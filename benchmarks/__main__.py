@@ -1,0 +1,67 @@
+"""`python -m benchmarks [--only NAME …] [--json FILE] [--runs N]`: one table, each row beside its ceiling."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import broker, client, codec, spark, store
+from benchmarks.lab import Lab
+from benchmarks.registry import REGISTRY, Result, run, select
+from jobs.terminal import table
+
+FAMILIES = (codec, store, broker, client, spark)  # importing them registered their benchmarks
+
+
+def figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def as_table(results: list[Result]) -> str:
+    header = ["", "median", "unit", "min – max", "ceiling", "ratio", "the ceiling is"]
+    rows = [
+        [
+            result.name,
+            figure(result.value),
+            result.unit,
+            f"{figure(result.min)} – {figure(result.max)}",
+            figure(result.ceiling),
+            f"{result.ratio:.2f}",
+            REGISTRY[result.name].ceiling,
+        ]
+        for result in results
+    ]
+    return table(header, rows)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="names, or how they begin: spark.read")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results as a list of objects")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="runs after the warm-up (default: 3)")
+    parser.add_argument("--list", action="store_true", help="only show the names")
+    options = parser.parse_args(arguments)
+    chosen = list(select(options.only))
+    if not chosen:
+        parser.error(f"no benchmark is called {' or '.join(options.only)}; there are {', '.join(REGISTRY)}")
+    if options.list:
+        print("\n".join(entry.name for entry in chosen))
+        return 0
+    if options.runs < 1:
+        parser.error("--runs must be at least 1")
+
+    results = []
+    with Lab() as lab:
+        for entry in chosen:
+            print(f"{entry.name} …", file=sys.stderr, flush=True)
+            results.append(run(entry, lab, options.runs))
+    print(as_table(results))
+    if options.json:
+        options.json.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,74 @@
+"""Records to Arrow columns and rows to batch bodies, on one core, against a bare copy of the same bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks import frames
+from benchmarks.lab import Lab
+from benchmarks.registry import Pair, benchmark
+from spark_rocket.protocol.columnar import decode_records, encode_batch, encode_properties_columns
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.record import encode_record
+
+ROWS, ROUNDS = 10_000, 20
+
+
+def _rate(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    for _ in range(ROUNDS):
+        work()
+    return ROWS * ROUNDS / (time.perf_counter() - begun)
+
+
+def _copy(data: bytes) -> float:
+    source = np.frombuffer(data, np.uint8)
+    return _rate(source.copy)
+
+
+def records(size: int) -> bytes:
+    """A pull answer's body."""
+    host = pack_host(("127.0.0.1", 10911))
+    return b"".join(
+        encode_record(
+            b"bench",
+            row % 4,
+            frames.payload(size, row),
+            encode_properties(frames.properties_of(row)),
+            queue_offset=row,
+            physical_offset=row * 400,
+            born_timestamp=1_700_000_000_000 + row,
+            born_host=host,
+            store_timestamp=1_700_000_000_000 + row,
+            store_host=host,
+        )
+        for row in range(ROWS)
+    )
+
+
+@benchmark("codec.decode.128", "codec.decode.1024", unit="records/s", ceiling="a copy of the same bytes")
+def decode(_: Lab, size: str) -> Pair:
+    data = records(int(size))
+    return Pair(lambda: _rate(lambda: decode_records(data, broker_name="b")), lambda: _copy(data))
+
+
+@benchmark("codec.encode.128", "codec.encode.1024", unit="records/s", ceiling="a copy of the same bytes")
+def encode(_: Lab, size: str) -> Pair:
+    bodies = pa.array([frames.payload(int(size), row) for row in range(ROWS)], pa.binary())
+    columns: dict[str, pa.Array | str | None] = {
+        name: pa.array([frames.properties_of(row)[name] for row in range(ROWS)], pa.string())
+        for name in frames.properties_of(0)
+    }
+
+    def work() -> bytes:
+        return bytes(encode_batch(bodies, encode_properties_columns(ROWS, columns))[0])
+
+    data = work()
+    return Pair(
+        lambda: _rate(lambda: encode_batch(bodies, encode_properties_columns(ROWS, columns))), lambda: _copy(data)
+    )

@@ -1,0 +1,63 @@
+"""`python -m benchmarks.echo N`: answers every frame with one of N bytes. What a server could do that does nothing.
+
+On uvloop where there is one, as the broker. Prints its port; ends when its standard output's reader is gone or on
+SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+
+_LENGTH = struct.Struct(">I")
+
+
+class Echo(asyncio.Protocol):
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self._missing = 0  # bytes of the frame that is under way
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        position, end = 0, len(data)
+        while position < end:
+            if not self._missing:
+                head = self._head + data[position : position + 4 - len(self._head)]
+                position += len(head) - len(self._head)
+                if len(head) < 4:
+                    self._head = head
+                    return
+                self._head = b""
+                (self._missing,) = _LENGTH.unpack(head)
+            step = min(self._missing, end - position)
+            position += step
+            self._missing -= step
+            if not self._missing:
+                self._transport.write(self._answer)
+
+
+async def serve(answer: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Echo(answer), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+def main() -> None:
+    size = int(sys.argv[1])
+    answer = _LENGTH.pack(size - 4) + b'{"code":0}'.ljust(size - 4)
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve(answer))
+    else:
+        uvloop.run(serve(answer))
+
+
+if __name__ == "__main__":
+    main()

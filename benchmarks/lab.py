@@ -1,0 +1,89 @@
+"""What benchmarks work on, made when first needed and gone at the end: cluster, Spark, filled topics, echo servers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache, cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import frames
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_rocket.testing import LocalCluster
+
+QUEUES = 4
+
+
+class Lab:
+    """A context manager; everything it made is closed when it ends."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self.filled = cache(self._filled)
+        self.echo_port = cache(self._echo_port)
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @cached_property
+    def folder(self) -> Path:
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rocket-bench-")))
+
+    @cached_property
+    def cluster(self) -> LocalCluster:
+        from spark_rocket.testing import LocalCluster
+
+        return self._stack.enter_context(LocalCluster(data_dir=self.folder / "cluster"))
+
+    @property
+    def broker_port(self) -> int:
+        return int(self.cluster.broker_address.rpartition(":")[2])
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        from jobs.session import spark_session
+
+        session = spark_session("benchmarks", log=self.folder / "spark.log")
+        self._stack.callback(session.stop)
+        return session
+
+    def topic(self, name: str, queues: int = QUEUES) -> str:
+        """A new topic."""
+        self.cluster.create_topic(name, queues=queues)
+        return name
+
+    def _filled(self, size: int, messages: int) -> str:
+        """A topic with so many messages of so many bytes, spread over its queues."""
+        topic = self.topic(f"filled-{size}-{messages}")
+        done = self.load("fill", port=self.broker_port, topic=topic, size=size, conns=QUEUES, messages=messages)
+        assert done["messages"] == messages, done
+        return topic
+
+    def load(self, verb: str, **settings: str | int | float) -> dict[str, Any]:
+        """Run the lean client in a process of its own; what it measured."""
+        command = [sys.executable, "-m", "benchmarks.load", verb, json.dumps(settings)]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
+        answer: dict[str, Any] = json.loads(output)
+        return answer
+
+    def _echo_port(self, answer_bytes: int = 0) -> int:
+        """The port of an echo server whose answers are as a send's, or of so many bytes."""
+        size = answer_bytes or len(frames.send_answer())
+        command = [sys.executable, "-m", "benchmarks.echo", str(size)]
+        process = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        self._stack.callback(process.terminate)
+        assert process.stdout is not None
+        return int(process.stdout.readline())

@@ -1,0 +1,208 @@
+"""`python -m benchmarks.load VERB JSON`: a lean client in a process of its own, on bare sockets with prebuilt frames.
+
+It knows nothing of who answers: the broker and the echo server get the same bytes. One JSON object on one line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+from benchmarks import frames
+
+_LENGTH = struct.Struct(">I")
+_OK = re.compile(rb'"code":\s*0\b')
+
+
+def connect(port: int) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """One whole frame, its length included; small ones come in one piece."""
+    data = connection.recv(65536)
+    while len(data) < 4 or len(data) < 4 + _LENGTH.unpack_from(data)[0]:
+        more = connection.recv(1 << 20)
+        if not more:
+            raise ConnectionError("the server closed the connection")
+        data += more
+    return data
+
+
+def _check(answer: bytes) -> None:
+    if not _OK.search(answer, 0, 400):
+        raise RuntimeError(f"not stored: {answer[:400]!r}")
+
+
+def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: float, requests: int) -> dict[str, Any]:
+    """One request in flight on each connection, until the time or the number of requests is used up."""
+    chooser = selectors.DefaultSelector()
+    turns: Iterator[bytes] = cycle(frames_of)
+    sent = done = 0
+    begun = time.perf_counter()
+    deadline = begun + seconds
+    connections = [connect(port) for _ in range(min(conns, requests))]
+    for connection in connections:
+        connection.sendall(next(turns))
+        sent += 1
+        chooser.register(connection, selectors.EVENT_READ, connection)
+    while done < sent:
+        for key, _ in chooser.select(30):
+            connection = key.data
+            answer = receive_frame(connection)
+            done += 1
+            if not done % 1000:
+                _check(answer)
+            if sent < requests and time.perf_counter() < deadline:
+                connection.sendall(next(turns))
+                sent += 1
+    _check(answer)
+    elapsed = time.perf_counter() - begun
+    for connection in connections:
+        connection.close()
+    return {"requests": done, "seconds": elapsed}
+
+
+def send(port: int, topic: str, size: int, conns: int, seconds: float) -> dict[str, Any]:
+    """Single sends."""
+    load = [frames.send(topic, queue, frames.payload(size)) for queue in range(4)]
+    return keep_sending(port, load, conns, seconds=seconds, requests=1 << 60)
+
+
+def batch(port: int, topic: str, size: int, conns: int, seconds: float) -> dict[str, Any]:
+    """Batches of 500."""
+    load = [frames.send_batch(topic, queue, size) for queue in range(4)]
+    done = keep_sending(port, load, conns, seconds=seconds, requests=1 << 60)
+    return {**done, "messages": done["requests"] * frames.BATCH}
+
+
+def fill(port: int, topic: str, size: int, conns: int, messages: int) -> dict[str, Any]:
+    """So many messages, in batches over four queues."""
+    load = [frames.send_batch(topic, queue, size) for queue in range(4)]
+    done = keep_sending(port, load, conns, seconds=600, requests=messages // frames.BATCH)
+    return {**done, "messages": done["requests"] * frames.BATCH}
+
+
+def _percentiles(waits_ns: list[int]) -> dict[str, Any]:
+    waits_ns.sort()
+    count = len(waits_ns)
+    return {"p50": waits_ns[count // 2] / 1e6, "p99": waits_ns[min(count - 1, count * 99 // 100)] / 1e6, "count": count}
+
+
+def _paced(count: int, rate: int, send_one: Callable[[], None], on_readable: Callable[[float], None]) -> None:
+    """Send at the rate; wait for answers between the sends."""
+    begun = time.perf_counter()
+    for number in range(count):
+        due = begun + number / rate
+        while (left := due - time.perf_counter()) > 0:
+            on_readable(left)
+        send_one()
+
+
+def longpoll(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, Any]:
+    """From just before a message is sent until a held pull has brought it, in milliseconds."""
+    producer, consumer = connect(port), connect(port)
+    template = frames.send(topic, 0, (frames.STAMP + frames.payload(size))[:size])
+    at = template.index(frames.STAMP) + len(frames.STAMP) - frames.STAMP_DIGITS
+    stamped = re.compile(rb"sent at (\d{%d})" % frames.STAMP_DIGITS)
+    offset = _first_offset(consumer, topic)
+    waits: list[int] = []
+
+    def ask() -> None:
+        consumer.sendall(frames.pull(topic, 0, offset))
+
+    def send_one() -> None:
+        stamp = b"%0*d" % (frames.STAMP_DIGITS, time.perf_counter_ns())
+        producer.sendall(template[:at] + stamp + template[at + frames.STAMP_DIGITS :])
+
+    chooser = selectors.DefaultSelector()
+    chooser.register(producer, selectors.EVENT_READ)
+    chooser.register(consumer, selectors.EVENT_READ)
+
+    def on_readable(patience: float) -> None:
+        nonlocal offset
+        for key, _ in chooser.select(patience):
+            if key.fileobj is producer:
+                producer.recv(65536)
+                continue
+            answer = receive_frame(consumer)
+            now = time.perf_counter_ns()
+            offset = _next_offset(answer)
+            waits.extend(now - int(stamp) for stamp in stamped.findall(answer))
+            ask()
+
+    ask()
+    _paced(count, rate, send_one, on_readable)
+    give_up = time.perf_counter() + 10
+    while len(waits) < count and time.perf_counter() < give_up:
+        on_readable(0.1)
+    if len(waits) != count:
+        raise RuntimeError(f"{count} messages sent, {len(waits)} delivered")
+    return _percentiles(waits)
+
+
+def _header(answer: bytes) -> dict[str, Any]:
+    length = _LENGTH.unpack_from(answer, 4)[0] & 0xFFFFFF
+    header: dict[str, Any] = json.loads(answer[8 : 8 + length])
+    return header
+
+
+def _next_offset(answer: bytes) -> int:
+    return int(_header(answer)["extFields"]["nextBeginOffset"])
+
+
+def _first_offset(consumer: socket.socket, topic: str) -> int:
+    """The queue's end, from the answer to a pull far beyond it (which is not held)."""
+    consumer.sendall(frames.pull(topic, 0, 1 << 40))
+    return _next_offset(receive_frame(consumer))
+
+
+def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, Any]:
+    """The round trip of the same frames at the same rate, in milliseconds."""
+    connection = connect(port)
+    frame = frames.send(topic, 0, frames.payload(size))
+    sent_at: list[int] = []
+    waits: list[int] = []
+    chooser = selectors.DefaultSelector()
+    chooser.register(connection, selectors.EVENT_READ)
+    answer_size = len(frames.send_answer())
+    received = 0
+
+    def send_one() -> None:
+        sent_at.append(time.perf_counter_ns())
+        connection.sendall(frame)
+
+    def on_readable(patience: float) -> None:
+        nonlocal received
+        for _ in chooser.select(patience):
+            received += len(connection.recv(65536))
+            now = time.perf_counter_ns()
+            while len(waits) < received // answer_size:
+                waits.append(now - sent_at[len(waits)])
+
+    _paced(count, rate, send_one, on_readable)
+    while len(waits) < count:
+        on_readable(1.0)
+    return _percentiles(waits)
+
+
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "send": send,
+    "batch": batch,
+    "fill": fill,
+    "longpoll": longpoll,
+    "echo": echo,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(VERBS[sys.argv[1]](**json.loads(sys.argv[2]))))

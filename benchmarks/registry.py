@@ -1,0 +1,92 @@
+"""What a benchmark is, and the table of all of them.
+
+A benchmark prepares itself once and returns a ``Pair``: a way to measure the thing and a way to measure its ceiling,
+the same work without the thing. Both are run once to warm up and then in turn, so that a noisy neighbour disturbs both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.lab import Lab
+
+Measure = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Pair:
+    value: Measure
+    ceiling: Measure
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """``prepare`` is given the name's last part: `128` of `spark.read.128`."""
+
+    name: str
+    unit: str
+    ceiling: str
+    lower_is_better: bool
+    prepare: Callable[[Lab, str], Pair]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the JSON file holds. ``ratio`` is 1 at the ceiling, also where less is better."""
+
+    name: str
+    value: float
+    unit: str
+    ceiling: float
+    ratio: float
+    min: float
+    max: float
+    runs: int
+
+    def as_json(self) -> dict[str, str | float | int]:
+        return asdict(self)
+
+
+REGISTRY: dict[str, Benchmark] = {}
+
+
+def benchmark(
+    *names: str, unit: str, ceiling: str, lower_is_better: bool = False
+) -> Callable[[Callable[[Lab, str], Pair]], Callable[[Lab, str], Pair]]:
+    """Register a function for one name or several."""
+
+    def register(prepare: Callable[[Lab, str], Pair]) -> Callable[[Lab, str], Pair]:
+        for name in names:
+            REGISTRY[name] = Benchmark(name, unit, ceiling, lower_is_better, prepare)
+        return prepare
+
+    return register
+
+
+def select(prefixes: list[str]) -> Iterator[Benchmark]:
+    """Those whose name begins with one of the prefixes; all of them without any."""
+    for name, entry in REGISTRY.items():
+        if not prefixes or any(name.startswith(prefix) for prefix in prefixes):
+            yield entry
+
+
+def run(entry: Benchmark, lab: Lab, runs: int) -> Result:
+    """One warm-up, then ``runs`` of each in turn; medians."""
+    pair = entry.prepare(lab, entry.name.rpartition(".")[2])
+    pair.ceiling()
+    pair.value()
+    values, ceilings = [], []
+    for _ in range(runs):
+        ceilings.append(pair.ceiling())
+        values.append(pair.value())
+    return summarise(entry, values, ceilings)
+
+
+def summarise(entry: Benchmark, values: list[float], ceilings: list[float]) -> Result:
+    value, ceiling = median(values), median(ceilings)
+    ratio = ceiling / value if entry.lower_is_better else value / ceiling
+    return Result(entry.name, value, entry.unit, ceiling, ratio, min(values), max(values), len(values))

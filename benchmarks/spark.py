@@ -1,0 +1,86 @@
+"""Spark reading a topic into nowhere and writing rows to one, against a source and a sink that do nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from benchmarks.lab import QUEUES, Lab
+from benchmarks.registry import Pair, benchmark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READ_ROWS = 1_000_000
+WRITE_ROWS = {128: 1_000_000, 1024: 250_000}
+
+
+def _session(lab: Lab) -> SparkSession:
+    from benchmarks.spark_sources import Ceiling
+
+    lab.spark.dataSource.register(Ceiling)
+    return lab.spark
+
+
+def _into_nowhere(frame: DataFrame, rows: int) -> float:
+    begun = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return rows / (time.perf_counter() - begun)
+
+
+@benchmark("spark.read.128", "spark.read.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
+def spark_read(lab: Lab, size: str) -> Pair:
+    topic = lab.filled(int(size), READ_ROWS)
+    spark = _session(lab)
+    path = lab.folder / f"ready-{size}.arrow"
+    batch = _first_batch(lab.cluster.name_server, topic)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
+        stored.write_batch(batch)
+
+    frame = (
+        spark.read.format("rocket").option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
+    )
+    ready = (
+        spark.read.format("ceiling")
+        .option("path", str(path))
+        .option("rows", READ_ROWS)
+        .option("partitions", QUEUES)
+        .load()
+    )
+    assert frame.count() == ready.count() == READ_ROWS
+    return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
+
+
+def _first_batch(name_server: str, topic: str) -> pa.RecordBatch:
+    """A batch just as the source makes them: one pull of the default size, all columns, Spark's own types."""
+    from spark_rocket.client import Reader
+    from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+    from spark_rocket.protocol.columnar import decode_records
+
+    with Reader(name_server) as reader:
+        answer = reader.pull(reader.queues(topic)[0], 0, max_msgs=32_768, max_bytes=4 * 1024 * 1024)
+        return project(SOURCE_SCHEMA).conform(decode_records(answer.records, broker_name="broker-a"))
+
+
+@benchmark("spark.write.128", "spark.write.1024", unit="rows/s", ceiling="a sink that only counts")
+def spark_write(lab: Lab, size: str) -> Pair:
+    from pyspark.sql import functions as F
+
+    spark = _session(lab)
+    topic = lab.topic(f"written-{size}")
+    rows = WRITE_ROWS[int(size)]
+    frame = spark.range(0, rows, 1, QUEUES).select(
+        F.repeat(F.lit("x"), int(size)).alias("body"),
+        F.lit("bench").alias("tags"),
+        F.col("id").cast("string").alias("keys"),
+    )
+    options = {"nameServer": lab.cluster.name_server, "topic": topic}
+
+    def write(form: str, options: dict[str, str]) -> float:
+        begun = time.perf_counter()
+        frame.write.format(form).options(**options).mode("append").save()
+        return rows / (time.perf_counter() - begun)
+
+    return Pair(lambda: write("rocket", options), lambda: write("ceiling", {}))
