@@ -347,7 +347,11 @@ def _check_batch(body: bytes | bytearray | memoryview) -> None:
     text = bytes(body)
     if not any(name in text for name in (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")):
         return
-    for _, _, properties in decode_batch_body(body):
+    try:
+        messages = decode_batch_body(body)
+    except ProtocolError:
+        return  # the store says what is wrong with it
+    for _, _, properties in messages:
         _refuse_unsupported(decode_properties(properties))
 
 

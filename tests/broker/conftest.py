@@ -1,0 +1,42 @@
+"""A broker with its name server in this process, and a way to talk to it in bare commands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(cluster: LocalCluster) -> Iterator[Wire]:
+    with RemotingClient() as client:
+        yield Wire(client, cluster.broker_address)
+
+
+@pytest.fixture
+def namesrv(cluster: LocalCluster) -> Iterator[Wire]:
+    with RemotingClient() as client:
+        yield Wire(client, cluster.name_server)
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    return cluster.create_topic(f"Topic-{next(_numbers)}")
+
+
+@pytest.fixture
+def group() -> str:
+    return f"GID-{next(_numbers)}"

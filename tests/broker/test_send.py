@@ -1,0 +1,244 @@
+"""Sending over a real socket: what is stored, what is answered, and what is refused with which code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from spark_rocket.broker.processors.send import message_ids
+from spark_rocket.model import Message
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand, SerializeType
+from spark_rocket.protocol.message_id import decode_offset_msg_id, encode_offset_msg_id
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import view_record
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+UNIQUE = "FD0000000000000000000000000000027B085FFD2B27679E2FA30000"
+JAVA_PROPERTIES = {"colour": "blue", "KEYS": "key-0", "UNIQ_KEY": UNIQUE, "WAIT": "true", "TAGS": "TagA", "n": "0"}
+
+
+def test_a_message_is_stored_as_apache_stores_it(wire: Wire, topic: str, cluster: LocalCluster) -> None:
+    answer = wire.send(topic, b"golden", JAVA_PROPERTIES, queue_id=2, h=7)
+    assert answer.code == ResponseCode.SUCCESS
+    host, physical = decode_offset_msg_id(answer.ext_fields["msgId"])
+    assert f"{host[0]}:{host[1]}" == cluster.broker_address
+    assert answer.ext_fields == {
+        "msgId": encode_offset_msg_id(host, physical),
+        "queueId": "2",
+        "queueOffset": "0",
+        "transactionId": UNIQUE,
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    (message,) = wire.messages(topic, queue_id=2)
+    assert message.body == b"golden"
+    assert message.flag == 7
+    assert message.physical_offset == physical
+    assert message.born_timestamp == 1_795_229_620_131
+    # WAIT=true is not kept and CLUSTER is added, as in the records of a real broker.
+    expected = {name: value for name, value in JAVA_PROPERTIES.items() if name != "WAIT"}
+    assert message.properties == {**expected, "CLUSTER": "DefaultCluster"}
+
+
+def test_code_10_is_310_with_long_names(wire: Wire, topic: str) -> None:
+    answer = wire.ask(
+        RequestCode.SEND_MESSAGE,
+        b"ten",
+        producerGroup="g",
+        topic=topic,
+        defaultTopic="TBW102",
+        defaultTopicQueueNums=4,
+        queueId=1,
+        sysFlag=0,
+        bornTimestamp=5,
+        flag=3,
+        properties="TAGS\x01t",
+    )
+    assert (answer.code, answer.ext_fields["queueId"]) == (0, "1")
+    (message,) = wire.messages(topic, queue_id=1)
+    assert (message.body, message.flag, message.tags, message.born_timestamp) == (b"ten", 3, "t", 5)
+
+
+def test_a_binary_header_is_answered_with_one(wire: Wire, topic: str) -> None:
+    ext = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    request = RemotingCommand.request(310, ext, b"binary", serialize_type=SerializeType.ROCKETMQ)
+    answer = wire.client.invoke(wire.address, request)
+    assert (answer.code, answer.serialize_type) == (0, SerializeType.ROCKETMQ)
+    assert wire.messages(topic)[0].body == b"binary"
+
+
+def test_a_unique_key_is_added_where_there_is_none(wire: Wire, topic: str) -> None:
+    answers = [wire.send(topic, b"x", properties) for properties in ({}, {"XUNIQ_KEY": "no"}, {})]
+    keys = [answer.ext_fields["transactionId"] for answer in answers]
+    assert len(set(keys)) == 3
+    assert all(re.fullmatch("[0-9A-F]{32}", key) for key in keys)
+    assert [message.properties["UNIQ_KEY"] for message in wire.messages(topic)] == keys
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ("WAIT\x01true", "CLUSTER\x01DefaultCluster"),
+        ("a\x01b\x02", "a\x01b\x02CLUSTER\x01DefaultCluster"),
+        ("a\x01b\x02WAIT\x01true\x02", "a\x01b\x02CLUSTER\x01DefaultCluster"),
+        ("WAIT\x01true\x02a\x01b", "a\x01b\x02CLUSTER\x01DefaultCluster"),
+        ("AWAIT\x01true", "AWAIT\x01true\x02CLUSTER\x01DefaultCluster"),
+        ("WAIT\x01false", "WAIT\x01false\x02CLUSTER\x01DefaultCluster"),
+        ("CLUSTER\x01Other\x02a\x01b", "a\x01b\x02CLUSTER\x01DefaultCluster"),
+        ("POP_CK\x011 2 3\x02a\x01b", "a\x01b\x02CLUSTER\x01DefaultCluster"),
+        ("DELAY\x010\x02a\x01b", "DELAY\x010\x02a\x01b\x02CLUSTER\x01DefaultCluster"),
+    ],
+)
+def test_the_property_string(wire: Wire, topic: str, sent: str, stored: str) -> None:
+    wire.send(topic, b"x", i=f"UNIQ_KEY\x01k\x02{sent}")
+    raw = bytes(wire.pull(topic, 0).body)
+    assert bytes(view_record(raw, 0).properties).decode() == f"UNIQ_KEY\x01k\x02{stored}"
+
+
+def test_a_batch_is_stored_as_single_messages_in_order(wire: Wire, topic: str) -> None:
+    wire.send(topic, b"before", queue_id=3)
+    batch = [Message.of(topic, b"%d" % number, tags=f"t{number}", keys="k") for number in range(100)]
+    answer = wire.send_batch(topic, batch, queue_id=3)
+    assert (answer.code, answer.ext_fields["queueOffset"], answer.ext_fields["queueId"]) == (0, "1", "3")
+    found = [message for offset in (1, 33, 65, 97) for message in wire.messages(topic, offset, queue_id=3)]
+    assert [message.body for message in found] == [message.body for message in batch]
+    assert [message.queue_offset for message in found] == list(range(1, 101))
+    assert answer.ext_fields["msgId"].split(",") == [message.offset_msg_id for message in found]
+    # The batch's own properties stand behind those of each message, as Apache has them.
+    assert found[5].properties == {"TAGS": "t5", "KEYS": "k", "CLUSTER": "DefaultCluster", "WAIT": "true"}
+
+
+def test_message_ids_of_a_batch() -> None:
+    host = ("127.0.0.1", 10911)
+    offsets = [0, 117, 2**40, 2**62]
+    prefix = encode_offset_msg_id(host, 0)[:-16]
+    assert message_ids(prefix, offsets).split(",") == [encode_offset_msg_id(host, offset) for offset in offsets]
+
+
+def test_a_negative_queue_id_lets_the_broker_choose(wire: Wire, topic: str) -> None:
+    chosen = {int(wire.send(topic, queue_id=-1).ext_fields["queueId"]) for _ in range(50)}
+    assert chosen == {0, 1, 2, 3}
+
+
+def test_a_oneway_message_is_stored_and_not_answered(wire: Wire, topic: str) -> None:
+    later = wire.pull_later(topic, 0, sysFlag=6, suspendTimeoutMillis=20_000)
+    wire.tell(310, b"oneway", a="g", b=topic, c="TBW102", d=4, e=0, f=0, g=1, h=0)
+    assert later.result(20).code == ResponseCode.SUCCESS
+
+
+DELAYED = "delayed messages are not supported yet"
+REFUSED = [
+    ({"b": "%bad name"}, {}, ResponseCode.INVALID_PARAMETER, "illegal characters"),
+    ({"b": ""}, {}, ResponseCode.INVALID_PARAMETER, "blank"),
+    ({"b": "x" * 128}, {}, ResponseCode.INVALID_PARAMETER, "longer than topic max length"),
+    ({"b": "SCHEDULE_TOPIC_XXXX"}, {}, ResponseCode.NO_PERMISSION, "forbidden"),
+    ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, {}, ResponseCode.NO_PERMISSION, "forbidden"),
+    ({"b": "Unknown-1", "c": "NoDefault"}, {}, ResponseCode.TOPIC_NOT_EXIST, "topic[Unknown-1] not exist"),
+    ({"b": "Unknown-2", "c": "BenchmarkTest"}, {}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
+    ({"e": 4}, {}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
+    ({}, {"DELAY": "3"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
+    ({}, {"TIMER_DELIVER_MS": "1795229620131"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
+    ({}, {"TIMER_DELAY_SEC": "3"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
+    ({}, {"TIMER_DELAY_MS": "3"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
+    ({}, {"TRAN_MSG": "true"}, ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported"),
+    ({"f": 4}, {}, ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported"),
+    ({"f": 0x80}, {}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),
+    ({}, {"k": "v" * 40_000}, ResponseCode.MESSAGE_ILLEGAL, "propert"),
+    ({"h": 2**31}, {}, ResponseCode.SYSTEM_ERROR, "out of its range"),
+    ({"e": "zero"}, {}, ResponseCode.SYSTEM_ERROR, "number"),
+]
+
+
+@pytest.mark.parametrize(("fields", "properties", "code", "remark"), REFUSED)
+def test_what_is_refused_is_not_stored(
+    wire: Wire, topic: str, fields: dict[str, object], properties: dict[str, str], code: int, remark: str
+) -> None:
+    answer = wire.send(topic, b"no", properties, **fields)
+    assert answer.code == code
+    assert remark in (answer.remark or "")
+    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
+    assert wire.send(topic, b"yes").code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("missing", list("bcdefgh"))
+def test_a_missing_field_is_named(wire: Wire, missing: str) -> None:
+    ext = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    del ext[missing]
+    answer = wire.ask(310, b"x", **ext)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert re.search("the custom field <[a-zA-Z]+> of the send request is missing", answer.remark or "")
+
+
+def test_a_message_above_the_limit(wire: Wire, topic: str) -> None:
+    limit = 4 * 1024 * 1024
+    assert wire.send(topic, b"x" * limit).code == ResponseCode.SUCCESS
+    answer = wire.send(topic, b"x" * (limit + 1))
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert f"{limit + 1}B, limit {limit}B" in (answer.remark or "")
+    # One message is always served, however large.
+    assert len(wire.messages(topic)[0].body) == limit
+
+
+@pytest.mark.parametrize(
+    "properties", [{"DELAY": "1"}, {"TIMER_DELIVER_MS": "1"}, {"TIMER_DELAY_SEC": "1"}, {"TRAN_MSG": "true"}]
+)
+def test_a_batch_with_one_such_message_is_refused_whole(wire: Wire, topic: str, properties: dict[str, str]) -> None:
+    batch = [Message.of(topic, b"a"), Message.of(topic, b"b", properties=properties), Message.of(topic, b"c")]
+    assert wire.send_batch(topic, batch).code == ResponseCode.MESSAGE_ILLEGAL
+    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
+
+
+def test_a_batch_whose_bodies_only_look_like_it_is_taken(wire: Wire, topic: str) -> None:
+    batch = [
+        Message.of(topic, b"DELAY\x011", properties={"ITEMS": "1", "UNITS_MS": "2", "DELAY": "0"}),
+        Message.of(topic, b"TIMER_DELIVER_MS\x01"),
+    ]
+    assert wire.send_batch(topic, batch).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x00\x05DELAY\x01", b"\xff" * 40])
+def test_a_broken_batch_is_refused(wire: Wire, topic: str, body: bytes) -> None:
+    answer = wire.ask(320, body, a="g", b=topic, c="TBW102", d=4, e=0, f=0, g=1, h=0, m=True)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert answer.remark
+
+
+def test_a_retry_topic_takes_no_batch(wire: Wire, group: str) -> None:
+    topic = f"%RETRY%{group}"
+    answer = wire.send_batch(topic, [Message.of(topic, b"x")])
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_message_retried_often_enough_goes_to_the_dead_letter_topic(wire: Wire, group: str) -> None:
+    retry, dead = f"%RETRY%{group}", f"%DLQ%{group}"
+    assert wire.send(retry, b"again", j=15).code == ResponseCode.SUCCESS
+    assert wire.send(retry, b"enough", j=16).code == ResponseCode.SUCCESS
+    assert wire.send(retry, b"the client's own limit", j=3, l=3).code == ResponseCode.SUCCESS
+    assert [message.body for message in wire.messages(retry)] == [b"again"]
+    assert [message.body for message in wire.messages(dead)] == [b"enough", b"the client's own limit"]
+
+
+def test_a_first_message_creates_its_topic_for_everyone(wire: Wire, namesrv: Wire) -> None:
+    assert wire.send("Auto-1", b"first", d=3).code == ResponseCode.SUCCESS
+    route = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Auto-1", acceptStandardJsonOnly=True)
+    assert route.code == ResponseCode.SUCCESS
+    text = bytes(route.body).decode()
+    assert '"readQueueNums":3' in text
+    assert '"perm":6' in text
+
+
+def test_the_number_of_queues_is_bounded_by_the_default_topic(wire: Wire) -> None:
+    wire.send("Auto-2", b"first", d=100)
+    assert wire.send("Auto-2", queue_id=7).code == ResponseCode.SUCCESS
+    assert wire.send("Auto-2", queue_id=8).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_properties_of_any_text_come_back(wire: Wire, topic: str) -> None:
+    properties = {"TAGS": "ünïcödé", "KEYS": "ключ 钥匙", "emoji": "🚀", "empty": ""}
+    wire.send(topic, "тело".encode(), properties)
+    (message,) = wire.messages(topic)
+    assert {name: message.properties[name] for name in properties} == properties
+    assert decode_properties("a\x01b") == {"a": "b"}

@@ -1,0 +1,112 @@
+"""Bare commands to a server: what a client of any make would send, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.record import decode_messages, encode_batch_body
+from spark_rocket.remoting.client import RemotingClient
+
+SUSPEND = 2
+SUBSCRIPTION = 4
+
+
+class Wire:
+    """Requests to one address."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self.client = client
+        self.address = address
+
+    def ask(self, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
+        ext = {name: _text(value) for name, value in fields.items()}
+        return self.client.invoke(self.address, RemotingCommand.request(code, ext, body), timeout=10.0)
+
+    def tell(self, code: int, body: bytes = b"", /, **fields: object) -> None:
+        ext = {name: _text(value) for name, value in fields.items()}
+        self.client.invoke_oneway(self.address, RemotingCommand.request(code, ext, body, oneway=True))
+
+    def send(
+        self,
+        topic: str,
+        body: bytes = b"hello",
+        properties: dict[str, str] | None = None,
+        *,
+        queue_id: int = 0,
+        **more: object,
+    ) -> RemotingCommand:
+        """SEND_MESSAGE_V2 as a Java client writes it; ``more`` overrides single letters."""
+        text = encode_properties(properties or {}).decode()
+        fields: dict[str, object] = {
+            "a": "producers",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": queue_id,
+            "f": 0,
+            "g": 1_795_229_620_131,
+            "h": 0,
+            "i": text,
+            "j": 0,
+            "k": False,
+            "m": False,
+            "n": "broker-a",
+        }
+        return self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**fields, **more})
+
+    def send_batch(
+        self, topic: str, messages: Sequence[Message], *, queue_id: int = 0, **more: object
+    ) -> RemotingCommand:
+        body = bytes(encode_batch_body(messages))
+        fields: dict[str, object] = {
+            "a": "producers",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": queue_id,
+            "f": 0,
+            "g": 1_795_229_620_131,
+            "h": 0,
+            "i": "WAIT\x01true",
+            "j": 0,
+            "m": True,
+        }
+        return self.ask(RequestCode.SEND_BATCH_MESSAGE, body, **{**fields, **more})
+
+    def pull_fields(
+        self, topic: str, offset: int, *, queue_id: int = 0, tags: str = "*", **more: object
+    ) -> dict[str, str]:
+        fields: dict[str, object] = {
+            "consumerGroup": "readers",
+            "topic": topic,
+            "queueId": queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": SUBSCRIPTION,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": tags,
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+        return {name: _text(value) for name, value in {**fields, **more}.items() if value is not None}
+
+    def pull(self, topic: str, offset: int, **more: object) -> RemotingCommand:
+        request = RemotingCommand.request(RequestCode.PULL_MESSAGE, self.pull_fields(topic, offset, **more))  # type: ignore[arg-type]
+        return self.client.invoke(self.address, request, timeout=10.0)
+
+    def pull_later(self, topic: str, offset: int, **more: object) -> Future[RemotingCommand]:
+        request = RemotingCommand.request(RequestCode.PULL_MESSAGE, self.pull_fields(topic, offset, **more))  # type: ignore[arg-type]
+        return self.client.invoke_async(self.address, request, timeout=30.0)
+
+    def messages(self, topic: str, offset: int = 0, **more: object) -> list[MessageExt]:
+        return decode_messages(bytes(self.pull(topic, offset, **more).body))
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
