@@ -33,10 +33,8 @@ class StoreLock:
 
     def acquire(self) -> None:
         """Take the lock or raise ``StoreLockedError``."""
-        if self._path.exists():
-            status = self._path.stat()
-            if (status.st_dev, status.st_ino) in self._held:
-                raise self._refusal(os.getpid())
+        if self.is_held_here(self._store_path):
+            raise self._refusal(os.getpid())
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,6 +48,15 @@ class StoreLock:
         status = os.fstat(fd)
         self._fd, self._key = fd, (status.st_dev, status.st_ino)
         self._held.add(self._key)
+
+    @classmethod
+    def is_held_here(cls, store_path: Path) -> bool:
+        """Whether this very process has the store open."""
+        try:
+            status = (store_path / "lock").stat()
+        except FileNotFoundError:
+            return False
+        return (status.st_dev, status.st_ino) in cls._held
 
     def _refusal(self, owner: int | None) -> StoreLockedError:
         who = f"process {owner}" if owner else "another broker"
