@@ -166,16 +166,19 @@ class LocalCluster:
         return name
 
     def delete_topic(self, name: str) -> None:
-        header = DeleteTopicRequestHeader(topic=name)
-        self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, header.to_ext()))
+        """Delete a topic with its messages; the name server forgets it too."""
+        ext = DeleteTopicRequestHeader(topic=name).to_ext()
+        self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, ext))
+        self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext), self.name_server)
 
-    def _invoke(self, request: RemotingCommand) -> None:
+    def _invoke(self, request: RemotingCommand, address: str | None = None) -> None:
         if self._client is None:
             self._client = RemotingClient()
-        answer = self._client.invoke(self.broker_address, request, timeout=10.0)
+        answer = self._client.invoke(address or self.broker_address, request, timeout=10.0)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
-                f"The broker answered {answer.code}: {answer.remark or 'no remark'}.", response_code=answer.code
+                f"{address or self.broker_address} answered {answer.code}: {answer.remark or 'no remark'}.",
+                response_code=answer.code,
             )
 
 

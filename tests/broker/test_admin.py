@@ -1,0 +1,291 @@
+"""Administration over the wire: topics, groups, settings, statistics, queries."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_rocket.broker.topics import alter_attributes, topic_problem
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.bodies import (
+    ConsumeStats,
+    CreateTopicListRequestBody,
+    GroupList,
+    KVTable,
+    QueryConsumeQueueResponseBody,
+    QueryConsumeTimeSpanBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicList,
+    TopicRouteData,
+    TopicStatsTable,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record import decode_messages
+from tests.broker.wire import Wire
+
+
+def create(wire: Wire, topic: str, **fields: object) -> tuple[int, str]:
+    defaults = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 4,
+        "writeQueueNums": 4,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "order": False,
+    }
+    answer = wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**defaults, **fields})
+    return answer.code, answer.remark or ""
+
+
+def topic_config(wire: Wire, topic: str) -> TopicConfig | None:
+    answer = wire.ask(RequestCode.GET_TOPIC_CONFIG, topic=topic)
+    return TopicConfig.from_json(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else None
+
+
+def route(namesrv: Wire, topic: str) -> TopicRouteData | None:
+    answer = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
+    return TopicRouteData.from_json(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else None
+
+
+# --- topics -----------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_has_its_route_as_soon_as_it_is_created(wire: Wire, namesrv: Wire) -> None:
+    for number in range(20):
+        assert create(wire, f"Created-{number}", readQueueNums=3, writeQueueNums=2, perm=6) == (0, "")
+        found = route(namesrv, f"Created-{number}")
+        assert found is not None
+        assert [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in found.queue_datas] == [(3, 2, 6)]
+        assert [data.broker_addrs for data in found.broker_datas] == [{0: wire.address}]
+
+
+def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
+    create(wire, "Changing", attributes="+message.type=FIFO")
+    assert create(wire, "Changing", readQueueNums=8, writeQueueNums=8, perm=4) == (0, "")
+    assert topic_config(wire, "Changing") == TopicConfig(
+        "Changing", 8, 8, 4, attributes={"message.type": "FIFO"}, topic_filter_type="SINGLE_TAG"
+    )
+    found = route(namesrv, "Changing")
+    assert found is not None
+    assert found.queue_datas[0].perm == 4
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields", "remark"),
+    [
+        ("bad name", {}, "illegal characters"),
+        ("", {}, "blank"),
+        ("TBW102", {}, "conflict with system topic"),
+        ("rmq_sys_mine", {}, "conflict with system topic"),
+        ("DefaultCluster", {}, "conflict with system topic"),
+        ("Wrong-1", {"readQueueNums": -1}, "readQueueNums of the topic[Wrong-1] is -1"),
+        ("Wrong-2", {"writeQueueNums": 100_000}, "writeQueueNums of the topic[Wrong-2] is 100000"),
+        ("Wrong-3", {"perm": 99}, "perm of the topic[Wrong-3] is 99"),
+        ("Wrong-4", {"attributes": "+queue.type=BatchCQ"}, "queue.type=BatchCQ is not supported"),
+        ("Wrong-5", {"attributes": "+nonsense=1"}, "unsupported key: nonsense"),
+    ],
+)
+def test_a_topic_that_cannot_be(wire: Wire, topic: str, fields: dict[str, object], remark: str) -> None:
+    code, said = create(wire, topic, **fields)
+    assert code == ResponseCode.INVALID_PARAMETER
+    assert remark in said
+    assert topic.startswith("Wrong") is False or topic_config(wire, topic) is None
+
+
+def test_many_topics_at_once(wire: Wire, namesrv: Wire) -> None:
+    topics = [TopicConfig(f"Many-{number}", 2, 2, attributes={"+message.type": "NORMAL"}) for number in range(3)]
+    body = CreateTopicListRequestBody(topics).to_json()
+    assert wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body).code == ResponseCode.SUCCESS
+    assert all(route(namesrv, topic.topic_name) for topic in topics)
+
+
+def test_a_deleted_topic_is_gone_and_can_be_made_anew(wire: Wire, topic: str, group: str) -> None:
+    wire.send(topic, b"old")
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
+    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.SUCCESS
+    assert wire.pull(topic, 0).code == ResponseCode.TOPIC_NOT_EXIST
+    create(wire, topic)
+    wire.send(topic, b"new")
+    assert [message.body for message in wire.messages(topic)] == [b"new"]
+    stats = ConsumeStats.from_json(bytes(wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group).body))
+    assert stats.offset_table == {}
+
+
+@pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX"])
+def test_a_system_topic_is_not_deleted(wire: Wire, topic: str) -> None:
+    answer = wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_all_topics_with_those_of_the_system(wire: Wire, topic: str) -> None:
+    answer = wire.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+    table = TopicConfigSerializeWrapper.from_json(bytes(answer.body)).topic_config_table
+    assert int(answer.ext_fields["totalTopicNum"]) == len(table)
+    assert (table["TBW102"].write_queue_nums, table["TBW102"].perm) == (8, 7)
+    assert table["BenchmarkTest"].read_queue_nums == 1024
+    assert (table["DefaultCluster"].read_queue_nums, table["DefaultCluster"].perm) == (16, 7)
+    assert table["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
+    assert {"SELF_TEST_TOPIC", "broker-a", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRANS_HALF_TOPIC", topic} <= set(table)
+
+
+def test_attributes_are_altered() -> None:
+    assert alter_attributes({}, "+message.type=FIFO, +reserve.time=10", create=True) == {
+        "message.type": "FIFO",
+        "reserve.time": "10",
+    }
+    assert alter_attributes({"message.type": "FIFO"}, "-message.type", create=False) == {}
+    with pytest.raises(ValueError, match="only add attribute is supported"):
+        alter_attributes({}, "-message.type", create=True)
+    with pytest.raises(ValueError, match="format is wrong"):
+        alter_attributes({}, "message.type=FIFO", create=True)
+
+
+def test_names_of_retry_topics_may_be_longer() -> None:
+    assert topic_problem("%RETRY%" + "g" * 200) is None
+    assert topic_problem("t" * 200) is not None
+    assert topic_problem("%RETRY%" + "g" * 300) is not None
+    assert topic_problem("line\n") is not None
+
+
+# --- groups -----------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: str) -> None:
+    config = SubscriptionGroupConfig(group, retry_max_times=3)
+    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
+    one = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
+    assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
+    every = wire.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    table = SubscriptionGroupWrapper.from_json(bytes(every.body)).subscription_group_table
+    assert table[group] == config
+    assert "TOOLS_CONSUMER" in table
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
+    assert wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, removeOffset=True).code == 0
+    assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code == 26
+    asked = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": False}
+    assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":"bad name"}', b"[1]", b"\xff"])
+def test_a_group_that_cannot_be(wire: Wire, body: bytes) -> None:
+    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code in (1, 29)
+
+
+# --- settings and state -----------------------------------------------------------------------------------------
+
+
+def test_settings_are_shown_and_changed(wire: Wire) -> None:
+    def shown() -> list[str]:
+        return bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body).decode().splitlines()
+
+    assert {"brokerName=broker-a", "traceOn=true", "flushDiskType=ASYNC_FLUSH"} <= set(shown())
+    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"traceOn=false\nflushDelayOffsetInterval=10000\n").code == 0
+    assert {"traceOn=false", "flushDelayOffsetInterval=10000"} <= set(shown())
+    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"traceOn=true").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        (b"listenPort=1", "'listenPort' cannot be changed while the broker runs."),
+        (b"traceOn=perhaps", "traceOn needs true or false"),
+        (b"\xff=1", "not UTF-8"),
+    ],
+)
+def test_a_setting_that_cannot_be(wire: Wire, text: bytes, remark: str) -> None:
+    answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert remark in (answer.remark or "")
+
+
+def test_a_misspelt_setting_is_told(wire: Wire) -> None:
+    answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"traceon=true")
+    assert answer.code == ResponseCode.SUCCESS
+    assert "Did you mean 'traceOn'?" in (answer.remark or "")
+
+
+def test_runtime_info_has_what_tools_show(wire: Wire, topic: str) -> None:
+    wire.send(topic)
+    table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
+    assert table["brokerVersionDesc"] == "V5_3_3"
+    assert int(table["putMessageTimesTotal"]) >= 1
+    assert int(table["commitLogMaxOffset"]) > 0
+    assert len(table["putTps"].split()) == 3
+
+
+@pytest.mark.parametrize("code", [36, 37, 200050, 200051, 9999, 0, 100])
+def test_what_this_broker_does_not_do_is_answered_so(wire: Wire, code: int) -> None:
+    answer = wire.ask(code)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark
+
+
+# --- progress ---------------------------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_topic(wire: Wire, topic: str) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"x")] * 5, queue_id=1)
+    answer = wire.ask(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
+    table = TopicStatsTable.from_json(bytes(answer.body)).offset_table
+    assert {queue.queue_id for queue in table} == {0, 1, 2, 3}
+    row = table[MessageQueue(topic, "broker-a", 1)]
+    assert (row.min_offset, row.max_offset) == (0, 5)
+    assert row.last_update_timestamp == wire.messages(topic, queue_id=1)[-1].store_timestamp
+    assert table[MessageQueue(topic, "broker-a", 0)].last_update_timestamp == 0
+    assert wire.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="NoSuchTopic").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_lag_of_a_group(wire: Wire, topic: str, group: str) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"x")] * 5, queue_id=1)
+    wire.pull(topic, 0, consumerGroup=group, queue_id=1, maxMsgNums=3)
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
+    for fields in ({}, {"topic": topic}, {"topicList": f"Other;{topic}"}):
+        answer = wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group, **fields)
+        stats = ConsumeStats.from_json(bytes(answer.body))
+        row = stats.offset_table[MessageQueue(topic, "broker-a", 1)]
+        assert (row.broker_offset, row.consumer_offset, row.pull_offset) == (5, 2, 3)
+        assert row.last_timestamp > 0
+
+
+def test_who_consumes_what(wire: Wire, topic: str, group: str) -> None:
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
+    groups = GroupList.from_json(bytes(wire.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic).body))
+    assert groups.group_list == [group]
+    topics = TopicList.from_json(bytes(wire.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group=group).body))
+    assert topics.topic_list == [topic]
+
+
+def test_the_time_span_of_a_consumer(wire: Wire, topic: str, group: str) -> None:
+    wire.send(topic)
+    body = bytes(wire.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic=topic, group=group).body)
+    spans = QueryConsumeTimeSpanBody.from_json(body).consume_time_span_set
+    assert len(spans) == 4
+    assert spans[0].max_time_stamp == wire.messages(topic)[0].store_timestamp
+
+
+# --- queries ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_by_its_offset_id(wire: Wire, topic: str) -> None:
+    message_id = wire.send(topic, b"me").ext_fields["msgId"]
+    _, physical = decode_offset_msg_id(message_id)
+    answer = wire.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=physical)
+    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"me"]
+    for wrong in (physical + 1, 1 << 60, -1):
+        answer = wire.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=wrong)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert f"can not find message by the offset, {wrong}" in (answer.remark or "")
+
+
+def test_entries_of_a_consume_queue(wire: Wire, topic: str) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"x", tags="t")] * 5)
+    answer = wire.ask(RequestCode.QUERY_CONSUME_QUEUE, topic=topic, queueId=0, index=1, count=3, consumerGroup="g")
+    body = QueryConsumeQueueResponseBody.from_json(bytes(answer.body))
+    stored = wire.messages(topic)
+    assert (body.min_queue_index, body.max_queue_index) == (0, 5)
+    assert [row.physic_offset for row in body.queue_data] == [message.physical_offset for message in stored[1:4]]
+    assert all(row.tags_code == ord("t") and row.eval for row in body.queue_data)

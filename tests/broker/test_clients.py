@@ -1,0 +1,193 @@
+"""Heartbeats, members of groups, notifications, locks."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from spark_rocket.broker.clients import ClientManager
+from spark_rocket.broker.locks import RebalanceLockManager
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import (
+    ConsumerConnection,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
+    ProducerConnection,
+    ProducerData,
+    SubscriptionData,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.server import Channel
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+
+class Member:
+    """A client with a connection of its own that remembers what the broker tells it."""
+
+    def __init__(self, address: str, client_id: str) -> None:
+        self.told: queue.Queue[tuple[int, str]] = queue.Queue()
+        self.client = RemotingClient(request_handler=self._told)
+        self.wire = Wire(self.client, address)
+        self.client_id = client_id
+
+    def _told(self, address: str, request: RemotingCommand) -> None:
+        self.told.put((request.code, request.ext_fields["consumerGroup"]))
+
+    def beat(self, group: str, topic: str = "T", version: int = 1) -> RemotingCommand:
+        consumer = ConsumerData(group, subscription_data_set=[SubscriptionData.build(topic, "*", version)])
+        data = HeartbeatData(self.client_id, [ProducerData(f"{group}-p")], [consumer])
+        answer = self.wire.ask(RequestCode.HEART_BEAT, data.to_json())
+        assert answer.code == ResponseCode.SUCCESS
+        return answer
+
+    def expect(self, group: str) -> None:
+        assert self.told.get(timeout=20) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, group)
+
+
+@pytest.fixture
+def members(cluster: LocalCluster) -> Iterator[list[Member]]:
+    made = [Member(cluster.broker_address, f"client-{number}") for number in range(3)]
+    yield made
+    for member in made:
+        member.client.close()
+
+
+def ids(wire: Wire, group: str) -> list[str] | None:
+    answer = wire.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+    if answer.code != ResponseCode.SUCCESS:
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return None
+    return GetConsumerListByGroupResponseBody.from_json(bytes(answer.body)).consumer_id_list
+
+
+def test_members_come_and_go_and_the_others_are_told(members: list[Member], wire: Wire, group: str) -> None:
+    first, second, third = members
+    assert ids(wire, group) is None
+    first.beat(group)
+    first.expect(group)
+    second.beat(group)
+    first.expect(group)
+    second.expect(group)
+    third.beat(group)
+    for member in members:
+        member.expect(group)
+    assert ids(wire, group) == ["client-0", "client-1", "client-2"]
+    third.wire.ask(RequestCode.UNREGISTER_CLIENT, clientID="client-2", consumerGroup=group)
+    first.expect(group)
+    second.expect(group)
+    second.client.close()
+    first.expect(group)
+    assert ids(wire, group) == ["client-0"]
+    first.wire.ask(RequestCode.UNREGISTER_CLIENT, clientID="client-0", consumerGroup=group)
+    assert ids(wire, group) is None
+
+
+def test_a_heartbeat_that_changes_nothing_tells_nobody(members: list[Member], group: str) -> None:
+    first = members[0]
+    assert first.beat(group).ext_fields["IS_SUB_CHANGE"] == "true"
+    first.expect(group)
+    assert first.beat(group).ext_fields["IS_SUB_CHANGE"] == "false"
+    first.beat(group, "Other", version=2)
+    first.expect(group)
+    assert first.told.empty()
+
+
+def test_a_heartbeat_makes_the_retry_topic_and_its_route(members: list[Member], namesrv: Wire, group: str) -> None:
+    members[0].beat(group)
+    route = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=f"%RETRY%{group}")
+    assert route.code == ResponseCode.SUCCESS
+    assert b'"readQueueNums":1' in bytes(route.body)
+
+
+def test_a_group_that_wants_no_notifications(members: list[Member], wire: Wire, group: str) -> None:
+    body = f'{{"groupName":"{group}","notifyConsumerIdsChangedEnable":false}}'.encode()
+    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+    members[0].beat(group)
+    members[0].beat(f"{group}-b")
+    members[0].expect(f"{group}-b")  # and nothing before it
+
+
+def test_connections_of_a_group(members: list[Member], wire: Wire, group: str) -> None:
+    members[0].beat(group)
+    answer = wire.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
+    consumers = ConsumerConnection.from_json(bytes(answer.body))
+    assert [(one.client_id, one.language) for one in consumers.connection_set] == [("client-0", "PYTHON")]
+    assert list(consumers.subscription_table) == ["T"]
+    answer = wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=f"{group}-p")
+    assert len(ProducerConnection.from_json(bytes(answer.body)).connection_set) == 1
+    offline = wire.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="Nobody")
+    assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
+    assert wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="Nobody").code == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe"])
+def test_a_broken_heartbeat_is_answered_and_harms_nothing(wire: Wire, body: bytes) -> None:
+    assert wire.ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_locks_over_the_wire(wire: Wire, group: str) -> None:
+    queues = [MessageQueue("T", "broker-a", number) for number in range(2)]
+
+    def lock(client_id: str, wanted: list[MessageQueue]) -> list[MessageQueue]:
+        body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=wanted).to_json()
+        return LockBatchResponseBody.from_json(bytes(wire.ask(RequestCode.LOCK_BATCH_MQ, body).body)).lock_ok_mq_set
+
+    assert lock("a", queues[:1]) == queues[:1]
+    assert lock("b", queues) == queues[1:]
+    body = LockBatchRequestBody(consumer_group=group, client_id="a", mq_set=queues).to_json()
+    assert wire.ask(RequestCode.UNLOCK_BATCH_MQ, body).code == ResponseCode.SUCCESS
+    assert lock("b", queues) == queues
+
+
+def test_a_lock_that_is_not_renewed_ends() -> None:
+    now = [0]
+    locks = RebalanceLockManager(lambda: now[0], 60_000)
+    mine = [MessageQueue("T", "b", 0)]
+    assert locks.lock("g", mine, "a") == mine
+    now[0] = 60_000
+    assert locks.lock("g", mine, "b") == []
+    now[0] = 60_001
+    assert locks.lock("g", mine, "b") == mine
+    locks.unlock("g", mine, "a")
+    assert locks.lock("g", mine, "a") == []
+
+
+class SilentChannel:
+    """Just enough of a channel."""
+
+    remote_addr = "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_member_without_heartbeats_expires() -> None:
+    now = [0]
+    told: list[str] = []
+    clients = ClientManager(lambda: now[0], lambda channel, group: told.append(group))
+    old, young = SilentChannel(), SilentChannel()
+    clients.register_consumer(ConsumerData("g"), cast(Channel, old), "old", "JAVA", 1, notify=False)
+    clients.register_producer("p", cast(Channel, old), "old", "JAVA", 1)
+    now[0] = 100_000
+    clients.register_consumer(ConsumerData("g"), cast(Channel, young), "young", "JAVA", 1, notify=False)
+    now[0] = 120_000
+    clients.expire(120_000)
+    assert not old.closed
+    now[0] = 120_001
+    clients.expire(120_000)
+    assert (old.closed, young.closed) == (True, False)
+    assert clients.consumers["g"].client_ids() == ["young"]
+    assert clients.producers == {}
+    assert told == ["g"]

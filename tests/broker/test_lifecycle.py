@@ -1,0 +1,265 @@
+"""Starting, stopping, starting again: what is kept, what is refused, who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.server import Broker, advertised_ip
+from spark_rocket.errors import ConfigError, RocketError, StateError, StoreLockedError
+from spark_rocket.model import Message
+from spark_rocket.namesrv.server import NameServer
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from tests import golden
+from tests.broker.wire import Wire
+
+
+def config(directory: Path, **settings: object) -> BrokerConfig:
+    return BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+async def ask(broker: Broker, ask_it: Callable[[Wire], Any]) -> Any:
+    """Talk to a broker of this loop, from a thread."""
+
+    def talk() -> Any:
+        with RemotingClient() as client:
+            return ask_it(Wire(client, broker.address))
+
+    return await asyncio.to_thread(talk)
+
+
+# --- kept over a restart ----------------------------------------------------------------------------------------
+
+
+def test_messages_topics_groups_and_offsets_survive_a_restart(tmp_path: Path) -> None:
+    with LocalCluster(data_dir=tmp_path, in_process=True) as cluster, RemotingClient() as client:
+        cluster.create_topic("Kept", 3)
+        wire = Wire(client, cluster.broker_address)
+        wire.send_batch("Kept", [Message.of("Kept", b"%d" % number) for number in range(10)], queue_id=2)
+        wire.send("Automatic", b"x")
+        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="Kept", queueId=2, commitOffset=6)
+        wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"h","retryMaxTimes":3}')
+        address = cluster.broker_address
+        cluster.restart_broker()
+        assert cluster.broker_address == address
+        assert [message.body for message in wire.messages("Kept", 6, queue_id=2)] == [b"6", b"7", b"8", b"9"]
+        asked = {"consumerGroup": "g", "topic": "Kept", "queueId": 2}
+        assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "6"}
+        group = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="h")
+        assert b'"retryMaxTimes":3' in bytes(group.body)
+        assert wire.send("Kept", b"more", queue_id=2).ext_fields["queueOffset"] == "10"
+        assert wire.messages("Automatic")[0].body == b"x"
+
+
+def test_a_stop_answers_nobody_wrongly_and_leaves_no_thread(tmp_path: Path) -> None:
+    with LocalCluster(data_dir=tmp_path, in_process=True) as cluster, RemotingClient() as client:
+        cluster.create_topic("T")
+        later = Wire(client, cluster.broker_address).pull_later("T", 0, sysFlag=6, suspendTimeoutMillis=60_000)
+        cluster.stop()
+        with pytest.raises(RocketError):
+            later.result(20)  # the connection was closed, rather than a "nothing found" that would be a lie
+
+
+# --- a store of Apache's ----------------------------------------------------------------------------------------
+
+
+def test_a_broker_goes_on_with_a_store_of_apaches(tmp_path: Path) -> None:
+    store = golden.extract_store("clean", tmp_path)
+    sizes = {
+        "mappedFileSizeCommitLog": 1048576,
+        "mappedFileSizeConsumeQueue": 2000,
+        "maxHashSlotNum": 500,
+        "maxIndexNum": 1000,
+    }
+    with LocalCluster(data_dir=tmp_path, config=sizes, in_process=True) as cluster, RemotingClient() as client:
+        assert cluster.store_dir == store
+        wire = Wire(client, cluster.broker_address)
+        rows = [row for row in golden.expected("clean") if row["topic"] == "GoldenA" and row["queueId"] == 0]
+        found = []
+        while len(found) < len(rows):
+            answer = wire.messages("GoldenA", len(found), maxMsgNums=10_000, maxMsgBytes=1 << 20)
+            assert answer
+            found += answer
+        assert [message.body for message in found] == [row["body"] for row in rows]
+        assert [message.properties for message in found] == [row["properties"] for row in rows]
+        asked = {"consumerGroup": "GID_golden_half", "topic": "GoldenA", "queueId": 0}
+        assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "125"}
+        next_offset = wire.send("GoldenA", b"after Apache").ext_fields["queueOffset"]
+        assert int(next_offset) == len(rows)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        broker = Broker(config(tmp_path / "store", listenPort=taken.getsockname()[1]))
+        with pytest.raises(ConfigError, match="port is in use"):
+            run(broker.start)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first, second = Broker(config(tmp_path)), Broker(config(tmp_path))
+        await first.start()
+        with pytest.raises(StoreLockedError, match=str(tmp_path)):
+            await second.start()
+        with pytest.raises(StateError):
+            await first.start()
+        assert (await ask(first, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
+        await first.close()
+        await second.start()
+        await second.close()
+        await second.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "subscriptionGroup.json"])
+def test_a_broken_state_file_is_refused_with_file_and_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / name).write_text('{\n\t"dataVersion":{\n')
+
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path))
+        with pytest.raises(ConfigError, match=rf"{name}, line 3: "):
+            await broker.start()
+        with pytest.raises(StateError):
+            _ = broker.address
+        (tmp_path / "config" / name).unlink()
+        await broker.start()  # nothing of the first attempt is in the way
+        await broker.close()
+
+    run(scenario)
+
+
+def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(**settings: object) -> str:
+        return advertised_ip(BrokerConfig.from_properties(settings))
+
+    assert told() == "127.0.0.1"
+    assert told(brokerIP1="192.0.2.1") == "192.0.2.1"
+    assert told(brokerIP1="localhost") == "127.0.0.1"
+    assert told(bindAddress="0.0.0.0") not in ("", "0.0.0.0")
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigError, match=r"brokerIP1=no\.such\.host is no address"):
+        told(brokerIP1="no.such.host")
+
+
+# --- name servers -----------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_every_name_server_that_answers_is_told_and_the_others_are_waited_for_by_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        servers = [NameServer("127.0.0.1", 0), NameServer("127.0.0.1", 0)]
+        for server in servers:
+            await server.start()
+        dead = f"127.0.0.1:{free_port()}"
+        addresses = ";".join([dead, *(server.address for server in servers)])
+        broker = Broker(config(tmp_path, namesrvAddr=addresses))
+        await broker.start()
+        sent = await ask(broker, lambda wire: wire.send("Fresh", b"x"))
+        assert sent.code == ResponseCode.SUCCESS
+        await broker.service.registration.register()
+        assert all(server.routes.route("Fresh") is not None for server in servers)
+        await broker.close()
+        assert all(server.routes.route("Fresh") is None for server in servers)  # unregistered, not only silent
+        for server in servers:
+            await server.close()
+        assert f"Not registered with name server {dead}" in caplog.text
+
+    run(scenario)
+
+
+def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        port = free_port()
+        broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}", registerNameServerPeriod=1_000))
+        await broker.start()
+        await broker.service.registration.register()
+        assert (await ask(broker, lambda wire: wire.send("T", b"served all the same"))).code == ResponseCode.SUCCESS
+        server = NameServer("127.0.0.1", port)
+        told = asyncio.Event()
+        register = server.routes.register_broker
+
+        def note(*arguments: Any, **named: Any) -> Any:
+            told.set()
+            return register(*arguments, **named)
+
+        server.routes.register_broker = note  # type: ignore[method-assign]
+        await server.start()
+        await told.wait()
+        assert server.routes.route("T") is not None
+        await broker.close()
+        await server.close()
+
+    run(scenario)
+    assert caplog.text.count("Not registered") == 1  # said once, not every period
+    assert "again" in caplog.text
+
+
+def test_without_name_servers_a_broker_serves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path))
+        await broker.start()
+        assert (await ask(broker, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
+        await broker.close()
+
+    run(scenario)
+
+
+# --- what is no protocol ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x00" * 100,
+        b"\xff" * 100,
+        b"\x01\x00\x00\x01" + b"\x00" * 50,  # one byte more than a frame may have
+        b"\x00\x00\x00\x10\x00\x00\x00\x08not json....",
+        b"\x00\x00\x00\x08\x05\x00\x00\x04....",
+    ],
+)
+def test_garbage_closes_its_connection_and_no_other(tmp_path: Path, garbage: bytes) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path))
+        await broker.start()
+
+        def talk(wire: Wire) -> None:
+            assert wire.send("T", b"before").code == ResponseCode.SUCCESS
+            with socket.create_connection(("127.0.0.1", broker.port)) as rude:
+                rude.sendall(garbage)
+                rude.settimeout(20)
+                assert rude.recv(1) == b""
+            assert wire.send("T", b"after").code == ResponseCode.SUCCESS
+
+        await ask(broker, talk)
+        await broker.close()
+
+    run(scenario)

@@ -1,0 +1,157 @@
+"""Offsets over the wire: of groups and of queues, by time, and resets."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from tests.broker.wire import SUBSCRIPTION, Wire
+
+NOT_FOUND = ResponseCode.QUERY_NOT_FOUND
+
+
+def fill(wire: Wire, topic: str, count: int = 10) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"x") for _ in range(count)])
+
+
+def committed(wire: Wire, group: str, topic: str, queue_id: int = 0, **more: object) -> tuple[int, str | None]:
+    answer = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=queue_id, **more)
+    return answer.code, answer.ext_fields.get("offset")
+
+
+def commit(wire: Wire, group: str, topic: str, offset: int, queue_id: int = 0) -> tuple[int, str | None]:
+    answer = wire.ask(
+        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=queue_id, commitOffset=offset
+    )
+    return answer.code, answer.remark
+
+
+def test_a_new_group_starts_at_0_while_all_is_at_hand(wire: Wire, topic: str, group: str) -> None:
+    assert committed(wire, group, topic) == (0, "0")
+    assert committed(wire, group, topic, setZeroIfNotFound=False) == (NOT_FOUND, None)
+
+
+def test_what_is_committed_is_found(wire: Wire, topic: str, group: str) -> None:
+    assert commit(wire, group, topic, 7) == (0, None)
+    assert committed(wire, group, topic) == (0, "7")
+    assert committed(wire, group, topic, 1, setZeroIfNotFound=False) == (NOT_FOUND, None)
+    # Apache's broker overwrites, also backwards; "never backwards" is for a client to keep.
+    commit(wire, group, topic, 3)
+    assert committed(wire, group, topic) == (0, "3")
+
+
+def test_a_negative_commit_means_none(wire: Wire, topic: str, group: str) -> None:
+    commit(wire, group, topic, 7)
+    assert commit(wire, group, topic, -1) == (0, None)
+    assert committed(wire, group, topic) == (0, "7")
+
+
+def test_a_oneway_commit(wire: Wire, topic: str, group: str) -> None:
+    wire.tell(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=4)
+    assert committed(wire, group, topic) == (0, "4")  # same connection, hence in order
+
+
+def test_a_commit_to_a_topic_or_group_that_cannot_be(wire: Wire, topic: str, group: str) -> None:
+    assert commit(wire, group, "NoSuchTopic", 1)[0] == ResponseCode.TOPIC_NOT_EXIST
+    assert commit(wire, "bad group", topic, 1)[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+@pytest.mark.parametrize("code", [14, 15, 29, 30, 31, 32])
+def test_a_missing_field_is_named(wire: Wire, code: int) -> None:
+    answer = wire.ask(code, queueId=0)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "which it requires" in (answer.remark or "")
+
+
+def test_the_ends_of_a_queue(wire: Wire, topic: str) -> None:
+    fill(wire, topic)
+    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "10"}
+    assert wire.ask(RequestCode.GET_MIN_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
+    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=1).ext_fields == {"offset": "0"}
+
+
+def test_offsets_by_time(wire: Wire, topic: str) -> None:
+    fill(wire, topic)
+    stored = wire.messages(topic)[0].store_timestamp
+
+    def search(timestamp: int, **more: object) -> str:
+        answer = wire.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic=topic, queueId=0, timestamp=timestamp, **more)
+        return answer.ext_fields["offset"]
+
+    assert (search(stored), search(stored - 1), search(stored + 1)) == ("0", "0", "10")
+    assert search(stored, boundaryType="UPPER") == "9"
+    earliest = wire.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=topic, queueId=0)
+    assert earliest.ext_fields == {"timestamp": str(stored)}
+    assert wire.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=topic, queueId=1).ext_fields == {"timestamp": "-1"}
+
+
+def reset(wire: Wire, group: str, topic: str, **fields: object) -> tuple[int, dict[int, int]]:
+    answer = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group=group, topic=topic, isForce=True, **fields)
+    if answer.code != ResponseCode.SUCCESS:
+        return answer.code, {}
+    table = ResetOffsetBody.from_json(bytes(answer.body)).offset_table
+    return answer.code, {queue.queue_id: offset for queue, offset in table.items()}
+
+
+def test_a_reset_moves_a_group_that_is_offline(wire: Wire, topic: str, group: str) -> None:
+    fill(wire, topic)
+    stored = wire.messages(topic)[0].store_timestamp
+    commit(wire, group, topic, 5)
+    assert reset(wire, group, topic, timestamp=stored) == (0, {0: 0, 1: 0, 2: 0, 3: 0})
+    assert committed(wire, group, topic) == (0, "0")
+    # Until the group's next pull has been told, a consumer that knows nothing of it must not undo the reset.
+    assert commit(wire, group, topic, 9) == (0, "Offset has been previously reset")
+    answer = wire.pull(topic, 5, consumerGroup=group, sysFlag=SUBSCRIPTION)
+    assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert answer.ext_fields["nextBeginOffset"] == "0"
+    assert commit(wire, group, topic, 9) == (0, None)
+    assert committed(wire, group, topic) == (0, "9")
+
+
+def test_a_reset_of_one_queue(wire: Wire, topic: str, group: str) -> None:
+    fill(wire, topic)
+    assert reset(wire, group, topic, timestamp=-1, queueId=0) == (0, {0: 10})
+    assert reset(wire, group, topic, timestamp=0, queueId=0, offset=4) == (0, {0: 4})
+    assert reset(wire, group, topic, timestamp=0, queueId=0, offset=11)[0] == ResponseCode.SYSTEM_ERROR
+    assert reset(wire, group, topic, timestamp=0, queueId=9)[0] == ResponseCode.INVALID_PARAMETER
+    assert reset(wire, group, "NoSuchTopic", timestamp=0)[0] == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_waiting_consumer_hears_of_a_reset_at_once(wire: Wire, topic: str, group: str) -> None:
+    fill(wire, topic)
+    later = wire.pull_later(topic, 10, consumerGroup=group, sysFlag=6, suspendTimeoutMillis=20_000)
+    reset(wire, group, topic, timestamp=0, queueId=0, offset=4)
+    answer = later.result(20)
+    assert (answer.remark, answer.ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "4")
+
+
+def test_offsets_are_cloned(wire: Wire, topic: str, group: str) -> None:
+    commit(wire, group, topic, 7)
+    commit(wire, group, topic, 8, 3)
+    clone = RequestCode.CLONE_GROUP_OFFSET
+    assert wire.ask(clone, srcGroup=group, destGroup=f"{group}-b", topic=topic, offline=True).code == 0
+    assert committed(wire, f"{group}-b", topic, 3) == (0, "8")
+
+
+def test_all_offsets_as_a_slave_asks_for_them(wire: Wire, topic: str, group: str) -> None:
+    commit(wire, group, topic, 7, 2)
+    body = bytes(wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)
+    assert ConsumerOffsetSerializeWrapper.from_json(body).offset_table[f"{topic}@{group}"] == {2: 7}
+    assert b"{2:7}" in body  # integer keys stand unquoted
+
+
+def test_the_table_by_topic_and_group() -> None:
+    offsets = ConsumerOffsetManager()
+    offsets.commit("g", "T@odd", 0, 1)
+    offsets.commit("g", "U", 0, 1)
+    offsets.commit("h", "U", 0, 1)
+    assert offsets.topics_of("g") == {"T@odd", "U"}
+    assert offsets.groups_of("U") == {"g", "h"}
+    offsets.remove_topic("U")
+    assert offsets.groups_of("U") == set()
+    offsets.remove_group("g")
+    assert offsets.table == {}
+    assert MessageQueue("T", "b", 0) == MessageQueue("T", "b", 0)

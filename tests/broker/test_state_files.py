@@ -1,0 +1,248 @@
+"""config/*.json: written as Apache writes them, read from Apache's, and never lost to a broken file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from tests import golden
+
+
+def clock() -> int:
+    return 1_795_229_599_408
+
+
+def topics(**settings: object) -> TopicConfigManager:
+    return TopicConfigManager(BrokerConfig.from_properties(settings), clock)
+
+
+class Box:
+    """A thing with a state file."""
+
+    def __init__(self, path: Path) -> None:
+        self.state: dict[str, Any] = {"n": 0}
+        self.file = ConfigFile(path, lambda: dict(self.state), self.load)
+
+    def load(self, stored: dict[str, Any]) -> None:
+        if not isinstance(stored["n"], int):
+            raise ValueError("n is no number")
+        self.state = stored
+
+
+# --- Apache's own files -----------------------------------------------------------------------------------------
+
+
+def test_apaches_topics_are_taken_over(tmp_path: Path) -> None:
+    store = golden.extract_store("clean", tmp_path)
+    manager = topics()
+    assert ConfigFile(store / "config" / "topics.json", manager.snapshot, manager.load).load()
+    assert manager.table["GoldenA"] == TopicConfig("GoldenA", 4, 4, 6)
+    assert manager.table["%DLQ%GID_golden_retry"].perm == 6
+    assert (manager.data_version.counter, manager.data_version.timestamp) == (14, 1795229599408)
+    assert "rmq_sys_REVIVE_LOG_DefaultCluster" in manager.table  # ours, beside those of the file
+
+
+def test_apaches_offsets_are_taken_over(tmp_path: Path) -> None:
+    store = golden.extract_store("clean", tmp_path)
+    manager = ConsumerOffsetManager()
+    assert ConfigFile(store / "config" / "consumerOffset.json", manager.snapshot, manager.load).load()
+    assert manager.table["GoldenA@GID_golden_tagged"] == {0: 250, 1: 249, 2: 250, 3: 250}
+    assert manager.query("GID_golden_retry", "%RETRY%GID_golden_retry", 0) == 4
+
+
+def test_apaches_groups_are_taken_over(tmp_path: Path) -> None:
+    store = golden.extract_store("clean", tmp_path)
+    manager = SubscriptionGroupManager(BrokerConfig(), clock)
+    assert ConfigFile(store / "config" / "subscriptionGroup.json", manager.snapshot, manager.load).load()
+    assert manager.table["GID_golden_a"] == SubscriptionGroupConfig("GID_golden_a")
+    assert manager.data_version.counter == 6
+
+
+def test_offsets_are_written_as_fastjson_writes_them(tmp_path: Path) -> None:
+    manager = ConsumerOffsetManager()
+    manager.commit("g", "T", 0, 5)
+    manager.commit("g", "T", 12, 7)
+    file = ConfigFile(tmp_path / "consumerOffset.json", manager.snapshot, manager.load)
+    file.save()
+    assert '\t"offsetTable":{\n\t\t"T@g":{0:5,12:7\n\t\t}\n\t}\n' in file.path.read_text()
+    again = ConsumerOffsetManager()
+    assert ConfigFile(file.path, again.snapshot, again.load).load()
+    assert again.table == manager.table
+
+
+def test_topics_are_written_as_apache_writes_them(tmp_path: Path) -> None:
+    manager = topics(autoCreateTopicEnable=False)
+    manager.put(TopicConfig("Mine", 2, 3, 4, order=True, attributes={"message.type": "FIFO"}))
+    file = ConfigFile(tmp_path / "topics.json", manager.snapshot, manager.load)
+    file.save()
+    text = file.path.read_text()
+    assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":1,\n')
+    stored = json.loads(text)
+    assert stored["topicConfigTable"]["Mine"] == {
+        "attributes": {"message.type": "FIFO"},
+        "order": True,
+        "perm": 4,
+        "readQueueNums": 2,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "Mine",
+        "topicSysFlag": 0,
+        "writeQueueNums": 3,
+    }
+    assert "TBW102" not in stored["topicConfigTable"]
+
+
+# --- broken files -----------------------------------------------------------------------------------------------
+
+
+def saved_twice(path: Path) -> Box:
+    box = Box(path)
+    box.state = {"n": 1}
+    box.file.save()
+    box.state = {"n": 2}
+    box.file.save()
+    assert json.loads(path.read_text()) == {"n": 2}
+    assert json.loads(path.with_name("s.json.bak").read_text()) == {"n": 1}
+    return box
+
+
+def test_nothing_there_is_a_fresh_start(tmp_path: Path) -> None:
+    assert not Box(tmp_path / "s.json").file.load()
+
+
+@pytest.mark.parametrize("broken", [b"", b"{", b'{"n":', b"\xff\xfe", b'{"n":"text"}', b"[]", b"null"])
+def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path, broken: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "s.json"
+    saved_twice(path)
+    path.write_bytes(broken)
+    box = Box(path)
+    assert box.file.load()
+    assert box.state == {"n": 1}
+    assert str(path) in caplog.text
+    assert (tmp_path / "s.json.broken").read_bytes() == broken  # kept for whoever wants to look
+    box.file.save()
+    assert json.loads((tmp_path / "s.json.bak").read_text()) == {"n": 1}  # a broken file never replaces a good backup
+
+
+def test_a_missing_file_gives_way_to_its_backup(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    saved_twice(path)
+    path.unlink()  # a kill between the two renames
+    box = Box(path)
+    assert box.file.load()
+    assert box.state == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        (b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5 1:6}\n\t}\n}', 3),
+        (b'{\n\t"n":1,\n', 3),
+        (b"{\n\n\n", 4),
+        (b'{"n":1}\n\xff', 2),
+        (b"", 1),
+        (b'{"n":"text"}', 1),
+    ],
+)
+def test_two_broken_files_are_an_error_that_names_file_and_line(tmp_path: Path, broken: bytes, line: int) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(broken)
+    path.with_name("s.json.bak").write_bytes(b"{")
+    with pytest.raises(ConfigError) as caught:
+        Box(path).file.load()
+    assert f"{path}, line {line}: " in caught.value.message
+    assert caught.value.remedy
+    assert path.read_bytes() == broken
+
+
+def test_a_broken_file_without_backup_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text("{")
+    with pytest.raises(ConfigError, match=r"s\.json, line 1: "):
+        Box(path).file.load()
+
+
+# --- saving in the background -----------------------------------------------------------------------------------
+
+
+def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tmp_path: Path) -> None:
+    box = Box(tmp_path / "s.json")
+    written: list[int] = []
+    write = box.file.write
+
+    def remember(snapshot: dict[str, Any]) -> None:
+        written.append(snapshot["n"])
+        write(snapshot)
+
+    box.file.write = remember  # type: ignore[method-assign]
+
+    async def main() -> None:
+        saver = ConfigSaver(asyncio.get_running_loop())
+        first = [saver.save(box.file) for _ in range(3)]
+        box.state = {"n": 1}  # still in time: the write begins with the loop's next turn
+        await asyncio.sleep(0)
+        box.state = {"n": 2}
+        second = saver.save(box.file)
+        await asyncio.wait_for(asyncio.gather(*first), 20)
+        await asyncio.wait_for(second, 20)
+        saver.close()
+
+    asyncio.run(main())
+    assert written == [1, 2]
+    assert json.loads(box.file.path.read_text()) == {"n": 2}
+
+
+def test_a_write_that_fails_is_logged_and_waits_for_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "not-a-directory").write_text("")
+    box = Box(tmp_path / "not-a-directory" / "s.json")
+
+    async def main() -> None:
+        saver = ConfigSaver(asyncio.get_running_loop())
+        await asyncio.wait_for(saver.save(box.file), 20)
+        saver.close()
+
+    asyncio.run(main())
+    assert "could not be written" in caplog.text
+
+
+# --- the tables themselves --------------------------------------------------------------------------------------
+
+
+def test_auto_creation_follows_its_default_topic() -> None:
+    manager = topics(defaultTopicQueueNums=8)
+    assert manager.auto_create("New", "TBW102", 4) == TopicConfig("New", 4, 4, 6)
+    assert manager.auto_create("Big", "TBW102", 100) == TopicConfig("Big", 8, 8, 6)
+    assert manager.auto_create("No", "BenchmarkTest", 4) is None
+    assert manager.auto_create("No", "Unknown", 4) is None
+    assert manager.auto_create("No", "TBW102", 0) is None
+    assert manager.auto_create("%RETRY%g", "anything", 9) == TopicConfig("%RETRY%g", 1, 1, 6)
+    assert manager.data_version.counter == 3
+
+
+def test_without_auto_creation_there_is_none() -> None:
+    assert topics(autoCreateTopicEnable=False).auto_create("New", "TBW102", 4) is None
+
+
+def test_a_broker_that_may_not_write_registers_its_topics_so() -> None:
+    table = topics().snapshot(perm_mask=~2)["topicConfigTable"]
+    assert {entry["perm"] & 2 for entry in table.values()} == {0}
+
+
+def test_groups_are_created_by_their_first_use_if_they_may() -> None:
+    manager = SubscriptionGroupManager(BrokerConfig(), clock)
+    assert manager.find("new") == SubscriptionGroupConfig("new")
+    assert manager.find("bad name") is None
+    assert manager.find("") is None
+    strict = SubscriptionGroupManager(BrokerConfig.from_properties({"autoCreateSubscriptionGroup": False}), clock)
+    assert strict.find("new") is None
+    assert strict.find("CID_RMQ_SYS_MINE") is not None
