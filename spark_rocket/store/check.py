@@ -258,13 +258,9 @@ class _Check:
         head = first.read(0, min(max(blank, 0), first.size))
         if 0 < blank <= first.size and head != FILLER * (blank // ENTRY_SIZE) and not self._log.min_offset:
             self._add("filler", first.path, "what stands before the first entry are not fillers")
-        last = files.find(queue.max_offset * ENTRY_SIZE)
-        if last is not None:
-            for start, stop in last.data_ranges(queue.max_offset * ENTRY_SIZE - last.file_from_offset):
-                data = last.read(start, stop - start)
-                if data.count(0) != len(data):
-                    self._add("tail", last.path, "something else than zeros is behind the last entry", queue.max_offset)
-                    break
+        if queue.has_data_behind():
+            text = "something else than zeros is behind the last entry"
+            self._add("tail", files.directory, text, queue.max_offset)
 
     # --- the checkpoint -----------------------------------------------------------------------------------------
 

@@ -218,6 +218,15 @@ class ConsumeQueue:
         self.max_offset = max_offset
         self.flushed_offset = min(self.flushed_offset, max_offset)
 
+    def has_data_behind(self) -> bool:
+        """Whether something else than zeros is behind the last entry."""
+        end = self.max_offset * ENTRY_SIZE
+        return any(
+            file.has_data(max(end - file.file_from_offset, 0))
+            for file in self.files.files
+            if file.file_from_offset + file.size > end
+        )
+
     # --- reading ------------------------------------------------------------------------------------------------
 
     def entry(self, offset: int) -> tuple[int, int, int]:

@@ -67,6 +67,8 @@ class IndexService:
         names = sorted(directory.iterdir()) if directory.is_dir() else []
         size = self._config.index_file_size
         lost = False
+        vouched_for = self._checkpoint.index_msg_timestamp
+        last_timestamp = -1
         for path in names:
             length = path.stat().st_size
             if length == 0 or (not clean and length < size and path is names[-1]):
@@ -78,8 +80,11 @@ class IndexService:
                     remedy=f"Set both to what this directory was made with, or delete {directory}: it is built anew.",
                 )
             file = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num)
-            unsafe = not clean and file.end_timestamp > self._checkpoint.index_msg_timestamp
-            lost = lost or unsafe or file.count == 1 or file.end_offset >= self._log.max_offset
+            # The checkpoint vouches for full files, by time: of two that end in the same millisecond, for the first.
+            safe = file.is_full and file.end_timestamp <= vouched_for and file.end_timestamp != last_timestamp
+            last_timestamp = file.end_timestamp
+            whole = 1 < file.count <= file.capacity and 0 <= file.end_offset < self._log.max_offset
+            lost = lost or not whole or not (clean or safe)
             if lost:  # and so is what follows: the index has no holes
                 file.destroy()
                 continue

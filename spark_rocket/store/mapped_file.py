@@ -143,6 +143,16 @@ class MappedFile:
                 yield start, stop
                 position = stop
 
+    def has_data(self, position: int) -> bool:
+        """Whether something else than zeros is at or behind ``position``."""
+        for start, stop in self.data_ranges(position):
+            while start < stop:
+                data = self.read(start, min(stop - start, 1 << 20))
+                if data.count(0) != len(data):
+                    return True
+                start += len(data)
+        return False
+
     def touch(self, start: int, end: int) -> None:
         """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""
         start -= start % PAGE_SIZE

@@ -43,7 +43,7 @@ class ConsumeQueueTable:
         self._cache = MappingCache(min(max(limit, _FEWEST_MAPPED), _MOST_MAPPED))
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: deque[ConsumeQueue] = deque()
-        self._min_physical_offset = 0
+        self._min_physical_offset = -1  # not known yet; before recovery an entry may be garbage
 
     def load(self) -> None:
         """Find the queues that have a directory. Opens none of them."""
@@ -81,13 +81,14 @@ class ConsumeQueueTable:
 
     def _open(self, queue: ConsumeQueue) -> None:
         queue.load()
-        queue.correct_min_offset(self._min_physical_offset)
+        if self._min_physical_offset > 0:
+            queue.correct_min_offset(self._min_physical_offset)
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
         """The log now begins there: open queues follow at once, others when they are opened."""
         self._min_physical_offset = min_physical_offset
         for queue in self.table.values():
-            if queue.loaded:
+            if queue.loaded and min_physical_offset > 0:
                 queue.correct_min_offset(min_physical_offset)
 
     def opened(self) -> Iterator[ConsumeQueue]:

@@ -302,6 +302,8 @@ class Recovery:
                 keep = self._sound_length(queue, start)
                 report.entries_mended += queue.max_offset - keep
                 queue.truncate(keep)
+            if not report.clean and queue.has_data_behind():
+                queue.truncate(queue.max_offset)
 
     def _is_sound(self, queue: ConsumeQueue, start: int) -> bool:
         """Whether the last entry of a queue that the scan did not meet is of a record before the scan's start."""

@@ -1,0 +1,103 @@
+"""What the store's tests share: small stores, messages, and a reading of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.protocol.record import encode_batch_body, iter_records
+from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
+from spark_rocket.store.record_scan import LogScan
+
+HOST = ("127.0.0.1", 10911)
+BORN = ("127.0.0.1", 50000)
+NEVER = 10**9
+START = 1_795_230_000_000
+
+GOLDEN_SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1 << 20,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 500,
+    "max_index_num": 1000,
+}
+
+
+class Clock:
+    """Milliseconds that pass only when told to."""
+
+    def __init__(self, now: int = START) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def small(path: Path, **settings: Any) -> StoreConfig:
+    """Small files, so that everything rolls over soon; nothing is flushed unless asked."""
+    config = StoreConfig(
+        path,
+        mapped_file_size_commit_log=32 << 10,
+        mapped_file_size_consume_queue=400,
+        max_hash_slot_num=50,
+        max_index_num=200,
+        flush_interval_commit_log=NEVER,
+        flush_interval_consume_queue=NEVER,
+        flush_commit_log_thorough_interval=NEVER,
+        flush_consume_queue_thorough_interval=NEVER,
+    )
+    return replace(config, **settings)
+
+
+def golden(path: Path) -> StoreConfig:
+    return StoreConfig(path, **GOLDEN_SIZES)
+
+
+def opened(config: StoreConfig, clock: Callable[[], int] | None = None, **more: Any) -> MessageStore:
+    store = MessageStore(config, store_host=HOST, clock=clock or Clock(), **more)
+    store.start()
+    return store
+
+
+def put(
+    store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
+) -> PutResult:
+    result = store.put_message(topic, queue_id, body, properties, born_timestamp=1, born_host=BORN, **more)
+    assert result.status is PutStatus.PUT_OK, result
+    return result
+
+
+def put_batch(
+    store: MessageStore, topic: str, queue_id: int, messages: list[tuple[int, bytes, bytes]], **more: Any
+) -> PutResult:
+    body = encode_batch_body(messages)
+    result = store.put_batch(topic, queue_id, body, born_timestamp=1, born_host=BORN, **more)
+    assert result.status is PutStatus.PUT_OK, result
+    return result
+
+
+def bodies(store: MessageStore, topic: str, queue_id: int, *, max_msgs: int = 1000) -> list[bytes]:
+    """Bodies of a whole queue, read by its offsets."""
+    found: list[bytes] = []
+    offset = store.get_min_offset(topic, queue_id)
+    while offset < store.get_max_offset(topic, queue_id):
+        result = store.get_message(topic, queue_id, offset, max_msgs, 1 << 30)
+        records = list(iter_records(result.records, check_crc=True))
+        assert [record.queue_offset for record in records] == list(range(offset, offset + result.count))
+        found += [bytes(record.body) for record in records]
+        offset = result.next_begin_offset
+    return found
+
+
+def log_records(store_path: Path, config: StoreConfig) -> bytes:
+    """The log's records, one after another, without the blanks between files."""
+    from spark_rocket.store.mapped_file_queue import MappedFileQueue
+
+    queue = MappedFileQueue(config.commit_log_path, config.mapped_file_size_commit_log, setting="commitLog")
+    queue.load()
+    parts = []
+    for block in LogScan(queue, queue.min_offset):
+        parts.append(block.data[int(block.starts[0]) : int(block.starts[-1] + block.sizes[-1])])
+    queue.close()
+    return b"".join(parts)

@@ -1,0 +1,172 @@
+"""Torn images: what a machine that loses power may leave, recovered and checked.
+
+A store is written to and now and then flushed. At a random moment its files are copied as a disk might have them: all
+that was flushed is kept; every page with something newer is kept as it is, dropped, made zeros or garbled. The copy
+must open, hold every flushed message unchanged and in order, be right by the check, and take new messages.
+
+Seeds are in the names of the tests: ``-k seed17`` runs one again. TORN_IMAGES=1000 in the environment makes more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.store import MessageStore, StoreConfig
+from spark_rocket.store.check import check_store
+from spark_rocket.store.mapped_file import MappedFile
+from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small
+
+PAGE = 4096
+IMAGES = int(os.environ.get("TORN_IMAGES", "100"))
+FATES = ("keep", "keep", "drop", "zero", "garble")
+
+
+class Disk:
+    """Remembers what of each file was flushed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.flushed: dict[Path, bytes] = {}
+        real = MappedFile.flush
+
+        def flush(file: MappedFile) -> None:
+            real(file)
+            self.flushed[file.path] = file.path.read_bytes()
+
+        monkeypatch.setattr(MappedFile, "flush", flush)
+
+    def image(self, source: Path, target: Path, rng: random.Random, fates: tuple[str, ...]) -> None:
+        """Copy a live store as a disk may have it after the power went."""
+        target.mkdir()
+        for path in sorted(source.rglob("*")):
+            copy = target / path.relative_to(source)
+            if path.is_dir():
+                copy.mkdir(parents=True, exist_ok=True)
+                continue
+            now = path.read_bytes()
+            durable = self.flushed.get(path)
+            if path.parent.name in ("commitlog", "index") or path.parent.parent.parent.name == "consumequeue":
+                now = self._tear(now, durable or bytes(len(now)), rng, fates)
+            copy.write_bytes(now)
+
+    @staticmethod
+    def _tear(now: bytes, durable: bytes, rng: random.Random, fates: tuple[str, ...]) -> bytes:
+        image = bytearray(now)
+        for start in range(0, len(now), PAGE):
+            new, old = now[start : start + PAGE], durable[start : start + PAGE]
+            if new == old:
+                continue
+            fate = rng.choice(fates)
+            if fate == "keep":
+                continue
+            # Only what was written since the flush is in danger: the bytes that differ, and all behind the first.
+            first = next(i for i, (a, b) in enumerate(zip(new, old, strict=True)) if a != b)
+            if fate == "drop":
+                image[start : start + PAGE] = old
+            elif fate == "zero":
+                image[start + first : start + len(new)] = old[first:] if any(old[first:]) else bytes(len(new) - first)
+            else:
+                image[start + first : start + len(new)] = rng.randbytes(len(new) - first)
+        return bytes(image)
+
+
+def write_some(store: MessageStore, clock: Clock, rng: random.Random, acts: int) -> None:
+    """A random history: single messages, batches, flushes of the log, of everything, or none."""
+    for act in range(acts):
+        clock.now += rng.choice((0, 0, 1, 10, 4000))
+        topic, queue_id = rng.choice(("TopicA", "TopicB", "%RETRY%g")), rng.randrange(3)
+        kind = rng.random()
+        if kind < 0.6:
+            size = rng.choice((0, 10, 100, 1000, 6000))
+            properties = b"KEYS\x01k%d\x02TAGS\x01T%d\x02UNIQ_KEY\x01%032X" % (act % 7, act % 3, act)
+            put(store, topic, queue_id, rng.randbytes(size), properties, flag=act)
+        elif kind < 0.85:
+            count = rng.randrange(1, 20)
+            messages = [(i, rng.randbytes(rng.choice((20, 20, 300))), b"UNIQ_KEY\x01B%d" % i) for i in range(count)]
+            put_batch(store, topic, queue_id, messages, batch_properties=b"CLUSTER\x01C")
+        elif kind < 0.95:
+            store._flush_log.flush()
+        else:
+            store.flush()
+
+
+def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed: bytes, *, exact: bool) -> None:
+    """``before``: records when the power went; ``flushed``: those of them that were on the disk."""
+    from dataclasses import replace
+
+    config = replace(config, store_path=image)
+    store = opened(config)
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    store.close()
+    assert check_store(image, config) == []
+    after = log_records(image, config)
+    assert after.startswith(flushed)
+    if exact:
+        assert before.startswith(after)
+    store = opened(config)
+    assert store.recovery is not None
+    assert store.recovery.clean
+    counts = {key: store.get_max_offset(*key) for key in (("TopicA", 0), ("New", 5))}
+    for key, count in counts.items():
+        result = put(store, *key, b"after", b"KEYS\x01later")
+        assert result.queue_offset == count
+        assert bodies(store, *key)[-1] == b"after"
+        assert len(store.query_message(key[0], "later", 10, 0, 1 << 62).records) == 1
+    store.close()
+    assert check_store(image, config) == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(IMAGES), ids=lambda seed: f"seed{seed}")
+def test_torn_image_is_recovered(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    clock = Clock()
+    disk = Disk(monkeypatch)
+    config = small(tmp_path / "store")
+    store = opened(config, clock)
+    write_some(store, clock, rng, rng.randrange(5, 120))
+    if rng.random() < 0.3:  # a store that has been closed and opened before
+        store.close()
+        store = opened(config, clock)
+        write_some(store, clock, rng, rng.randrange(0, 40))
+    fates = FATES if seed % 2 else ("keep", "drop", "zero")
+    disk.image(config.store_path, tmp_path / "image", rng, fates)
+    before = log_records(config.store_path, config)
+    end = store.flushed_where
+    flushed = before[: _length_up_to(config, end)]
+    store.close()
+    recover_and_verify(config, tmp_path / "image", before, flushed, exact="garble" not in fates)
+
+
+def _length_up_to(config: StoreConfig, offset: int) -> int:
+    """How many bytes of records lie below a physical offset."""
+    from spark_rocket.store.mapped_file_queue import MappedFileQueue
+    from spark_rocket.store.record_scan import LogScan
+
+    queue = MappedFileQueue(config.commit_log_path, config.mapped_file_size_commit_log, setting="commitLog")
+    queue.load()
+    total = 0
+    for block in LogScan(queue, queue.min_offset):
+        total += int(block.sizes[block.physical_offsets < offset].sum())
+    queue.close()
+    return total
+
+
+def test_image_of_an_untouched_store_is_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness itself: with everything flushed, tearing changes nothing."""
+    disk = Disk(monkeypatch)
+    config = small(tmp_path / "store")
+    store = opened(config)
+    write_some(store, Clock(), random.Random(1), 30)
+    store.flush()
+    disk.image(config.store_path, tmp_path / "image", random.Random(2), ("garble",))
+    for path in (config.commit_log_path, config.consume_queue_path):
+        for file in path.rglob("0" * 10 + "*"):
+            copy = tmp_path / "image" / file.relative_to(config.store_path)
+            assert copy.read_bytes() == file.read_bytes()
+    store.close()
+    assert os.listdir(tmp_path / "image" / "commitlog")
