@@ -25,6 +25,8 @@ _REMEDY = "The producer wrote a damaged body, or the system flag is wrong: read 
 
 def decompress_body(body: Buffer, sys_flag: int, max_length: int = MAX_BODY_LENGTH) -> bytes:
     """The body as its producer had it; for a record whose system flag has bit 0."""
+    if not len(body):
+        return b""
     codec = _CODECS.get(sys_flag & 0x700)
     content = _inflate(body, max_length) if codec is None else _decompress(body, codec, max_length)
     if len(content) > max_length:

@@ -1,0 +1,211 @@
+"""JSON in both of its spellings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.fastjson import MAX_DEPTH, dumps_fastjson, dumps_standard, loads_tolerant
+
+QUEUE = (("brokerName", "b"), ("queueId", 0), ("topic", "t"))
+
+# Python value, fastjson's spelling
+TABLE: list[tuple[Any, str]] = [
+    ({}, "{}"),
+    ([], "[]"),
+    ({"a": [1, -2.5, True, False, None, "x"]}, '{"a":[1,-2.5,true,false,null,"x"]}'),
+    ({"brokerAddrs": {0: "h:1", 12: "h:2"}}, '{"brokerAddrs":{0:"h:1",12:"h:2"}}'),
+    (
+        {"t": {QUEUE: {"maxOffset": 5}, (): 1}},
+        '{"t":{{"brokerName":"b","queueId":0,"topic":"t"}:{"maxOffset":5},{}:1}}',
+    ),
+    ({"é\n": '"\\/'}, '{"é\\n":"\\"\\\\/"}'),
+    ([[[]], {"x": {}}], '[[[]],{"x":{}}]'),
+    ({-1: 1 << 62}, "{-1:4611686018427387904}"),
+]
+CASES = pytest.mark.parametrize(("value", "text"), TABLE)
+
+
+def with_text_keys(value: Any) -> Any:
+    """What reading gives back: keys that are numbers come out as their text."""
+    if isinstance(value, dict):
+        return {str(key) if isinstance(key, int) else key: with_text_keys(item) for key, item in value.items()}
+    return [with_text_keys(item) for item in value] if isinstance(value, list) else value
+
+
+@CASES
+def test_write(value: Any, text: str) -> None:
+    assert dumps_fastjson(value).decode() == text
+
+
+@CASES
+def test_read(value: Any, text: str) -> None:
+    wanted = with_text_keys(value)
+    for data in (text, text.encode(), bytearray(text.encode()), memoryview(text.encode())):
+        assert loads_tolerant(data) == wanted
+    assert loads_tolerant(dumps_fastjson(value, pretty=True)) == wanted
+    assert loads_tolerant(f" \t\r\n{text}\n") == wanted
+
+
+@CASES
+def test_every_truncation(value: Any, text: str) -> None:
+    for size in range(len(text)):
+        with pytest.raises(ProtocolError):
+            loads_tolerant(text[:size])
+
+
+@CASES
+def test_trailing_text(value: Any, text: str) -> None:
+    for more in ("x", "{}", ",", "]", "\0"):
+        with pytest.raises(ProtocolError):
+            loads_tolerant(text + more)
+
+
+def test_pretty_as_configuration_files_are() -> None:
+    value = {"dataVersion": {"counter": 1}, "offsetTable": {"T@G": {0: 5, 1: 6}}, "list": [1, {}], "none": {}}
+    assert dumps_fastjson(value, pretty=True).decode() == (
+        '{\n\t"dataVersion":{\n\t\t"counter":1\n\t},\n\t"offsetTable":{\n\t\t"T@G":{0:5,1:6\n\t\t}\n\t},\n'
+        '\t"list":[\n\t\t1,\n\t\t{}\n\t],\n\t"none":{}\n}'
+    )
+
+
+def test_standard_is_sorted_quoted_ascii() -> None:
+    assert dumps_standard({"b": {1: "é", 0: "x"}, "a": None}) == b'{"a":null,"b":{"0":"x","1":"\\u00e9"}}'
+    assert dumps_standard({"b": 1, "a": {2: 3}}) == b'{"a":{"2":3},"b":1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{"a":1,}', {"a": 1}),
+        ("[1,{0:2},]", [1, {"0": 2}]),
+        ("{name:1,$x_1:null}", {"name": 1, "$x_1": None}),
+        ("{null:1,true:2}", {"null": 1, "true": 2}),
+        ('{0:"a\x01\tb"}', {"0": "a\x01\tb"}),
+        (r'{0:"\x41\v\'\0\7\n"}', {"0": "A\v'\0\7\n"}),
+        (r'{0:"\\x41"}', {"0": r"\x41"}),
+        (r'{0:"\ud83d\ude00"}', {"0": "😀"}),
+        (r'{0:"\ud83d"}', {"0": "\N{REPLACEMENT CHARACTER}"}),
+        ("{0:1e3,1:-0.5,2:NaN}", {"0": 1000.0, "1": -0.5, "2": None}),
+        ("{0:-9223372036854775808}", {"0": -(1 << 63)}),
+        ("{0:123456789012345678901234567890}", {"0": 123456789012345678901234567890.0}),
+        ('{{"b":1,"a":2}:3}', {(("a", 2), ("b", 1)): 3}),
+        ("{0:1,0:2}", {"0": 2}),
+        ('{0:1,"0":2}', {"0": 2}),
+    ],
+)
+def test_what_fastjson_takes(text: str, wanted: object) -> None:
+    assert loads_tolerant(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "{",
+        "}",
+        "nul",
+        "{0}",
+        "{0:}",
+        "{0:1 1:2}",
+        "{0:1,,}",
+        "{,}",
+        "[,]",
+        "[1 2]",
+        "[0:1]",
+        "{0:1]",
+        "{[0]:1}",
+        "{{}:{0:1}",
+        '{{"a":[1]}:1}',
+        '{{"a":{}}:1}',
+        "{0:word}",
+        r'{0:"\q"}',
+        r'{0:"\u12"}',
+        '{0:"open',
+        '{0:"open\\"',
+        "{0:'single'}",
+        "{0:01x}",
+        "{0:--1}",
+    ],
+)
+def test_what_nobody_takes(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        loads_tolerant(text)
+
+
+def test_bytes_that_are_no_text() -> None:
+    with pytest.raises(ProtocolError, match="not UTF-8 at byte 1"):
+        loads_tolerant(b"{\xff:1}")
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ("{0:", "}"), ("{", ":1}")])
+def test_depth_is_bounded(opening: str, closing: str) -> None:
+    for depth in (MAX_DEPTH + 2, 100_000):
+        with pytest.raises(ProtocolError):
+            loads_tolerant("{x:" + opening * depth + "1" + closing * depth + "}")
+
+
+def test_depth_of_what_is_written_is_bounded() -> None:
+    value: Any = {}
+    for _ in range(5000):
+        value = {0: value}
+    with pytest.raises(ProtocolError, match="nested deeper"):
+        dumps_fastjson(value)
+
+
+@pytest.mark.parametrize("value", [{"a": "\ud800"}, {"a": object()}, {(("a", b"x"),): 1}, {"a": {1, 2}}])
+def test_what_cannot_be_written(value: Any) -> None:
+    with pytest.raises(ProtocolError):
+        dumps_fastjson(value)
+    with pytest.raises(ProtocolError):
+        dumps_standard(value)
+
+
+def test_only_fastjson_has_objects_as_keys_and_nobody_has_fractions() -> None:
+    with pytest.raises(ProtocolError):
+        dumps_standard({QUEUE: 1})
+    with pytest.raises(ProtocolError, match="float is no key"):
+        dumps_fastjson({1.5: 1})
+
+
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+leaves = st.none() | st.booleans() | int64 | keys
+queue_keys = st.dictionaries(keys, keys | st.integers(0, 9), max_size=3).map(lambda key: tuple(sorted(key.items())))
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys | queue_keys | int64, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(values, st.booleans())
+def test_any_value_survives(value: Any, pretty: bool) -> None:
+    assert loads_tolerant(dumps_fastjson(value, pretty=pretty)) == with_text_keys(value)
+
+
+@given(st.text(st.sampled_from('{}[]:,"\\0123-.eEtrufalsn \n\x01é\ud800'), max_size=40))
+def test_any_text_gives_a_value_or_the_error(text: str) -> None:
+    try:
+        value = loads_tolerant(text)
+    except ProtocolError:
+        return
+    try:
+        assert value == json.loads(text)
+    except ValueError:
+        pass  # more is taken than json takes
+
+
+def test_long_texts_take_linear_time() -> None:
+    """Not a timing test: a quadratic parser would be caught by the suite's own limit on this much text."""
+    big = "{" + ",".join(f'{number}:"{"x" * 50}"' for number in range(20_000)) + "}"
+    assert len(loads_tolerant(big)) == 20_000
+    for hostile in ('{0:"' + "\\\\" * 500_000, "{0:" + "1" * 500_000, "{0:" + " " * 500_000, '{0:"' + "x" * 1_000_000):
+        with pytest.raises(ProtocolError):
+            loads_tolerant(hostile)

@@ -1,0 +1,119 @@
+"""Hosts and message ids."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.host import pack_host, parse_host, unpack_host
+from spark_rocket.protocol.message_id import UniqKeyGenerator, decode_offset_msg_id, encode_offset_msg_id
+
+HOSTS = [
+    (("127.0.0.1", 19876), "7F00000100004DA4"),
+    (("0.0.0.0", 0), "0000000000000000"),
+    (("255.255.255.255", 65_535), "FFFFFFFF0000FFFF"),
+    (("::1", 10_911), "00000000000000000000000000000001" + "00002A9F"),
+    (("2001:db8::ff00:42:8329", 1), "20010DB8000000000000FF0000428329" + "00000001"),
+]
+
+
+@pytest.mark.parametrize(("host", "packed"), HOSTS)
+def test_hosts(host: tuple[str, int], packed: str) -> None:
+    raw = bytes.fromhex(packed)
+    assert pack_host(host) == raw
+    assert unpack_host(raw) == host
+    for size in range(len(raw)):
+        if size != 8:  # a cut IPv6 host that is as long as an IPv4 one cannot be told
+            with pytest.raises(ProtocolError):
+                unpack_host(raw[:size])
+    with pytest.raises(ProtocolError):
+        unpack_host(raw + b"\0")
+
+
+def test_scope_of_a_link_local_address_is_dropped() -> None:
+    assert pack_host(("fe80::1%eth0", 1)) == pack_host(("fe80::1", 1))
+
+
+@pytest.mark.parametrize(
+    "host", [("localhost", 1), ("", 1), ("1.2.3", 1), ("1.2.3.4", 1 << 31), ("1.2.3.4", "x"), (5, 1)]
+)
+def test_no_hosts(host: tuple[str, int]) -> None:
+    with pytest.raises(ProtocolError):
+        pack_host(host)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("127.0.0.1:10911", ("127.0.0.1", 10911)), ("[::1]:9876", ("::1", 9876)), ("broker.local:0", ("broker.local", 0))],
+)
+def test_parse_host(text: str, wanted: tuple[str, int]) -> None:
+    assert parse_host(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", ":", "a", "a:", ":1", "a:b", "a:-1", "a:65536", "a:999999999", "a:١", "[]:1"])
+def test_no_address(text: str) -> None:
+    with pytest.raises(ProtocolError, match="host:port"):
+        parse_host(text)
+
+
+@pytest.mark.parametrize(("host", "packed"), HOSTS)
+@pytest.mark.parametrize("offset", [0, 117, (1 << 63) - 1])
+def test_offset_ids(host: tuple[str, int], packed: str, offset: int) -> None:
+    msg_id = packed + f"{offset:016X}"
+    assert encode_offset_msg_id(host, offset) == encode_offset_msg_id(bytes.fromhex(packed), offset) == msg_id
+    assert decode_offset_msg_id(msg_id) == decode_offset_msg_id(msg_id.lower()) == (host, offset)
+    for size in {*range(len(msg_id))} - {32}:
+        with pytest.raises(ProtocolError):
+            decode_offset_msg_id(msg_id[:size])
+
+
+@pytest.mark.parametrize(
+    "msg_id", ["", "x" * 32, "7F 00 00 01 00004DA40000000000007", "7F00000100004DA4F000000000000075"]
+)
+def test_no_offset_id(msg_id: str) -> None:
+    with pytest.raises(ProtocolError, match="is not an offset message id"):
+        decode_offset_msg_id(msg_id)
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+def test_no_offset(offset: int) -> None:
+    with pytest.raises(ProtocolError):
+        encode_offset_msg_id(("127.0.0.1", 1), offset)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_an_id_or_an_error(text: str) -> None:
+    try:
+        host, offset = decode_offset_msg_id(text)
+    except ProtocolError:
+        return
+    assert encode_offset_msg_id(host, offset) == text.upper()
+
+
+def ms(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+
+
+def test_uniq_keys_say_what_their_layout_says() -> None:
+    now = [ms(2026, 1, 31, 23, 59, 59)]
+    generator = UniqKeyGenerator("10.0.0.1", 0x1_ABCD, lambda: now[0], seed=0xCAFE)
+    assert generator.next() == "0A000001" + "ABCD" + "0000CAFE" + f"{31 * 86_400_000 - 1000:08X}" + "0000"
+    now[0] += 1000  # the next month begins
+    assert generator.next() == "0A000001" + "ABCD" + "0000CAFE" + "00000000" + "0001"
+    now[0] = ms(2026, 12, 1, 0, 0, 1)
+    assert generator.next().endswith("000003E8" + "0002")
+    now[0] -= 5000  # the clock was set back, across a month
+    assert generator.next().endswith(f"{30 * 86_400_000 - 4000:08X}" + "0003")
+
+
+def test_uniq_keys_of_ipv6_clients() -> None:
+    assert len(UniqKeyGenerator("::1", 1, lambda: 0).next()) == 56
+
+
+def test_uniq_keys_differ() -> None:
+    generator = UniqKeyGenerator("10.0.0.1", 1, lambda: ms(2026, 5, 5))
+    assert len({generator.next() for _ in range(65_536)}) == 65_536
