@@ -1,0 +1,71 @@
+"""What an answer's code means to a caller: a value or the right error.
+
+Pure functions. Corresponds to MQClientAPIImpl's handling of response codes.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError, QueueNotFoundError, TopicNotFoundError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+
+# The broker is busy, starting or stopping: the same request may succeed in a moment.
+RETRIABLE_CODES = frozenset(
+    {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY}
+)
+
+_REMEDIES: dict[int, str] = {
+    ResponseCode.SYSTEM_BUSY: "Try again in a moment; a broker that stays busy is overloaded, or is a slave that does"
+    " not serve reads (slaveReadEnable).",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "This broker version has no such request.",
+    ResponseCode.MESSAGE_ILLEGAL: "Make the message smaller (body, topic of 127 bytes, properties of 32,767 bytes) or"
+    " raise the broker's maxMessageSize.",
+    ResponseCode.SERVICE_NOT_AVAILABLE: "The broker is starting, stopping, or its disk is full: try again in a moment.",
+    ResponseCode.NO_PERMISSION: "Give the topic or broker read/write permission (perm 6), or use another topic.",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Create the consumer group, or set the broker's"
+    " autoCreateSubscriptionGroup=true.",
+    ResponseCode.SUBSCRIPTION_NOT_EXIST: "The broker refuses readers without a heartbeat"
+    " (rejectPullConsumerEnable=false allows them).",
+}
+
+
+def topic_not_found(topic: str, where: str) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"Topic {topic!r} is not known to {where}.",
+        remedy="Check its name, or create it (Admin.create_topic, mqadmin updateTopic); a broker that creates topics by"
+        " itself needs autoCreateTopicEnable=true and a first message.",
+        response_code=ResponseCode.TOPIC_NOT_EXIST,
+    )
+
+
+def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None = None) -> ClientError:
+    """The error that an answer other than success says. ``what`` reads like ``"the pull of orders/b0/3"``."""
+    code = answer.code
+    remark = answer.remark or "no remark"
+    if code == ResponseCode.TOPIC_NOT_EXIST and topic is not None:
+        return topic_not_found(topic, address)
+    if code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER) and _is_about_queue(remark):
+        return QueueNotFoundError(
+            f"{address} refused {what}: {remark}",
+            remedy="Ask for the topic's queues again; queue ids begin at 0.",
+            response_code=code,
+        )
+    if code == ResponseCode.MESSAGE_ILLEGAL and "size" in remark.lower():
+        return MessageTooLargeError(
+            f"{address} refused {what}: {remark}", remedy=_REMEDIES[ResponseCode.MESSAGE_ILLEGAL], response_code=code
+        )
+    try:
+        name = ResponseCode(code).name
+    except ValueError:
+        name = "unknown code"
+    return BrokerError(
+        f"{address} answered {what} with {code} ({name}): {remark}",
+        remedy=_REMEDIES.get(code, ""),
+        response_code=code,
+        retriable=code in RETRIABLE_CODES,
+    )
+
+
+def _is_about_queue(remark: str) -> bool:
+    text = remark.lower()
+    return "queueid" in text and ("illegal" in text or "invalid" in text or "out of range" in text)

@@ -1,0 +1,44 @@
+"""Which name servers a client talks to, and the numbers it keeps to.
+
+The name server comes from the argument, else from the ``NAMESRV_ADDR`` variable as in every RocketMQ tool, else it is
+``127.0.0.1:9876``. Several are separated with ``;``.
+
+Immutable. Corresponds to org.apache.rocketmq.client.ClientConfig.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_rocket.errors import ConfigError, RemotingConnectError
+from spark_rocket.remoting.address import format_address, parse_address
+
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """What all clients of one process and name server list share. Times are seconds."""
+
+    name_servers: tuple[str, ...] = (DEFAULT_NAME_SERVER,)
+    request_timeout: float = 3.0
+    route_refresh_interval: float = 30.0
+    route_forget_after: float = 120.0
+
+    @classmethod
+    def of(cls, name_server: str | None = None, environment: Mapping[str, str] = os.environ) -> ClientConfig:
+        """From ``"a:9876;b:9876"``, or for want of it from the environment."""
+        text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
+        # Older tools also separate with commas; "http://" in front is what their address servers hand out.
+        parts = [part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";")]
+        try:
+            servers = tuple(dict.fromkeys(format_address(*parse_address(part)) for part in parts if part))
+        except RemotingConnectError as error:
+            raise ConfigError(f"Name server {text!r}: {error.message}", remedy=error.remedy) from None
+        if not servers:
+            raise ConfigError(f"Name server {text!r} names no address.", remedy="Write it like 127.0.0.1:9876.")
+        return cls(servers)

@@ -1,0 +1,225 @@
+"""What all clients of one process and one list of name servers share: connections and routes.
+
+``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: the child finds the
+instance usable, with connections and threads of its own.
+
+Thread-safety: all of it. Corresponds to MQClientManager and MQClientInstance.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from spark_rocket.client.answers import error_of
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.routes import RouteTable
+from spark_rocket.errors import RemotingConnectError, RocketError, StateError, TopicNotFoundError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.remoting.address import parse_address
+from spark_rocket.remoting.client import RemotingClient
+
+T = TypeVar("T")
+
+_ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+
+
+class ClientInstance:
+    """Connections, routes and unique keys; see the module."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.remoting = RemotingClient(connect_timeout=config.request_timeout)
+        self.routes = RouteTable(self.remoting, config)
+        self.users = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keys: UniqKeyGenerator | None = None
+        self._chores: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+
+    def after_fork(self) -> None:
+        self._begin()
+        self.routes.after_fork()
+
+    def close(self) -> None:
+        self._chores.put(None)
+        self.routes.close()
+        self.remoting.close()
+
+    # --- requests to brokers ----------------------------------------------------------------------------------
+
+    def invoke(
+        self,
+        address: str,
+        request: RemotingCommand,
+        what: str,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        allowed: frozenset[int] = _ONLY_SUCCESS,
+    ) -> RemotingCommand:
+        """The answer, if its code is among ``allowed``; else the error that it says."""
+        try:
+            answer = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
+        except RemotingConnectError:
+            self.routes.went_away(address)
+            raise
+        return self.checked(answer, address, what, topic, allowed)
+
+    def invoke_async(
+        self,
+        address: str,
+        request: RemotingCommand,
+        what: str,
+        value: Callable[[RemotingCommand], T],
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        allowed: frozenset[int] = _ONLY_SUCCESS,
+    ) -> Future[T]:
+        """As ``invoke``, with what ``value`` makes of the answer in the future's result."""
+        result: Future[T] = Future()
+        result.set_running_or_notify_cancel()
+
+        def done(answered: Future[RemotingCommand]) -> None:
+            try:
+                answer = self.checked(answered.result(), address, what, topic, allowed)
+                result.set_result(value(answer))
+            except RocketError as error:
+                if isinstance(error, RemotingConnectError):
+                    self.routes.went_away(address)
+                result.set_exception(error)
+
+        self.remoting.invoke_async(address, request, timeout or self.config.request_timeout).add_done_callback(done)
+        return result
+
+    def checked(
+        self, answer: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
+    ) -> RemotingCommand:
+        if answer.code in allowed:
+            return answer
+        error = error_of(answer, f"Broker {address}", what, topic)
+        if isinstance(error, TopicNotFoundError) and topic is not None:
+            self.routes.forget(topic)
+        raise error
+
+    # --- small services ---------------------------------------------------------------------------------------
+
+    def next_key(self) -> str:
+        """A new UNIQ_KEY."""
+        keys = self._keys
+        if keys is None:
+            seed = int.from_bytes(os.urandom(4), "big")
+            address = _own_ip(self.config.name_servers[0])
+            keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
+        return keys.next()
+
+    def later(self, chore: Callable[[], None]) -> None:
+        """Run something that may block on a thread that no connection depends on."""
+        self._chores.put(chore)
+        if self._worker is None:
+            with _lock:
+                if self._worker is None:
+                    self._worker = threading.Thread(target=self._work, name="rocket-retries", daemon=True)
+                    self._worker.start()
+
+    def _work(self) -> None:
+        while (chore := self._chores.get()) is not None:
+            chore()
+
+
+def _own_ip(name_server: str) -> str:
+    """This machine's address as seen from the name server's network; no packet is sent to find out."""
+    host, port = parse_address(name_server)
+    try:
+        family, kind, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(peer)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+_lock = threading.Lock()
+_instances: dict[tuple[str, ...], ClientInstance] = {}
+
+
+def acquire(config: ClientConfig) -> ClientInstance:
+    """The instance for the config's name servers, made if there is none."""
+    with _lock:
+        instance = _instances.get(config.name_servers)
+        if instance is None:
+            instance = _instances[config.name_servers] = ClientInstance(config)
+        instance.users += 1
+        return instance
+
+
+def release(instance: ClientInstance) -> None:
+    """Give it back; the last one closes its connections."""
+    with _lock:
+        instance.users -= 1
+        if instance.users > 0:
+            return
+        if _instances.get(instance.config.name_servers) is instance:
+            del _instances[instance.config.name_servers]
+    instance.close()
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for instance in _instances.values():
+        instance.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class Client:
+    """What producer, reader and admin have in common: start, close, the shared instance."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._shared: ClientInstance | None = None
+        self._closed = False
+
+    @property
+    def name_server(self) -> str:
+        return ";".join(self._config.name_servers)
+
+    def start(self) -> None:
+        """Optional: the first request starts a client by itself."""
+        self._instance()
+
+    def close(self) -> None:
+        """Give the connections back. Closing twice is closing once."""
+        with _lock:
+            shared, self._shared, self._closed = self._shared, None, True
+        if shared is not None:
+            release(shared)
+
+    def _instance(self) -> ClientInstance:
+        shared = self._shared
+        if shared is not None:
+            return shared
+        if self._closed:
+            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+        acquired = acquire(self._config)
+        with _lock:
+            if self._shared is None:
+                self._shared = acquired
+                return acquired
+            shared = self._shared
+        release(acquired)  # another thread was first
+        return shared

@@ -1,0 +1,376 @@
+"""Reads queues by offset, without a subscription, a heartbeat or any state at the broker.
+
+Every pull carries its own subscription (sysFlag bit 4), so brokers serve it although they have never heard of the
+group. One pull gives at most what the broker is willing to give (32 messages at Apache's defaults, however many are
+asked for): go on at ``next_offset``.
+
+What a pull's status means:
+
+==================  =====================  ============================================================================
+status              code                   then
+==================  =====================  ============================================================================
+FOUND               0                      ``records`` is a run of records; tags were compared by hash only, so compare
+                                           them again (``decode_records(tags=…)``, ``messages`` does)
+NO_NEW_MSG          19                     the queue ends here
+NO_MATCHED_MSG      20                     nothing for this tag expression up to ``next_offset``
+OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after ``max_offset``: never written
+==================  =====================  ============================================================================
+
+Errors that pass by themselves (no connection, time-out, codes 2 and 14) have ``retriable`` set; waiting is the
+caller's business. Reads go to a slave only while the master cannot be reached.
+
+Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.DefaultMQPullConsumer.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
+
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import Client
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from spark_rocket.protocol.record import decode_messages, view_record
+from spark_rocket.protocol.subscription import SUB_ALL, TYPE_TAG, parse_tags
+from spark_rocket.remoting.client import RemotingClient
+
+DEFAULT_GROUP = "spark_rocket_reader"
+DEFAULT_MAX_MSGS = 32
+SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
+
+_SUSPEND = 0x2
+_SUBSCRIPTION = 0x4
+
+
+class PullStatus(Enum):
+    """See the module."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+_STATUS = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MSG,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MSG,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
+}
+_STATUS_CODES = frozenset(_STATUS)
+_FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """A pull's answer; ``records`` is empty unless FOUND."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: memoryview
+
+
+class Reader(Client):
+    """``with Reader("127.0.0.1:9876") as reader: for queue in reader.queues("topic"): reader.messages(queue, 0)``"""
+
+    def __init__(
+        self, name_server: str | None = None, *, group: str = DEFAULT_GROUP, request_timeout: float = 3.0
+    ) -> None:
+        super().__init__(ClientConfig.of(name_server))
+        self.group = group
+        self._timeout = request_timeout
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- where things are -------------------------------------------------------------------------------------
+
+    @property
+    def remoting(self) -> RemotingClient:
+        """The connections beneath, for requests of one's own."""
+        return self._instance().remoting
+
+    def address(self, queue: MessageQueue) -> str:
+        """The address of the queue's master."""
+        return self._instance().routes.master(queue)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's readable queues, sorted."""
+        return list(self._instance().routes.route(topic).readable)
+
+    def write_queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's writable queues, sorted; for a topic that sending would create, those that it would have."""
+        return list(self._instance().routes.publish_route(topic))
+
+    def refresh(self, topic: str) -> list[MessageQueue]:
+        """``queues``, asked anew: queues may have been added since."""
+        return list(self._instance().routes.refresh(topic).readable)
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that still has a message, or would."""
+        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        answer = self._ask(queue, RequestCode.GET_MIN_OFFSET, header.to_ext(), "the question for the first offset of")
+        return GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """One past the last message."""
+        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        answer = self._ask(queue, RequestCode.GET_MAX_OFFSET, header.to_ext(), "the question for the end of")
+        return GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset
+
+    def earliest_store_time(self, queue: MessageQueue) -> int | None:
+        """When the queue's first message was stored, in ms; None when it has none."""
+        header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+        answer = self._ask(
+            queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), "the question for the first time of"
+        )
+        timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(answer.ext_fields).timestamp
+        return None if timestamp < 0 else timestamp
+
+    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset whose message was stored at ``timestamp_ms`` or later; ``max_offset`` when none was.
+
+        Brokers before 5.1.1 answer with the *closest* message, any one of a run with equal times, and one before the
+        end for times after it. So their answer is only where the search begins.
+        """
+        low, high = self.min_offset(queue), self.max_offset(queue)
+        if low >= high:
+            return high
+        header = SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        answer = self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext(), "the search by time in")
+        guess = min(max(SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset, low), high)
+        # Invariant: everything before ``low`` is older than the time, and nothing from ``high`` on is.
+        step = 1
+        while low < high:
+            at = min(max(guess, low), high - 1)
+            stored = self._store_time(queue, at)
+            if stored is None or stored < timestamp_ms:  # None: deleted meanwhile, so older
+                low = at + 1
+                guess = at + step
+            else:
+                high = at
+                guess = at - step
+            step *= 2
+            if not low <= guess < high:
+                guess = (low + high) // 2
+        return low
+
+    def _store_time(self, queue: MessageQueue, offset: int) -> int | None:
+        while True:
+            found = self.pull(queue, offset, max_msgs=1)
+            if found.status is PullStatus.FOUND:
+                return view_record(found.records, check_crc=False).store_timestamp
+            if found.status is not PullStatus.NO_MATCHED_MSG or found.next_offset <= offset:
+                return None
+            offset = found.next_offset
+
+    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """The next offset that the group has not consumed, as brokers keep it; None when it has none."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+        )
+        answer = self._ask(
+            queue,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            header.to_ext(),
+            f"the question for the offset of group {group} in",
+            _FOUND_OR_NOT,
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
+        """Tell the broker that the group has consumed everything before ``offset``."""
+        if offset < 0:
+            raise ClientError(f"{offset} is no offset to commit for {_name(queue)}.", remedy="Offsets begin at 0.")
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        if oneway:
+            request = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=True)
+            self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
+            return
+        what = f"the offset {offset} of group {group} for"
+        self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), what)
+
+    # --- messages ---------------------------------------------------------------------------------------------
+
+    def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_msgs: int = DEFAULT_MAX_MSGS,
+        max_bytes: int | None = None,
+        tags: str = SUB_ALL,
+        suspend_ms: int = 0,
+        timeout: float | None = None,
+    ) -> PullResult:
+        """Ask once for messages from ``offset`` on.
+
+        With ``suspend_ms`` the broker waits so long for a message if there is none yet. ``max_bytes`` bounds the
+        answer, as far as the broker knows that field. ``timeout`` (seconds) comes on top of the suspension.
+        """
+        address, request, seconds = self._pull_request(queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout)
+        answer = self._instance().invoke(
+            address,
+            request,
+            f"the pull of {_name(queue)} at {offset}",
+            topic=queue.topic,
+            timeout=seconds,
+            allowed=_STATUS_CODES,
+        )
+        return _pull_result(answer)
+
+    def pull_async(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_msgs: int = DEFAULT_MAX_MSGS,
+        max_bytes: int | None = None,
+        tags: str = SUB_ALL,
+        suspend_ms: int = 0,
+        timeout: float | None = None,
+    ) -> Future[PullResult]:
+        """As ``pull``, with a future: keep the next pull under way while the last one is used."""
+        try:
+            address, request, seconds = self._pull_request(
+                queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout
+            )
+        except RocketError as error:
+            failed: Future[PullResult] = Future()
+            failed.set_exception(error)
+            return failed
+        return self._instance().invoke_async(
+            address,
+            request,
+            f"the pull of {_name(queue)} at {offset}",
+            _pull_result,
+            topic=queue.topic,
+            timeout=seconds,
+            allowed=_STATUS_CODES,
+        )
+
+    def messages(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_msgs: int = DEFAULT_MAX_MSGS,
+        max_bytes: int | None = None,
+        tags: str = SUB_ALL,
+        suspend_ms: int = 0,
+        timeout: float | None = None,
+    ) -> list[MessageExt]:
+        """One pull's messages, decoded and with their tags compared; an empty list when there are none."""
+        found = self.pull(
+            queue,
+            offset,
+            max_msgs=max_msgs,
+            max_bytes=max_bytes,
+            tags=tags,
+            suspend_ms=suspend_ms,
+            timeout=timeout,
+        )
+        wanted = parse_tags(tags)
+        every = decode_messages(found.records, queue.broker_name)
+        return [message for message in every if message.queue_offset >= offset and wanted.matches(message.tags)]
+
+    # --- the exchange -----------------------------------------------------------------------------------------
+
+    def _pull_request(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_msgs: int,
+        max_bytes: int | None,
+        tags: str,
+        suspend_ms: int,
+        timeout: float | None,
+    ) -> tuple[str, RemotingCommand, float]:
+        header = PullMessageRequestHeader(
+            consumer_group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=max_msgs,
+            sys_flag=_SUBSCRIPTION | (_SUSPEND if suspend_ms > 0 else 0),
+            commit_offset=0,
+            suspend_timeout_millis=suspend_ms,
+            sub_version=0,
+            subscription=tags or SUB_ALL,
+            expression_type=TYPE_TAG,
+            max_msg_bytes=max_bytes,
+        )
+        seconds = timeout or self._timeout
+        if suspend_ms > 0:
+            seconds += suspend_ms / 1000 + SUSPEND_MARGIN
+        address = self._instance().routes.reader(queue)
+        return address, RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext()), seconds
+
+    def _ask(
+        self,
+        queue: MessageQueue,
+        code: RequestCode,
+        ext: dict[str, str],
+        what: str,
+        allowed: frozenset[int] = frozenset({int(ResponseCode.SUCCESS)}),
+    ) -> RemotingCommand:
+        """A question about a queue; groups' offsets are the master's business alone."""
+        instance = self._instance()
+        about_group = code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET)
+        return instance.invoke(
+            instance.routes.master(queue) if about_group else instance.routes.reader(queue),
+            RemotingCommand.request(code, ext),
+            f"{what} {_name(queue)}",
+            topic=queue.topic,
+            timeout=self._timeout,
+            allowed=allowed,
+        )
+
+
+def _pull_result(answer: RemotingCommand) -> PullResult:
+    header = PullMessageResponseHeader.from_ext(answer.ext_fields)
+    status = _STATUS[answer.code]
+    body = answer.body if status is PullStatus.FOUND else b""
+    return PullResult(
+        status,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        body if isinstance(body, memoryview) else memoryview(body),
+    )
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"

@@ -1,0 +1,306 @@
+"""Where topics are: routes asked from the name servers, remembered, and kept fresh while somebody uses them.
+
+A route is fetched when a topic is first used. From then on one daemon thread asks again every 30 s for topics used in
+the last two minutes and forgets the others; it ends when nothing is left. After a failed request the caller asks for a
+refresh at once. A route is never thrown away for want of an answer: while a broker restarts, its name server says that
+the topic does not exist, and the last known route, with the connection error that it leads to, is the better answer.
+
+Name servers are tried in turn, beginning with the one that answered last.
+
+Thread-safety: all methods. After a fork the child keeps the routes and starts a thread of its own when it needs one.
+Corresponds to MQClientInstance's topicRouteTable and TopicPublishInfo.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_rocket.client.answers import error_of, topic_not_found
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.errors import (
+    NameServerUnreachableError,
+    QueueNotFoundError,
+    RemotingError,
+    RocketError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import MASTER_ID, TopicRouteData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import GetRouteInfoRequestHeader
+from spark_rocket.remoting.client import RemotingClient
+
+logger = logging.getLogger(__name__)
+
+AUTO_CREATE_TOPIC = "TBW102"
+DEFAULT_TOPIC_QUEUES = 4
+AWAY_SECONDS = 30.0  # for how long reads go to a slave after their master could not be reached
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The queues of a topic and the addresses of its brokers, by id; 0 is the master."""
+
+    topic: str
+    readable: tuple[MessageQueue, ...]
+    writable: tuple[MessageQueue, ...]
+    brokers: dict[str, dict[int, str]]
+    data: TopicRouteData
+
+    @classmethod
+    def of(cls, topic: str, data: TopicRouteData) -> TopicRoute:
+        brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+        readable: list[MessageQueue] = []
+        writable: list[MessageQueue] = []
+        for queues in sorted(data.queue_datas, key=lambda queues: queues.broker_name):
+            addresses = brokers.get(queues.broker_name)
+            if queues.readable and addresses:
+                readable += (MessageQueue(topic, queues.broker_name, i) for i in range(queues.read_queue_nums))
+            if queues.writable and addresses and MASTER_ID in addresses:
+                writable += (MessageQueue(topic, queues.broker_name, i) for i in range(queues.write_queue_nums))
+        return cls(topic, tuple(readable), tuple(writable), brokers, data)
+
+
+class NameServers:
+    """Asks one name server after the other until one answers."""
+
+    def __init__(self, remoting: RemotingClient, config: ClientConfig) -> None:
+        self.addresses = config.name_servers
+        self._remoting = remoting
+        self._timeout = config.request_timeout
+        self._best = 0
+
+    def ask(self, request: RemotingCommand, allowed: frozenset[int], what: str) -> RemotingCommand:
+        """The first answer whose code is among ``allowed``. Other answers count as a failure of that server."""
+        refused: RocketError | None = None
+        failures: list[str] = []
+        first = self._best
+        for step in range(len(self.addresses)):
+            index = (first + step) % len(self.addresses)
+            address = self.addresses[index]
+            try:
+                answer = self._remoting.invoke(address, request, self._timeout)
+            except RemotingError as error:
+                failures.append(error.message)
+                continue
+            if answer.code in allowed:
+                self._best = index
+                return answer
+            refused = error_of(answer, f"Name server {address}", what)
+        if refused is not None:
+            raise refused
+        raise self._unreachable(failures)
+
+    def ask_each(self, request: Callable[[], RemotingCommand], what: str) -> list[RemotingCommand]:
+        """Every name server's answer, for changes that each of them must hear; one that is away is an error."""
+        answers = []
+        for address in self.addresses:
+            try:
+                answer = self._remoting.invoke(address, request(), self._timeout)
+            except RemotingError as error:
+                raise self._unreachable([error.message]) from error
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, f"Name server {address}", what)
+            answers.append(answer)
+        return answers
+
+    def _unreachable(self, failures: list[str]) -> NameServerUnreachableError:
+        names = ", ".join(self.addresses)
+        return NameServerUnreachableError(
+            f"No name server answered at {names}: {' '.join(failures)}",
+            remedy="Check the address (option nameServer, variable NAMESRV_ADDR), or start one here with: rocket up",
+        )
+
+
+class RouteTable:
+    """See the module."""
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        config: ClientConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name_servers = NameServers(remoting, config)
+        self._config = config
+        self._clock = clock
+        self._routes: dict[str, TopicRoute] = {}
+        self._used: dict[str, float] = {}
+        self._away: dict[str, float] = {}  # master addresses that could not be reached, and until when to believe it
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Threads and locks of the parent are not there any more."""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._refresher: threading.Thread | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._routes.clear()
+            self._used.clear()
+        self._wake.set()  # the thread finds nothing to do and ends
+
+    # --- routes -----------------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute:
+        """The route, asked for if it is not known yet. Raises TopicNotFoundError or NameServerUnreachableError."""
+        route = self._routes.get(topic)
+        if route is None:
+            return self.refresh(topic)
+        self._used[topic] = self._clock()
+        return route
+
+    def refresh(self, topic: str) -> TopicRoute:
+        """Ask now. What was known stays when nobody knows better."""
+        known = self._routes.get(topic)
+        try:
+            route = TopicRoute.of(topic, self.fetch(topic))
+        except (TopicNotFoundError, NameServerUnreachableError) as error:
+            if known is None:
+                raise
+            logger.info("the route of %s stays as it was: %s", topic, error)
+            self._used[topic] = self._clock()
+            return known
+        with self._lock:
+            self._routes[topic] = route
+            self._used[topic] = self._clock()
+            self._start_refresher()
+        return route
+
+    def publish_route(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues that take messages; for a topic that does not exist those that its creation would give."""
+        try:
+            route = self.route(topic)
+        except TopicNotFoundError as error:
+            return self._queues_to_be(topic, error)
+        if not route.writable:
+            raise QueueNotFoundError(
+                f"Topic {topic!r} has no queue that takes messages.",
+                remedy="Give the topic or its brokers write permission (perm 6), or wait until a master is back.",
+                retriable=True,
+            )
+        return route.writable
+
+    def fetch(self, topic: str) -> TopicRouteData:
+        """The name servers' answer as it is, not remembered."""
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+        answer = self.name_servers.ask(request, _ROUTE_ANSWERS, f"the question for the route of {topic}")
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
+            raise topic_not_found(topic, f"the name server {', '.join(self.name_servers.addresses)}")
+        return TopicRouteData.from_json(answer.body)
+
+    def forget(self, topic: str) -> None:
+        """A broker says that the topic is gone, or an admin has changed it."""
+        with self._lock:
+            self._routes.pop(topic, None)
+            self._used.pop(topic, None)
+
+    def _queues_to_be(self, topic: str, error: TopicNotFoundError) -> tuple[MessageQueue, ...]:
+        try:
+            default = self.route(AUTO_CREATE_TOPIC)
+        except TopicNotFoundError:
+            raise error from None
+        # Each broker will make min(4, its default topic's queues) queues.
+        queues = tuple(
+            MessageQueue(topic, queue.broker_name, queue.queue_id)
+            for queue in default.writable
+            if queue.queue_id < DEFAULT_TOPIC_QUEUES
+        )
+        if not queues:
+            raise error
+        return queues
+
+    # --- addresses --------------------------------------------------------------------------------------------
+
+    def master(self, queue: MessageQueue) -> str:
+        """The address that takes messages and offsets of the queue's broker."""
+        address = self._addresses(queue).get(MASTER_ID)
+        if address is None:
+            raise QueueNotFoundError(
+                f"Broker {queue.broker_name!r} has no master now.",
+                remedy="Wait until it is back; only reads can be served by its slaves.",
+                retriable=True,
+            )
+        return address
+
+    def reader(self, queue: MessageQueue) -> str:
+        """The address to pull from: the master, or a slave while the master is away."""
+        addresses = self._addresses(queue)
+        master = addresses.get(MASTER_ID)
+        if master is not None and (len(addresses) == 1 or self._away.get(master, 0.0) <= self._clock()):
+            return master
+        return addresses[min((id_ for id_ in addresses if id_ != MASTER_ID), default=MASTER_ID)]
+
+    def went_away(self, address: str) -> None:
+        """No connection to a broker: reads try its slaves for a while, and the name server may know more."""
+        self._away[address] = self._clock() + AWAY_SECONDS
+
+    def _addresses(self, queue: MessageQueue) -> dict[int, str]:
+        topic = queue.topic
+        try:
+            addresses = self.route(topic).brokers.get(queue.broker_name)
+            if not addresses:
+                addresses = self.refresh(topic).brokers.get(queue.broker_name)
+        except TopicNotFoundError as error:
+            # A topic that the first message is about to create: its queues were made up from the default topic's.
+            try:
+                addresses = self.route(AUTO_CREATE_TOPIC).brokers.get(queue.broker_name)
+            except TopicNotFoundError:
+                raise error from None
+            if not addresses:
+                raise error from None
+        if not addresses:
+            raise QueueNotFoundError(
+                f"Topic {topic!r} is not on a broker named {queue.broker_name!r}.",
+                remedy="Ask for the topic's queues again; the broker may be down or have left the cluster.",
+                retriable=True,
+            )
+        return addresses
+
+    # --- the refresher ----------------------------------------------------------------------------------------
+
+    def _start_refresher(self) -> None:
+        if self._refresher is None:
+            self._wake.clear()
+            self._refresher = threading.Thread(target=self._refresh_forever, name="rocket-routes", daemon=True)
+            self._refresher.start()
+
+    def _refresh_forever(self) -> None:
+        wake = self._wake
+        while True:
+            wake.wait(self._config.route_refresh_interval)
+            if not self.refresh_used():
+                return
+
+    def refresh_used(self) -> bool:
+        """One round of the thread; False when there is nothing left to refresh, and so no thread needed."""
+        oldest = self._clock() - self._config.route_forget_after
+        with self._lock:
+            for topic in [topic for topic, used in list(self._used.items()) if used < oldest]:
+                self._routes.pop(topic, None)
+                del self._used[topic]
+            topics = list(self._routes)
+            if not topics:
+                self._refresher = None
+                return False
+        for topic in topics:
+            try:
+                route = TopicRoute.of(topic, self.fetch(topic))
+            except RocketError as error:
+                logger.info("the route of %s stays as it was: %s", topic, error)
+                continue
+            with self._lock:
+                if topic in self._routes:
+                    self._routes[topic] = route
+        return True
+
+
+_ROUTE_ANSWERS = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
