@@ -30,6 +30,7 @@ from spark_rocket.protocol.columnar import (
     hex_strings,
 )
 from spark_rocket.protocol.columnar_properties import PropertyColumns
+from spark_rocket.protocol.columnar_scratch import Scratch
 from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record import (
     COMPRESSED,
@@ -438,7 +439,7 @@ def columns_of(strings: list[bytes]) -> PropertyColumns:
     raw = b"".join(b"--" + string for string in strings)
     lengths = np.array([len(string) for string in strings])
     ends = np.cumsum(lengths + 2)
-    return PropertyColumns(np.frombuffer(raw, np.uint8), ends - lengths, ends)
+    return PropertyColumns(np.frombuffer(raw, np.uint8), ends - lengths, ends, Scratch())
 
 
 def test_plain_strings_do_not_go_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
