@@ -22,7 +22,7 @@ Text that is not valid UTF-8 is shown with U+FFFD in place of the bad bytes: a s
 Times that do not fit Arrow's microseconds are clipped to the nearest that does.
 
 Any bytes at all give a batch or a ``ProtocolError``. The batch holds copies, so the buffer may be reused.
-Thread-safety: functions of their arguments (working memory is kept per thread). Corresponds to
+Thread-safety: functions of their arguments; working memory is lent to one call at a time. Corresponds to
 MessageDecoder.decodesBatch.
 """
 
@@ -38,9 +38,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol._scratch import scratch
 from spark_rocket.protocol.columnar_encode import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.columnar_properties import PropertyColumns, to_strings
+from spark_rocket.protocol.columnar_scratch import Scratch, borrowed_scratch
 from spark_rocket.protocol.columnar_unwrap import needs_unwrap, unwrap_records
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.record import BORN_HOST_V6, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
@@ -135,31 +135,32 @@ def decode_records(
             raise ProtocolError(f"Records have no column {name!r}.", remedy=f"Columns are {', '.join(COLUMNS)}.")
         fields.append(described.field(index))
 
-    run = _Run(buffer)
-    if check_crc:
-        run.check_crc()
-    if run.needs_unwrap:
-        run = _Run(run.unwrapped())
-    if start_offset is not None or end_offset is not None:
-        run.keep_offsets(start_offset, end_offset)
-    maker = _Columns(run, broker_name)
-    arrays = [maker.column(field) for field in fields]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-    if tags is not None:
-        wanted = pa.array(sorted(tags), pa.string())
-        batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
+    with borrowed_scratch() as scratch:
+        run = _Run(buffer, scratch)
+        if check_crc:
+            run.check_crc()
+        if run.needs_unwrap:
+            run = _Run(run.unwrapped(), scratch)
+        if start_offset is not None or end_offset is not None:
+            run.keep_offsets(start_offset, end_offset)
+        maker = _Columns(run, broker_name, scratch)
+        arrays = [maker.column(field) for field in fields]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        if tags is not None:
+            wanted = pa.array(sorted(tags), pa.string())
+            batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
     return batch
 
 
 class _Run:
     """A run of records whose lengths have all been checked: positions of every part, and the fixed header fields."""
 
-    def __init__(self, buffer: bytes | bytearray | memoryview) -> None:
+    def __init__(self, buffer: bytes | bytearray | memoryview, scratch: Scratch) -> None:
         raw: _U8 = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
         if len(raw) > _MAX_BUFFER:
             raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
         self.raw = raw
-        self.starts = _record_starts(raw)
+        self.starts = _record_starts(raw, scratch)
         count = len(self.starts)
         if count == 0:
             raw = np.zeros(_HEAD.itemsize, np.uint8)
@@ -258,9 +259,10 @@ class _Run:
 class _Columns:
     """Makes single columns of a run; what several columns need is made once."""
 
-    def __init__(self, run: _Run, broker_name: str) -> None:
+    def __init__(self, run: _Run, broker_name: str, scratch: Scratch) -> None:
         self._run = run
         self._broker_name = broker_name
+        self._scratch = scratch
         self._parts: pa.Array | None = None
         self._properties: PropertyColumns | None = None
 
@@ -277,7 +279,7 @@ class _Columns:
     def properties(self) -> PropertyColumns:
         if self._properties is None:
             run = self._run
-            self._properties = PropertyColumns(run.raw, run.properties_start, run.properties_end)
+            self._properties = PropertyColumns(run.raw, run.properties_start, run.properties_end, self._scratch)
         return self._properties
 
     def _part(self, which: int) -> pa.Array:
@@ -362,7 +364,7 @@ _MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
 }
 
 
-def _record_starts(raw: _U8) -> _I64:
+def _record_starts(raw: _U8, scratch: Scratch) -> _I64:
     """Where each record starts. Guarantees: first at 0, each where the one before ends, the last ends the buffer."""
     end = len(raw)
     if end == 0:
@@ -372,7 +374,7 @@ def _record_starts(raw: _U8) -> _I64:
         raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
     if first < _SCAN_BELOW:
         # Candidates by the first byte of the magic, then by all of it; the chain check makes it a proof.
-        found: _I64 = _positions(raw[4 : end - FIXED_SIZE + 5], _MAGIC_FIRST_BYTE)
+        found: _I64 = _positions(raw[4 : end - FIXED_SIZE + 5], _MAGIC_FIRST_BYTE, scratch)
         magic = _gather(raw, found + 4, ">u4")
         found = found[(magic == MAGIC_V1) | (magic == MAGIC_V2)]
         if len(found) and found[0] == 0:
@@ -394,12 +396,12 @@ def _record_starts(raw: _U8) -> _I64:
     return np.array(starts, np.int64)
 
 
-def _positions(data: _U8, byte: int) -> _I64:
+def _positions(data: _U8, byte: int, scratch: Scratch) -> _I64:
     """Where a rare byte occurs: words of eight first, then the bytes of the words that have it.
 
     In blocks, because fresh memory for a mask of everything would cost more than the search.
     """
-    mask = scratch("mask", min(_BLOCK, -(-len(data) // 8) * 8)).view(bool)
+    mask = scratch.bytes("mask", min(_BLOCK, -(-len(data) // 8) * 8)).view(bool)
     found = []
     for start in range(0, len(data), _BLOCK):
         block = data[start : start + _BLOCK]

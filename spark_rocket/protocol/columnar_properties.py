@@ -9,8 +9,8 @@ name, text before the next 2 is a value, and both columns are ``take``n from one
 and text. Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice) send the run
 to the slow and exact path, one dictionary a record.
 
-Thread-safety: an instance belongs to one decode, and must be used up before the same thread starts another, because
-it works in memory that is kept per thread. Corresponds to MessageDecoder.string2messageProperties.
+Thread-safety: an instance belongs to one decode, and points into its scratch memory.
+Corresponds to MessageDecoder.string2messageProperties.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.protocol._scratch import scratch
+from spark_rocket.protocol.columnar_scratch import Scratch
 from spark_rocket.protocol.properties import decode_properties
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -47,7 +47,7 @@ def to_strings(array: pa.Array) -> pa.Array:
 class PropertyColumns:
     """The properties of ``len(starts)`` records that lie in ``raw`` at ``starts`` … ``ends``."""
 
-    def __init__(self, raw: _U8, starts: _I64, ends: _I64) -> None:
+    def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> None:
         self._count = len(starts)
         self._pair_offsets: _I64 = np.zeros(self._count + 1, np.int64)
         self._per_record: int | None = None  # pairs in every record, when they are equally many
@@ -55,7 +55,7 @@ class PropertyColumns:
         self._values: pa.Array | None = None
         self._texts: pa.Array | None = None  # separator, text, separator, text … where the usual path was taken
         self._layout: list[bytes] | None = None  # the names of every record, when all have the same
-        if self._count == 0 or not self._split(raw, starts, ends):
+        if self._count == 0 or not self._split(raw, starts, ends, scratch):
             self._split_slowly(raw, starts, ends)
 
     def map_array(self, map_type: pa.DataType) -> pa.Array:
@@ -86,7 +86,7 @@ class PropertyColumns:
 
     # --- the usual path ---------------------------------------------------------------------------------------
 
-    def _split(self, raw: _U8, starts: _I64, ends: _I64) -> bool:
+    def _split(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> bool:
         count = self._count
         lengths = ends - starts
         some = lengths > 0
@@ -101,12 +101,12 @@ class PropertyColumns:
         begins = np.frombuffer(strings.buffers()[1], np.int32, count).astype(np.int64) + _PAD
         text = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
         size = int(np.frombuffer(strings.buffers()[1], np.int32, count + 1)[-1])
-        data = scratch("properties", size + 2 * _PAD)
+        data = scratch.bytes("properties", size + 2 * _PAD)
         data[:_PAD] = data[_PAD + size :] = 0
         data[_PAD : _PAD + size] = text[:size]
         heads = begins if every else begins[some]
         data[heads] = 2
-        mask = np.subtract(data, 1, out=scratch("mask", len(data)))
+        mask = np.subtract(data, 1, out=scratch.bytes("mask", len(data)))
         at = np.flatnonzero(np.less_equal(mask, 1, out=mask.view(bool)))
         if len(at) % 2 or bool((data[at].view("<u2") != 0x0102).any()):
             return False
