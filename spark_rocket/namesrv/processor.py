@@ -1,0 +1,265 @@
+"""What the name server answers: one method per request code, over the route tables and the KV configuration.
+
+Code 105 has two spellings: a request of version 401 (4.9.4) and above, or one that says acceptStandardJsonOnly, gets
+standard JSON (keys quoted, maps sorted, ASCII); older ones get fastjson's, where integer keys have no quotes. All
+other bodies are fastjson's for everybody.
+
+Thread-safety: none, it belongs to the name server's loop.
+Corresponds to org.apache.rocketmq.namesrv.processor.{ClientRequestProcessor, DefaultRequestProcessor}.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
+from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, RouteInfoManager
+from spark_rocket.protocol.bodies import (
+    BrokerMemberGroup,
+    DataVersion,
+    GetBrokerMemberGroupResponseBody,
+    KVTable,
+    RegisterBrokerBody,
+    TopicList,
+    TopicRouteData,
+)
+from spark_rocket.protocol.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    BrokerHeartbeatRequestHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetRouteInfoRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    RegisterTopicRequestHeader,
+    UnRegisterBrokerRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from spark_rocket.remoting.server import Channel, Handler
+
+logger = logging.getLogger(__name__)
+
+_answer = RemotingCommand.response
+
+
+class NamesrvProcessor:
+    """The name server's handlers."""
+
+    def __init__(self, routes: RouteInfoManager, kv_config: KVConfigManager) -> None:
+        self._routes = routes
+        self._kv = kv_config
+        # The settings of Apache's name server that mean something here, with its defaults.
+        self._settings = {"orderMessageEnable": "false", "enableTopicList": "true"}
+
+    def handlers(self) -> dict[int, Handler]:
+        """Code -> handler, for a RemotingServer."""
+        code = RequestCode
+        return {
+            code.PUT_KV_CONFIG: self.put_kv_config,
+            code.GET_KV_CONFIG: self.get_kv_config,
+            code.DELETE_KV_CONFIG: self.delete_kv_config,
+            code.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
+            code.REGISTER_BROKER: self.register_broker,
+            code.UNREGISTER_BROKER: self.unregister_broker,
+            code.BROKER_HEARTBEAT: self.broker_heartbeat,
+            code.QUERY_DATA_VERSION: self.query_data_version,
+            code.GET_BROKER_MEMBER_GROUP: self.get_broker_member_group,
+            code.GET_ROUTEINFO_BY_TOPIC: self.get_route_info,
+            code.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
+            code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            code.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+            code.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            code.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+            code.GET_UNIT_TOPIC_LIST: self._topic_list(lambda: self._routes.unit_topics(FLAG_UNIT)),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: self._topic_list(lambda: self._routes.unit_topics(FLAG_UNIT_SUB)),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._topic_list(
+                lambda: self._routes.unit_topics(FLAG_UNIT_SUB, forbidden=FLAG_UNIT)
+            ),
+            code.UPDATE_NAMESRV_CONFIG: self.update_config,
+            code.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # --- brokers ----------------------------------------------------------------------------------------------
+
+    def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = RegisterBrokerRequestHeader.from_ext(request.ext_fields)
+        if header.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != header.body_crc32:
+            return _answer(request, ResponseCode.SYSTEM_ERROR, "crc32 not match: the body was changed on its way")
+        # Brokers before 3.0.11 send no body.
+        body = RegisterBrokerBody()
+        if request.body:
+            body = RegisterBrokerBody.decode(request.body, compressed=bool(header.compressed))
+        wrapper = body.topic_config_serialize_wrapper
+        registered = self._routes.register_broker(
+            cluster=header.cluster_name,
+            broker_name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            ha_address=header.ha_server_addr,
+            topics=wrapper.topic_config_table,
+            data_version=wrapper.data_version,
+            filter_servers=body.filter_server_list,
+            timeout_ms=header.heartbeat_timeout_millis,
+            enable_acting_master=header.enable_acting_master,
+            zone_name=request.ext_fields.get("__ZONE_NAME"),
+            channel=channel,
+        )
+        if registered is None:
+            return _answer(
+                request,
+                ResponseCode.SYSTEM_ERROR,
+                f"broker id {header.broker_id} of {header.broker_name} is held by a broker with a newer state",
+            )
+        ext = RegisterBrokerResponseHeader(registered.ha_server_addr, registered.master_addr).to_ext()
+        order = self._kv.namespace(ORDER_TOPIC_CONFIG)
+        return _answer(request, ext_fields=ext, body=b"" if order is None else KVTable(order).to_json())
+
+    def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = UnRegisterBrokerRequestHeader.from_ext(request.ext_fields)
+        self._routes.unregister_broker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+        return _answer(request)
+
+    def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = BrokerHeartbeatRequestHeader.from_ext(request.ext_fields)
+        self._routes.heartbeat(header.cluster_name, header.broker_addr)
+        return _answer(request)
+
+    def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = QueryDataVersionRequestHeader.from_ext(request.ext_fields)
+        known = self._routes.data_version_of(header.cluster_name, header.broker_addr)
+        changed = known is None or known != DataVersion.from_json(request.body)
+        if not changed:  # the broker will not register now, so this is its sign of life
+            self._routes.heartbeat(header.cluster_name, header.broker_addr)
+        ext = QueryDataVersionResponseHeader(changed).to_ext()
+        return _answer(request, ext_fields=ext, body=b"" if known is None else known.to_json())
+
+    def get_broker_member_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetBrokerMemberGroupRequestHeader.from_ext(request.ext_fields)
+        members = self._routes.member_group(header.broker_name)
+        group = BrokerMemberGroup(header.cluster_name, header.broker_name, members)
+        return _answer(request, body=GetBrokerMemberGroupResponseBody(group).to_json())
+
+    def get_cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return _answer(request, body=self._routes.cluster_info().to_json())
+
+    def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = WipeWritePermOfBrokerRequestHeader.from_ext(request.ext_fields)
+        count = self._routes.set_write_permission(header.broker_name, allowed=False)
+        return _answer(request, ext_fields=WipeWritePermOfBrokerResponseHeader(count).to_ext())
+
+    def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = AddWritePermOfBrokerRequestHeader.from_ext(request.ext_fields)
+        count = self._routes.set_write_permission(header.broker_name, allowed=True)
+        return _answer(request, ext_fields=AddWritePermOfBrokerResponseHeader(count).to_ext())
+
+    # --- topics -----------------------------------------------------------------------------------------------
+
+    def get_route_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetRouteInfoRequestHeader.from_ext(request.ext_fields)
+        route = self._routes.route(header.topic)
+        if route is None:
+            return _answer(
+                request,
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {header.topic}",
+            )
+        if self._is_on("orderMessageEnable"):
+            route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, header.topic)
+        standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
+        return _answer(request, body=route.to_json(standard=standard))
+
+    def get_all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        if not self._is_on("enableTopicList"):
+            return _answer(request, ResponseCode.SYSTEM_ERROR, "disable")
+        return _answer(request, body=TopicList(self._routes.topics()).to_json())
+
+    def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = RegisterTopicRequestHeader.from_ext(request.ext_fields)
+        route = TopicRouteData.from_json(request.body)
+        self._routes.register_topic(header.topic, route.queue_datas)
+        return _answer(request)
+
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = DeleteTopicFromNamesrvRequestHeader.from_ext(request.ext_fields)
+        self._routes.delete_topic(header.topic, header.cluster_name)
+        return _answer(request)
+
+    def get_topics_by_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetTopicsByClusterRequestHeader.from_ext(request.ext_fields)
+        return _answer(request, body=TopicList(self._routes.topics_of_cluster(header.cluster)).to_json())
+
+    def get_system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        topics, address = self._routes.system_topics()
+        return _answer(request, body=TopicList(topics, address).to_json())
+
+    @staticmethod
+    def _topic_list(topics: Callable[[], list[str]]) -> Handler:
+        return lambda channel, request: _answer(request, body=TopicList(topics()).to_json())
+
+    # --- configuration ----------------------------------------------------------------------------------------
+
+    def put_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = PutKVConfigRequestHeader.from_ext(request.ext_fields)
+        self._kv.put(header.namespace, header.key, header.value)
+        return _answer(request)
+
+    def get_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetKVConfigRequestHeader.from_ext(request.ext_fields)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            return _answer(
+                request,
+                ResponseCode.QUERY_NOT_FOUND,
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return _answer(request, ext_fields=GetKVConfigResponseHeader(value).to_ext())
+
+    def delete_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = DeleteKVConfigRequestHeader.from_ext(request.ext_fields)
+        self._kv.delete(header.namespace, header.key)
+        return _answer(request)
+
+    def get_kv_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetKVListByNamespaceRequestHeader.from_ext(request.ext_fields)
+        entries = self._kv.namespace(header.namespace)
+        if entries is None:
+            return _answer(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
+        return _answer(request, body=KVTable(entries).to_json())
+
+    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Properties text in the body; names that mean nothing here are ignored, as Apache's server does."""
+        try:
+            lines = str(request.body, "utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"The settings are no UTF-8 text: {error.reason}.") from None
+        for line in lines:
+            name, separator, value = line.partition("=")
+            if separator and name.strip() in self._settings:
+                self._settings[name.strip()] = value.strip().lower()
+                logger.info("%s set %s to %s", channel, name.strip(), value.strip())
+        return _answer(request)
+
+    def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        text = "".join(f"{name}={value}\n" for name, value in self._settings.items())
+        return _answer(request, body=text.encode())
+
+    def _is_on(self, setting: str) -> bool:
+        return self._settings[setting] == "true"
