@@ -57,8 +57,9 @@ def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: floa
         sent += 1
         chooser.register(connection, selectors.EVENT_READ, connection)
     while done < sent:
-        for key, _ in chooser.select(30):
-            connection = key.data
+        # A single connection is waited for by its own recv: one system call less in a round trip.
+        ready = connections if len(connections) == 1 else [key.data for key, _ in chooser.select(30)]
+        for connection in ready:
             answer = receive_frame(connection)
             done += 1
             if not done % 1000:

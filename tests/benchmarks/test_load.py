@@ -1,0 +1,55 @@
+"""The lean client against a real broker and the echo server, with very little load: it does what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.frames import BATCH
+from benchmarks.lab import Lab
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab() as made:
+        yield made
+
+
+@pytest.mark.parametrize("conns", [1, 3])
+def test_single_sends_are_stored(lab: Lab, conns: int) -> None:
+    topic = lab.topic(f"sends-{conns}")
+    done = lab.load("send", port=lab.broker_port, topic=topic, size=128, conns=conns, seconds=0.05)
+    assert stored(lab, topic) == done["requests"] > 0
+
+
+def test_batches_are_stored(lab: Lab) -> None:
+    topic = lab.topic("batches")
+    done = lab.load("batch", port=lab.broker_port, topic=topic, size=128, conns=2, seconds=0.05)
+    assert stored(lab, topic) == done["messages"] == done["requests"] * BATCH > 0
+
+
+def test_filling_stores_exactly_so_many(lab: Lab) -> None:
+    assert stored(lab, lab.filled(128, 3 * BATCH)) == 3 * BATCH
+
+
+def test_held_pulls_bring_every_message_once(lab: Lab) -> None:
+    topic = lab.topic("held", queues=1)
+    for _ in range(2):  # the second time there is a backlog that must not be counted
+        done = lab.load("longpoll", port=lab.broker_port, topic=topic, rate=500, count=50, size=128)
+        assert done["count"] == 50
+        assert 0 < done["p50"] <= done["p99"]
+
+
+def test_the_echo_server_answers_the_same_frames(lab: Lab) -> None:
+    done = lab.load("send", port=lab.echo_port(), topic="any", size=128, conns=2, seconds=0.05)
+    assert done["requests"] > 0
+    done = lab.load("echo", port=lab.echo_port(), topic="any", rate=500, count=20, size=128)
+    assert done["count"] == 20
+
+
+def stored(lab: Lab, topic: str) -> int:
+    from spark_rocket.client import Reader
+
+    with Reader(lab.cluster.name_server) as reader:
+        return sum(reader.max_offset(queue) for queue in reader.queues(topic))
