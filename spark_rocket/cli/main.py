@@ -98,6 +98,7 @@ def _add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "check", help="verify a store directory", description="Verify the invariants of a stopped broker's directory."
     )
     check.add_argument("directory", type=Path, metavar="DIR")
+    check.add_argument("-c", "--config", type=Path, metavar="FILE", help="the broker.conf, if it sets file sizes")
     check.set_defaults(run=_run_store_check)
 
 
@@ -113,7 +114,8 @@ def _port(text: str) -> int:
 
 def store_directory(directory: Path) -> Path:
     """The store in a data directory: the directory itself if it is one (Apache's layout), else ``store`` in it."""
-    return directory if (directory / "commitlog").is_dir() else directory / "store"
+    is_store = any((directory / name).exists() for name in ("commitlog", "consumequeue", "config", "lock"))
+    return directory if is_store else directory / "store"
 
 
 def _run_up(options: argparse.Namespace) -> int:
@@ -141,7 +143,12 @@ def _run_store_check(options: argparse.Namespace) -> int:
     if not directory.is_dir():
         print(f"rocket: {options.directory} is no store directory: it has no commitlog in it.", file=sys.stderr)
         return 1
-    problems = check_store(directory)
+    config = None
+    if options.config is not None:
+        from spark_rocket.broker.config import BrokerConfig
+
+        config = BrokerConfig.from_file(options.config).store_config()
+    problems = check_store(directory, config)
     for problem in problems:
         print(problem)
     print(f"{directory}: {len(problems)} problem(s)" if problems else f"{directory}: in order")

@@ -1,0 +1,252 @@
+"""The ``rocket`` command as a user has it: processes, signals, exit statuses, and one clear line when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from tests import golden
+from tests.broker.wire import Wire
+
+PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "spark_rocket.cli", *map(str, arguments)]
+
+
+@contextmanager
+def started(*arguments: object, last: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server that has said its ``last`` line, and everything it said up to that."""
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
+    try:
+        assert process.stdout is not None
+        said = ""
+        while last not in said:
+            line = process.stdout.readline()
+            assert line, f"ended early: {said} {process.stderr.read() if process.stderr else ''}"
+            said += line
+        yield process, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def finished(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+
+
+def found(pattern: str, text: str) -> str:
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return match[1]
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command that could not be carried out said: one line, no traceback, exit status 1."""
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("rocket: ")
+    return line
+
+
+# --- up ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_up_says_where_it_is_serves_and_stops_cleanly(tmp_path: Path, stop: signal.Signals) -> None:
+    with started("up", *PORTS, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
+        name_server = found(r"name server +(127\.0\.0\.1:\d+)", said)
+        broker = found(r"broker +(127\.0\.0\.1:\d+)", said)
+        assert f'.option("nameServer", "{name_server}")' in said
+        assert len([line for line in said.splitlines() if "spark" in line and line.startswith("  ")]) == 3
+        with RemotingClient() as client:
+            assert Wire(client, broker).send("Hello", b"rocket").code == ResponseCode.SUCCESS
+            route = Wire(client, name_server).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Hello")
+            assert broker in bytes(route.body).decode()
+        process.send_signal(stop)
+        rest, errors = process.communicate(timeout=60)
+        assert (process.returncode, rest, errors) == (0, "", "")
+    assert (tmp_path / "rocket-data" / "store" / "commitlog").is_dir()
+    assert not (tmp_path / "rocket-data" / "store" / "abort").exists()
+    assert finished("store", "check", tmp_path / "rocket-data").returncode == 0
+
+
+def test_up_ephemeral_leaves_nothing(tmp_path: Path) -> None:
+    with started("up", "--ephemeral", *PORTS, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
+        data = Path(found(r"data +(\S+)", said))
+        assert data.is_dir()
+        process.terminate()
+        assert process.wait(60) == 0
+    assert not data.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_up_takes_settings_from_a_broker_conf_and_the_command_line_wins(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerName=mine\nlistenPort=1\nstorePathRootDir={tmp_path / 'elsewhere'}\n")
+    with started("up", "-c", conf, *PORTS, last="Ctrl-C stops it.", cwd=tmp_path) as (_, said):
+        assert "(mine of DefaultCluster)" in said
+        assert (tmp_path / "elsewhere" / "lock").exists()
+    assert finished("store", "check", tmp_path / "elsewhere").returncode == 1  # killed: its abort file is there
+    with started("up", "-c", conf, "--data", tmp_path / "d", *PORTS, last="Ctrl-C stops it.") as (_, said):
+        assert (tmp_path / "d" / "store" / "lock").exists()
+
+
+def test_up_on_every_interface_says_so_loudly(tmp_path: Path) -> None:
+    with started("up", "--ephemeral", "--host", "0.0.0.0", *PORTS, last="Ctrl-C stops it.") as (_, said):
+        assert "OPEN TO EVERYONE" in said
+        assert found(r"name server +(\S+):", said) == "127.0.0.1"
+
+
+def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -> None:
+    ready_read, ready_write = os.pipe()
+    lifeline_read, lifeline_write = os.pipe()
+    descriptors = (ready_write, lifeline_read)
+    process = subprocess.Popen(
+        command("up", "--data", tmp_path, *PORTS, "--ready-fd", ready_write, "--lifeline-fd", lifeline_read),
+        stdout=subprocess.DEVNULL,
+        pass_fds=descriptors,
+    )
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with os.fdopen(ready_read) as ready:
+        facts = json.loads(ready.read())
+    assert set(facts) == {"nameServer", "broker"}
+    os.close(lifeline_write)
+    assert process.wait(60) == 0
+
+
+# --- one of them alone ------------------------------------------------------------------------------------------
+
+
+def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
+    with started("namesrv", "--port", 0, "--data", tmp_path / "ns", last="name server on") as (namesrv, said):
+        address = found(r"on (127\.0\.0\.1:\d+)", said)
+        arguments = ["broker", "-n", address, "--port", 0, "--data", tmp_path / "b"]
+        with started(*arguments, last="store  ") as (broker, said), RemotingClient() as client:
+            at = found(r"on (127\.0\.0\.1:\d+)", said)
+            assert Wire(client, at).send("T", b"x").code == ResponseCode.SUCCESS
+            assert Wire(client, address).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").code == 0
+            broker.terminate()
+            assert broker.wait(60) == 0
+            gone = Wire(client, address).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+            assert gone.code == ResponseCode.TOPIC_NOT_EXIST
+        namesrv.terminate()
+        assert namesrv.wait(60) == 0
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", port, "--broker-port", 0))
+        assert f"127.0.0.1:{port}" in line
+        assert "port is in use" in line
+        line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", 0, "--broker-port", port))
+        assert f"broker cannot listen on 127.0.0.1:{port}: the port is in use" in line
+
+
+def test_a_directory_in_use(tmp_path: Path) -> None:
+    with started("up", "--data", tmp_path, *PORTS, last="Ctrl-C stops it."):
+        line = one_line(finished("up", "--data", tmp_path, *PORTS))
+        assert str(tmp_path) in line
+
+
+def test_a_broken_broker_conf(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=b\n\nlistenPort=ten\n")
+    line = one_line(finished("broker", "-c", conf))
+    assert f"{conf}, line 3: listenPort=ten: listenPort needs a whole number." in line
+    assert "nowhere.conf cannot be read" in one_line(finished("up", "-c", tmp_path / "nowhere.conf"))
+
+
+def test_a_broken_state_file(tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    (config / "topics.json").write_text('{\n"topicConfigTable":{\n"T":{"perm":6 "order":false}}}')
+    line = one_line(finished("up", "--data", tmp_path, *PORTS))
+    assert "topics.json, line 3: " in line
+    assert "Repair topics.json" in line
+
+
+def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    line = one_line(finished("up", "--data", tmp_path / "file", *PORTS))
+    assert "file" in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["up", "--nameserver-port", "70000"],
+        ["up", "--nameserver-port", "x"],
+        ["up", "--data", "d", "--ephemeral"],
+        ["store"],
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: rocket" in capsys.readouterr().err
+
+
+# --- store check ------------------------------------------------------------------------------------------------
+
+
+def test_a_store_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = golden.extract_store("clean", tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=500\nmaxIndexNum=1000\nmappedFileSizeConsumeQueue=2000\n"
+    )
+    assert main(["store", "check", str(store), "-c", str(conf)]) == 0
+    assert main(["store", "check", str(tmp_path), "-c", str(conf)]) == 0  # the directory that --data names
+    assert "in order" in capsys.readouterr().out
+
+
+def test_a_store_that_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = golden.extract_store("clean", tmp_path)
+    log = sorted((store / "commitlog").iterdir())[0]
+    with log.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 8)
+    assert main(["store", "check", str(store)]) == 1
+    said = capsys.readouterr().out
+    assert "problem(s)" in said
+
+
+def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "check", str(tmp_path / "nowhere")]) == 1
+    assert "no store directory" in capsys.readouterr().err
+
+
+# --- quick ------------------------------------------------------------------------------------------------------
+
+
+def test_servers_import_nothing_heavy() -> None:
+    program = (
+        "import sys, spark_rocket.cli.serve, spark_rocket.testing.plugin\n"
+        "print(sorted({'pyarrow', 'pandas', 'pyspark', 'grpc'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
