@@ -1,0 +1,92 @@
+"""LocalCluster: in a process and on a thread, kept data and temporary, killed and started again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import BrokerError, ConfigError, StateError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_cluster_serves_and_leaves_nothing(in_process: bool) -> None:
+    with LocalCluster(in_process=in_process) as cluster, RemotingClient() as client:
+        data = cluster.data_dir
+        assert (cluster.pid == os.getpid()) is in_process
+        cluster.create_topic("T", queues=2)
+        route = Wire(client, cluster.name_server).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
+        assert cluster.broker_address in bytes(route.body).decode()
+        assert Wire(client, cluster.broker_address).send("T", queue_id=1).code == ResponseCode.SUCCESS
+        assert Wire(client, cluster.broker_address).send("T", queue_id=2).code == ResponseCode.INVALID_PARAMETER
+        address = cluster.broker_address
+    assert not data.exists()
+    host, _, port = address.partition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_data_that_is_given_a_place_is_kept(tmp_path: Path, in_process: bool) -> None:
+    for number in range(2):
+        with LocalCluster(data_dir=tmp_path / "data", in_process=in_process) as cluster, RemotingClient() as client:
+            answer = Wire(client, cluster.broker_address).send("T", b"x")
+            assert answer.ext_fields["queueOffset"] == str(number)
+
+
+def test_a_kill_and_a_restart_on_the_same_ports() -> None:
+    with LocalCluster() as cluster, RemotingClient() as client:
+        before = (cluster.name_server, cluster.broker_address, cluster.pid)
+        wire = Wire(client, cluster.broker_address)
+        wire.send("T", b"kept")
+        cluster.kill_broker()
+        with pytest.raises(StateError, match="not running"):
+            _ = cluster.broker_address
+        cluster.restart_broker()
+        assert (cluster.name_server, cluster.broker_address) == before[:2]
+        assert cluster.pid != before[2]
+        assert wire.messages("T")[0].body == b"kept"
+        cluster.delete_topic("T")
+        assert wire.pull("T", 0).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_settings_reach_the_broker() -> None:
+    with LocalCluster(config={"autoCreateTopicEnable": False}) as cluster, RemotingClient() as client:
+        assert Wire(client, cluster.broker_address).send("T").code == ResponseCode.TOPIC_NOT_EXIST
+        with pytest.raises(BrokerError, match="illegal characters"):
+            cluster.create_topic("bad name")
+
+
+@pytest.mark.parametrize("in_process", [False, True])
+def test_a_wrong_setting_is_told_at_once(in_process: bool) -> None:
+    cluster = LocalCluster(config={"flushDiskType": "SOMETIMES"}, in_process=in_process)
+    with pytest.raises(ConfigError, match="flushDiskType needs one of"):
+        cluster.start()
+
+
+def test_servers_that_do_not_start_say_why(tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    (config / "topics.json").write_text("{")
+    with pytest.raises(StateError, match=r"topics\.json, line 1"):
+        LocalCluster(data_dir=tmp_path).start()
+    with pytest.raises(ConfigError, match=r"topics\.json, line 1"):
+        LocalCluster(data_dir=tmp_path, in_process=True).start()
+
+
+def test_a_cluster_is_used_in_the_right_order() -> None:
+    cluster = LocalCluster(in_process=True)
+    with pytest.raises(StateError, match="not running"):
+        cluster.create_topic("T")
+    with cluster:
+        with pytest.raises(StateError, match="already running"):
+            cluster.start()
+        with pytest.raises(StateError, match="cannot be killed"):
+            cluster.kill_broker()
+    cluster.stop()
