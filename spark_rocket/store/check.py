@@ -208,7 +208,7 @@ class _Check:
         queue = self._queues.find(*key)
         if queue is None:
             return
-        present = queue.read(offset, count) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
+        present = queue.read(offset, count, mapped=False) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
         if present != entries:
             at = 0
             while present[at : at + ENTRY_SIZE] == entries[at : at + ENTRY_SIZE]:
@@ -243,7 +243,7 @@ class _Check:
 
     def _check_old(self, queue: ConsumeQueue, first: int, end: int) -> None:
         """Entries that no record of the log was met for may only point before the log's beginning."""
-        entries = np.frombuffer(queue.read(first, end - first), ENTRY_TYPE)
+        entries = np.frombuffer(queue.read(first, end - first, mapped=False), ENTRY_TYPE)
         loose = np.flatnonzero(entries["physical_offset"] >= self._log.min_offset)
         if len(loose):
             number = first + int(loose[0])

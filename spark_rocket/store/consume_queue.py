@@ -241,8 +241,8 @@ class ConsumeQueue:
         found: tuple[int, int, int] = ENTRY.unpack(raw)
         return found
 
-    def read(self, offset: int, count: int) -> bytes:
-        """A copy of up to ``count`` entries from ``offset`` on, as they are on disk."""
+    def read(self, offset: int, count: int, *, mapped: bool = True) -> bytes:
+        """A copy of up to ``count`` entries from ``offset`` on; not ``mapped``: without leaving a file mapped."""
         start = offset * ENTRY_SIZE
         end = min(offset + count, self.max_offset) * ENTRY_SIZE
         parts = []
@@ -251,7 +251,8 @@ class ConsumeQueue:
             if file is None:
                 break
             stop = min(end, file.file_from_offset + file.size)
-            parts.append(self._cache.map(self, file)[start - file.file_from_offset : stop - file.file_from_offset])
+            at, length = start - file.file_from_offset, stop - start
+            parts.append(self._cache.map(self, file)[at : at + length] if mapped else file.read(at, length))
             start = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

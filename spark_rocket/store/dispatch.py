@@ -114,7 +114,7 @@ class Dispatcher:
                 raise QueueGap(queue, offset)
             queue.start_at(offset)
         count = len(entries) // ENTRY_SIZE
-        present = queue.read(offset, count) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
+        present = queue.read(offset, count, mapped=False) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
         equal = _equal_entries(present, entries)
         if equal < count:
             if offset + equal < queue.max_offset:

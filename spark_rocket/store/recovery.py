@@ -176,11 +176,12 @@ class Recovery:
         )
         report.start_offset, report.records = start, 0
         scan = LogScan(log_queue, start, check_crc=self._config.check_crc_on_recover)
-        last = 0
+        last = before = 0
         torn: int | None = None
         for block in scan:
             dispatcher.dispatch(block)
             report.records += len(block)
+            before = int(block.store_timestamps[-2]) if len(block) > 1 else last
             last = int(block.store_timestamps[-1])
             report.max_store_timestamp = max(report.max_store_timestamp, int(block.store_timestamps.max()))
             hole = block.data.find(b"\0", int(block.property_starts[-1]), int(block.property_ends[-1]))
@@ -190,6 +191,7 @@ class Recovery:
         if end.stop is Stop.END and torn is not None and not clean and last > self._checkpoint.physic_msg_timestamp:
             # The last record's properties have zero bytes, which no store of ours writes: a page that never came.
             end = ScanEnd(torn, Stop.BAD, "the last record's properties have a hole")
+            report.last_store_timestamp = before
         self._judge(report, end)
         self._trim_queues(report, dispatcher, start, end.offset)
         report.entries_mended += dispatcher.changed

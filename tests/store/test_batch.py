@@ -1,0 +1,176 @@
+"""Batches: the same records as single messages would be, whole or not at all."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.protocol.record import decode_messages, encode_batch_body, encode_record
+from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store import MessageStore, PutStatus
+from tests.store.conftest import MakeStore
+from tests.store.helpers import BORN, HOST, START, bodies, put, put_batch
+
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "XTAGS", "a"])
+values = st.text(st.characters(blacklist_characters="\0\1\2", blacklist_categories=["Cs"]), max_size=12)
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> bytes:
+    pairs = draw(st.dictionaries(names, values, max_size=4))
+    raw = "\2".join(f"{name}\1{value}" for name, value in pairs.items()).encode()
+    return raw + (b"\2" if raw and draw(st.booleans()) else b"")
+
+
+messages = st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=50), properties())
+alike = st.tuples(st.integers(0, 9), st.binary(min_size=5, max_size=5), st.sampled_from([b"TAGS\x01aa", b"TAGS\x01bb"]))
+
+
+def expected(store: MessageStore, batch: list[tuple[int, bytes, bytes]], extra: bytes, start: int) -> bytes:
+    """What the records must be, from the protocol's own encoder."""
+    out = b""
+    for number, (flag, body, raw) in enumerate(batch):
+        joint = b"\2" if raw and extra and not raw.endswith(b"\2") else b""
+        out += encode_record(
+            b"Topic",
+            0,
+            body,
+            raw + joint + extra,
+            queue_offset=number,
+            physical_offset=start + len(out),
+            born_timestamp=1,
+            born_host=bytes([127, 0, 0, 1]) + BORN[1].to_bytes(4, "big"),
+            store_timestamp=START,
+            store_host=bytes([127, 0, 0, 1]) + HOST[1].to_bytes(4, "big"),
+            flag=flag,
+        )
+    return out
+
+
+def tag_of(raw: bytes) -> int:
+    pairs = dict(pair.split(b"\1", 1) for pair in raw.split(b"\2") if pair)
+    return java_hash(pairs.get(b"TAGS", b"").decode())
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    batch=st.one_of(st.lists(messages, min_size=1, max_size=12), st.lists(alike, min_size=1, max_size=12)),
+    extra=st.sampled_from([b"", b"CLUSTER\x01C", b"CLUSTER\x01C\x02"]),
+)
+def test_records_and_entries_are_those_of_single_messages(
+    store: MessageStore, batch: list[tuple[int, bytes, bytes]], extra: bytes
+) -> None:
+    store.delete_topic("Topic")
+    result = put_batch(store, "Topic", 0, batch, batch_properties=extra)
+    stored = b"".join(store.look_message_by_offset(offset) or b"" for offset in result.physical_offsets)
+    must = expected(store, batch, extra, result.physical_offset)
+    assert stored == must
+    assert (result.count, result.queue_offset) == (len(batch), 0)
+    assert result.end_physical_offset - result.physical_offset == len(must)
+    assert store.get_message("Topic", 0, 0, 100, 1 << 20).records == must
+    queue = store._queues.find("Topic", 0)
+    assert queue is not None
+    assert [queue.entry(i)[2] for i in range(len(batch))] == [tag_of(raw) for _, _, raw in batch]
+
+
+def test_a_batch_larger_than_the_rest_of_a_file_goes_to_the_next_whole(make_store: MakeStore) -> None:
+    store = make_store()
+    size = store.config.mapped_file_size_commit_log
+    put(store, "T", 0, b"x" * (size - 2000))
+    result = put_batch(store, "T", 0, [(0, b"y" * 100, b"")] * 20)
+    assert result.physical_offset == size
+    assert result.queue_offset == 1
+    assert bodies(store, "T", 0)[1:] == [b"y" * 100] * 20
+
+
+def test_a_batch_crosses_consume_queue_files(store: MessageStore) -> None:
+    per_file = store.config.mapped_file_size_consume_queue // 20
+    put(store, "T", 0, b"first")
+    put_batch(store, "T", 0, [(0, b"%d" % i, b"") for i in range(per_file * 3)])
+    assert put(store, "T", 0, b"last").queue_offset == per_file * 3 + 1
+    assert bodies(store, "T", 0) == [b"first", *(b"%d" % i for i in range(per_file * 3)), b"last"]
+
+
+GOOD = encode_batch_body([(0, b"body", b"TAGS\x01a")])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        GOOD[:-1],
+        GOOD + b"\0",
+        GOOD + GOOD[:21],
+        struct.pack(">i", 5) + GOOD[4:],
+        struct.pack(">i", -1) + GOOD[4:],
+        GOOD[:16] + struct.pack(">i", 1000) + GOOD[20:],
+        GOOD[:16] + struct.pack(">i", -1) + GOOD[20:],
+        GOOD[:16] + struct.pack(">i", 5) + GOOD[20:],
+        GOOD + GOOD[:16] + struct.pack(">i", 5) + GOOD[20:],
+        encode_batch_body([(0, b"body", b"TAGS\x01a"), (0, b"body", b"TAGS\0\0a")]),
+        encode_batch_body([(0, b"body", b"TAGS\x01a"), (0, b"bodies", b"TAGS\0\0a")]),
+    ],
+)
+def test_malformed_batches_are_refused_and_leave_nothing(store: MessageStore, raw: bytes) -> None:
+    result = store.put_batch("T", 0, raw, born_timestamp=1, born_host=BORN)
+    assert result.status is PutStatus.MESSAGE_ILLEGAL
+    assert result.reason
+    assert store.max_physical_offset == 0
+    assert store.get_max_offset("T", 0) == 0
+
+
+def test_limits(store: MessageStore) -> None:
+    def status(batch: list[tuple[int, bytes, bytes]], extra: bytes = b"", **more: int) -> PutStatus:
+        raw = encode_batch_body(batch)
+        return store.put_batch(
+            "T", 0, raw, batch_properties=extra, born_timestamp=1, born_host=BORN, **more
+        ).status
+
+    assert status([(0, b"", b"a" * 32767)], b"b") is PutStatus.PROPERTIES_SIZE_EXCEEDED
+    assert status([(0, b"", b"a" * 100)] * 200, b"b" * 33000) is PutStatus.PROPERTIES_SIZE_EXCEEDED
+    assert status([(0, b"x" * 2000, b"")] * 100) is PutStatus.MESSAGE_ILLEGAL  # more than a file
+    assert status([(0, b"x" * (5 << 20), b"")]) is PutStatus.MESSAGE_ILLEGAL
+    assert status([(0, b"", b"")], b"a\0b") is PutStatus.MESSAGE_ILLEGAL
+    assert status([(0, b"", b"")], sys_flag=4) is PutStatus.MESSAGE_ILLEGAL
+    assert store.max_physical_offset == 0
+
+
+def test_batches_of_other_buffers(store: MessageStore) -> None:
+    for kind in (bytearray, memoryview):
+        result = store.put_batch("T", 0, kind(GOOD * 3), born_timestamp=1, born_host=BORN)
+        assert result.status is PutStatus.PUT_OK
+    messages = decode_messages(store.get_message("T", 0, 0, 10, 1 << 20).records)
+    assert [message.body for message in messages] == [b"body"] * 6
+
+
+def test_a_batch_with_a_tag_hidden_in_a_body(store: MessageStore) -> None:
+    """The quick way looks for TAGS in the whole body of the request: what is in a message's body must not count."""
+    batch = [(0, b"TAGS\x01no", b"TAGS\x01ya"), (0, b"TAGS\x01no", b"TAGS\x01ya"), (0, b"aaaaaaa", b"TAGS\x01ya")]
+    put_batch(store, "T", 0, batch)
+    queue = store._queues.find("T", 0)
+    assert queue is not None
+    assert {queue.entry(i)[2] for i in range(3)} == {java_hash("ya")}
+
+
+def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore, tmp_path: Path) -> None:
+    """The first record's size is written last: without it nothing of the batch is there."""
+    store = make_store()
+    put(store, "T", 0, b"before")
+    end = store.max_physical_offset
+    put_batch(store, "T", 0, [(0, b"x" * 50, b"")] * 5)
+    path = store.config.commit_log_path / ("0" * 20)
+    image = bytearray(path.read_bytes())
+    image[end : end + 4] = bytes(4)
+    store.close()
+    path.write_bytes(image)
+    (store.config.store_path / "abort").touch()
+    (store.config.store_path / "checkpoint").unlink()
+    store = make_store()
+    assert store.max_physical_offset == end
+    assert bodies(store, "T", 0) == [b"before"]

@@ -1,0 +1,295 @@
+"""Put and get: statuses, offsets, tags, time, roll-over, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import StateError
+from spark_rocket.protocol.record import decode_record, encode_batch_body, encode_record, iter_records
+from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store import FlushDiskType, GetMessageStatus, MessageStore, PutStatus
+from spark_rocket.store.check import check_store
+from tests.store.conftest import MakeStore
+from tests.store.helpers import BORN, HOST, START, Clock, bodies, log_records, opened, put, put_batch, small
+
+
+def test_a_record_is_byte_for_byte_the_protocols(store: MessageStore) -> None:
+    properties = b"TAGS\x01TagA\x02UNIQ_KEY\x010001"
+    result = store.put_message(
+        "Topic", 3, b"body", properties, flag=7, sys_flag=1, born_timestamp=99, born_host=BORN, reconsume_times=2
+    )
+    assert (result.status, result.queue_offset, result.physical_offset) == (PutStatus.PUT_OK, 0, 0)
+    assert store.look_message_by_offset(0) == encode_record(
+        b"Topic",
+        3,
+        b"body",
+        properties,
+        queue_offset=0,
+        physical_offset=0,
+        born_timestamp=99,
+        born_host=bytes([127, 0, 0, 1]) + BORN[1].to_bytes(4, "big"),
+        store_timestamp=START,
+        store_host=bytes([127, 0, 0, 1]) + HOST[1].to_bytes(4, "big"),
+        flag=7,
+        sys_flag=1,
+        reconsume_times=2,
+    )
+    assert result.end_physical_offset == store.max_physical_offset
+
+
+@pytest.mark.parametrize("store_host", [("127.0.0.1", 1), ("::1", 1)])
+@pytest.mark.parametrize("born_host", [("10.0.0.1", 2), ("2001:db8::1", 2)])
+@pytest.mark.parametrize("topic", ["T", "L" * 200])
+def test_host_kinds_and_long_topics(
+    tmp_path: Path, clock: Clock, store_host: tuple[str, int], born_host: tuple[str, int], topic: str
+) -> None:
+    config = small(tmp_path / "store")
+    store = MessageStore(config, store_host=store_host, clock=clock)
+    store.start()
+    store.put_message(topic, 0, b"one", b"", born_timestamp=5, born_host=born_host)
+    body = encode_batch_body([(0, b"two", b""), (0, b"threes", b"")])
+    store.put_batch(topic, 0, body, born_timestamp=5, born_host=born_host)
+    records = [decode_record(bytes(store.look_message_by_offset(o) or b"")) for o in _offsets(store, topic)]
+    assert [record.body for record in records] == [b"one", b"two", b"threes"]
+    assert {(record.topic, record.born_host, record.store_host) for record in records} == {(topic, born_host, store_host)}
+    assert store.get_store_time(topic, 0, 2) == START
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+def _offsets(store: MessageStore, topic: str) -> list[int]:
+    queue = store._queues.find(topic, 0)
+    assert queue is not None
+    return [queue.entry(i)[0] for i in range(queue.max_offset)]
+
+
+def test_files_roll_over_and_everything_comes_back(make_store: MakeStore) -> None:
+    store = make_store()
+    sent: dict[int, list[bytes]] = {0: [], 1: []}
+    for i in range(300):
+        body = bytes([i % 251]) * (i * 7 % 2000)
+        put(store, "T", i % 2, body, b"KEYS\x01k%d" % i)
+        sent[i % 2].append(body)
+    for queue_id in (0, 1):
+        assert bodies(store, "T", queue_id) == sent[queue_id]
+        assert bodies(store, "T", queue_id, max_msgs=7) == sent[queue_id]
+    assert len(list(store.config.commit_log_path.iterdir())) > 5
+    assert len(list((store.config.consume_queue_path / "T" / "0").iterdir())) > 5
+    store.close()
+    store = make_store()
+    assert bodies(store, "T", 1) == sent[1]
+
+
+def test_a_record_exactly_fills_its_file(make_store: MakeStore) -> None:
+    """8 bytes must stay free behind a record: one byte more goes to the next file."""
+    store = make_store()
+    size = store.config.mapped_file_size_commit_log
+    overhead = 91 + 1
+    put(store, "T", 0, b"x" * (size - 8 - overhead))
+    assert store.max_physical_offset == size - 8
+    put(store, "T", 0, b"next")
+    assert store._reader.record_at(size) is not None
+    store.close()
+    store = make_store()
+    put(store, "T", 0, b"y" * (size - 2 * overhead - 4 - 8 + 1))  # would leave 7 bytes: not allowed
+    assert store.max_physical_offset > 2 * size
+    blank = (store.config.commit_log_path / f"{size:020d}").read_bytes()[overhead + 4 :]
+    assert blank[:8] == len(blank).to_bytes(4, "big") + bytes.fromhex("CBD43194")
+
+
+def test_what_cannot_be_stored_is_refused_and_leaves_nothing(store: MessageStore) -> None:
+    def status(topic: str = "T", queue_id: int = 0, body: bytes = b"", properties: bytes = b"") -> PutStatus:
+        return store.put_message(topic, queue_id, body, properties, born_timestamp=1, born_host=BORN).status
+
+    assert status(properties=b"x" * 32768) is PutStatus.PROPERTIES_SIZE_EXCEEDED
+    assert status(body=b"x" * (store.config.max_message_size + 1)) is PutStatus.MESSAGE_ILLEGAL
+    assert status(body=b"x" * store.config.mapped_file_size_commit_log) is PutStatus.MESSAGE_ILLEGAL
+    assert status(properties=b"KEYS\x01a\0b") is PutStatus.MESSAGE_ILLEGAL
+    for topic in ("", "..", "a/b", "a\0", "t" * 256):
+        assert status(topic=topic) is PutStatus.MESSAGE_ILLEGAL
+    assert status(queue_id=-1) is PutStatus.MESSAGE_ILLEGAL
+    assert store.max_physical_offset == 0
+    assert store.get_max_offset("T", 0) == 0
+    assert not list(store.config.store_path.rglob("0" * 20))
+
+
+def test_get_statuses(store: MessageStore) -> None:
+    def get(offset: int, queue_id: int = 0) -> tuple[GetMessageStatus, int, int]:
+        result = store.get_message("T", queue_id, offset, 32, 1 << 20)
+        return result.status, result.next_begin_offset, result.count
+
+    assert get(0) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
+    for i in range(5):
+        put(store, "T", 0, b"%d" % i)
+    assert get(0) == (GetMessageStatus.FOUND, 5, 5)
+    assert get(3) == (GetMessageStatus.FOUND, 5, 2)
+    assert get(5) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 5, 0)
+    assert get(6) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 5, 0)
+    assert get(-1) == (GetMessageStatus.OFFSET_TOO_SMALL, 0, 0)
+    assert get(0, queue_id=9) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
+
+
+@pytest.mark.parametrize("count", [10, 200])  # the ways of few and of many entries
+def test_limits_by_count_and_bytes(store: MessageStore, count: int) -> None:
+    for i in range(count):
+        put(store, "T", 0, b"x" * 100)
+    size = 91 + 1 + 100
+    assert store.get_message("T", 0, 0, 5, 1 << 20).count == 5
+    assert store.get_message("T", 0, 0, count, size * 3).count == 3
+    assert store.get_message("T", 0, 0, count, size * 3 - 1).count == 2
+    assert store.get_message("T", 0, 0, count, 1).count == 1  # always one, however large
+    assert len(store.get_message("T", 0, 2, count, 1 << 20).records) == size * (count - 2)
+
+
+@pytest.mark.parametrize("count", [20, 300])
+def test_tags_choose_by_hash(store: MessageStore, count: int) -> None:
+    for i in range(count):
+        put(store, "T", 0, b"%d" % i, b"TAGS\x01T%d" % (i % 4) if i % 5 else b"")
+    codes = frozenset({java_hash("T1"), java_hash("T3")})
+    found, offset = [], 0
+    while offset < count:
+        result = store.get_message("T", 0, offset, 7, 1 << 20, codes)
+        found += [int(bytes(record.body)) for record in iter_records(result.records)]
+        assert result.count <= 7
+        offset = result.next_begin_offset
+    assert found == [i for i in range(count) if i % 5 and i % 4 in (1, 3)]
+    nothing = store.get_message("T", 0, 0, 7, 1 << 20, frozenset({java_hash("other")}))
+    assert (nothing.status, nothing.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, count)
+
+
+def test_a_sparse_tag_is_looked_for_in_steps(make_store: MakeStore) -> None:
+    store = make_store(max_filter_message_size=16_000, mapped_file_size_consume_queue=6000)
+    put_batch(store, "T", 0, [(0, b"x", b"")] * 100)
+    for _ in range(9):
+        put_batch(store, "T", 0, [(0, b"x", b"")] * 100)
+    put(store, "T", 0, b"this", b"TAGS\x01rare")
+    codes = frozenset({java_hash("rare")})
+    result = store.get_message("T", 0, 0, 32, 1 << 20, codes)
+    assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 800)
+    assert store.get_message("T", 0, 800, 32, 1 << 20, codes).count == 1
+
+
+def test_times(store: MessageStore, clock: Clock) -> None:
+    times = [START, START, START + 10, START + 10, START + 10, START + 5000]
+    for time in times:
+        clock.now = time
+        put(store, "T", 0, b"")
+    lower = {START - 1: 0, START: 0, START + 1: 2, START + 10: 2, START + 11: 5, START + 5000: 5, START + 5001: 6}
+    upper = {START - 1: 0, START: 1, START + 9: 1, START + 10: 4, START + 4999: 4, START + 9999: 5}
+    assert {time: store.get_offset_by_time("T", 0, time) for time in lower} == lower
+    assert {time: store.get_offset_by_time("T", 0, time, upper=True) for time in upper} == upper
+    assert store.get_earliest_store_time("T", 0) == START
+    assert [store.get_store_time("T", 0, i) for i in range(7)] == [*times, -1]
+    assert store.get_offset_by_time("None", 0, START) == 0
+    assert store.get_earliest_store_time("None", 0) == -1
+
+
+def test_a_clock_set_back_a_little_keeps_the_order_of_times(store: MessageStore, clock: Clock) -> None:
+    put(store, "T", 0, b"")
+    clock.now -= 500
+    assert put(store, "T", 0, b"").store_timestamp == START
+    clock.now = START - 3_600_000  # an hour: that clock was wrong before
+    assert put(store, "T", 0, b"").store_timestamp == clock.now
+
+
+def test_prepared_and_rolled_back_messages_have_no_entry(store: MessageStore) -> None:
+    for sys_flag in (4, 12):
+        result = put(store, "T", 0, b"half", b"UNIQ_KEY\x01h%d" % sys_flag, sys_flag=sys_flag)
+        assert result.queue_offset == 0
+    assert store.get_max_offset("T", 0) == 0
+    assert put(store, "T", 0, b"committed", sys_flag=8).queue_offset == 0
+    assert bodies(store, "T", 0) == [b"committed"]
+    assert len(store.query_message("T", "h4", 10, 0, 1 << 62).records) == 1
+    assert store.query_message("T", "h12", 10, 0, 1 << 62).records == []
+
+
+def test_delay_topic_entries_carry_the_time_of_delivery(store: MessageStore) -> None:
+    for level, delay in ((1, 1_000), (18, 7_200_000), (99, 7_200_000)):
+        put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"TAGS\x01a\x02DELAY\x01%d" % level, tags_code=1)
+        queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 0)
+        assert queue is not None
+        assert queue.entry(queue.max_offset - 1)[2] == START + delay
+    put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"TAGS\x01a")
+    assert queue.entry(3)[2] == java_hash("a")
+
+
+def test_arrivals_are_told_when_they_can_be_read(make_store: MakeStore) -> None:
+    arrived: list[tuple[str, int, int, int, int]] = []
+
+    def on_arrive(topic: str, queue_id: int, next_offset: int, code: int, timestamp: int) -> None:
+        assert store.get_message(topic, queue_id, next_offset - 1, 1, 1).count == 1
+        arrived.append((topic, queue_id, next_offset, code, timestamp))
+
+    store = make_store(on_arrive=on_arrive)
+    put(store, "T", 2, b"", b"TAGS\x01A")
+    put_batch(store, "T", 2, [(0, b"", b"TAGS\x01A"), (0, b"", b"TAGS\x01B")])
+    assert arrived[0] == ("T", 2, 1, java_hash("A"), START)
+    assert sorted(arrived[1:]) == sorted(("T", 2, 3, java_hash(tag), START) for tag in "AB")
+
+
+def test_deleted_topics_are_gone_and_may_come_again(make_store: MakeStore) -> None:
+    store = make_store()
+    for i in range(30):
+        put(store, "T", i % 3, b"old")
+    assert (store.topics(), store.queues("T")) == ({"T"}, [0, 1, 2])
+    assert store.delete_topic("T") == 3
+    assert (store.topics(), store.queues("T"), store.get_max_offset("T", 0)) == (set(), [], 0)
+    for queue_id in range(3):
+        assert put(store, "T", queue_id, b"new").queue_offset == 0
+    store.close()
+    store = make_store()
+    assert bodies(store, "T", 0) == [b"new"]
+
+
+def test_start_twice_and_use_when_closed(tmp_path: Path) -> None:
+    config = small(tmp_path / "store")
+    store = opened(config)
+    with pytest.raises(StateError):
+        store.start()
+    store.close()
+    store.close()
+    result = store.put_message("T", 0, b"", b"", born_timestamp=1, born_host=BORN)
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "closed" in result.reason
+
+
+def test_an_empty_store_stays_empty(make_store: MakeStore) -> None:
+    store = make_store()
+    store.close()
+    store = make_store()
+    assert store.max_physical_offset == 0
+    assert log_records(store.config.store_path, store.config) == b""
+    assert store.runtime_info()["commitLogMaxOffset"] == "0"
+
+
+def test_defaults_are_apaches(tmp_path: Path) -> None:
+    from spark_rocket.store import StoreConfig
+
+    config = StoreConfig(tmp_path)
+    assert config.mapped_file_size_commit_log == 1 << 30
+    assert config.mapped_file_size_consume_queue == 6_000_000
+    assert config.index_file_size == 420_000_040
+    assert config.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+    assert len(config.delay_levels()) == 18
+
+
+def test_an_idle_store_with_many_queues_maps_none(make_store: MakeStore) -> None:
+    store = make_store(message_index_enable=False)
+    for i in range(200):
+        put(store, f"T{i % 50}", i // 50, b"x")
+    store.close()
+    store = make_store(message_index_enable=False)
+    assert not any(file.is_mapped for queue in store._queues.table.values() for file in queue.files.files)
+    assert store.get_max_offset("T7", 3) == 1
+
+
+def test_mapped_consume_queue_files_are_bounded(make_store: MakeStore) -> None:
+    store = make_store(max_mapped_consume_queue_files=16)
+    for round_ in range(3):
+        for i in range(60):
+            assert put(store, "T", i, b"%d" % round_).queue_offset == round_
+    mapped = [file for queue in store._queues.table.values() for file in queue.files.files if file.is_mapped]
+    assert len(mapped) <= 16
+    assert all(bodies(store, "T", i) == [b"0", b"1", b"2"] for i in range(60))
