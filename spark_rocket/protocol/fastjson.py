@@ -54,6 +54,7 @@ def loads_tolerant(data: Buffer | str) -> Any:
     return _Parser(text).parse()
 
 
+_WRITE_REMEDY = "Only plain maps, lists, Unicode text, 64-bit numbers, booleans and None can be written."
 _REMEDY = "The text is damaged, cut short, or not what RocketMQ writes."
 
 
@@ -177,7 +178,7 @@ def dumps_standard(value: Any) -> bytes:
     try:
         raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     except TypeError as error:
-        raise ProtocolError(f"A value cannot be written as JSON: {error}.") from None
+        raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
     return raw if raw.isascii() else json.dumps(orjson.loads(raw), separators=(",", ":")).encode()
 
 
@@ -187,7 +188,7 @@ def dumps_fastjson(value: Any, *, pretty: bool = False) -> bytes:
     try:
         _write(value, pieces, "\n" if pretty else "", 0)
     except TypeError as error:
-        raise ProtocolError(f"A value cannot be written as JSON: {error}.") from None
+        raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
     return "".join(pieces).encode()
 
 

@@ -38,7 +38,10 @@ def unpack_host(raw: bytes) -> tuple[str, int]:
         return f"{a}.{b}.{c}.{d}", port
     if len(raw) == IPV6_HOST_SIZE:
         return IPv6Address(raw[:16]).compressed, _PORT.unpack_from(raw, 16)[0]
-    raise ProtocolError(f"A host of {len(raw)} bytes is neither IPv4 (8) nor IPv6 (20).")
+    raise ProtocolError(
+        f"A host of {len(raw)} bytes is neither IPv4 (8) nor IPv6 (20).",
+        remedy="The record or id that it is from is damaged: read it again.",
+    )
 
 
 def parse_host(text: str) -> tuple[str, int]:

@@ -40,7 +40,9 @@ def _host_hex(host: tuple[str, int] | bytes) -> str:
 def encode_offset_msg_id(host: tuple[str, int] | bytes, physical_offset: int) -> str:
     """The offset id of the record at ``physical_offset`` of the broker that stores at ``host`` (pair, or packed)."""
     if not 0 <= physical_offset <= _MAX_OFFSET:
-        raise ProtocolError(f"{physical_offset} is not an offset into a commit log.")
+        raise ProtocolError(
+            f"{physical_offset} is not an offset into a commit log.", remedy="Offsets are 0 or more and fit 63 bits."
+        )
     return f"{_host_hex(host)}{physical_offset:016X}"
 
 

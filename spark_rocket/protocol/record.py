@@ -121,7 +121,9 @@ def encode_record(
     """One record. Hosts are packed (``pack_host``); their lengths decide the two host bits of the system flag."""
     hosts = _HOST_BITS.get((len(born_host), len(store_host)), -1)
     if hosts < 0:
-        raise ProtocolError(f"Packed hosts {born_host!r} and {store_host!r} are not 8 or 20 bytes each.")
+        raise ProtocolError(
+            f"Packed hosts {born_host!r} and {store_host!r} are not 8 or 20 bytes each.", remedy="Use pack_host."
+        )
     head = _HEADS[hosts]
     topic_length = len(topic)
     v2 = topic_length > MAX_TOPIC_LENGTH_V1
@@ -165,7 +167,9 @@ def encode_blank(size: int) -> bytes:
     try:
         return _TWO_WORDS.pack(size, MAGIC_BLANK)
     except struct.error:
-        raise ProtocolError(f"A blank cannot fill {size} bytes.") from None
+        raise ProtocolError(
+            f"A blank cannot fill {size} bytes.", remedy="It fills the rest of a file, which fits 32 bits."
+        ) from None
 
 
 class RecordView:

@@ -53,7 +53,10 @@ class TopicConfig(Body):
             name, reads, writes, perm, filter_type = parts[:5]
             numbers = int(reads), int(writes), int(perm)
         except ValueError:
-            raise ProtocolError(f"{line[:80]!r} is not a topic's configuration.") from None
+            raise ProtocolError(
+                f"{line[:80]!r} is not a topic's configuration.",
+                remedy="It is: name, read queues, write queues, permission, filter type, each after a space.",
+            ) from None
         attributes = loads_tolerant(parts[5]) if len(parts) > 5 and parts[5].strip() else {}
         value = {
             "topicName": name,

@@ -21,6 +21,7 @@ from spark_rocket.protocol.fastjson import Buffer, dumps_standard
 
 MAX_UNCOMPRESSED = 64 << 20  # a million topics; a small body may claim more
 _INT = struct.Struct(">i")
+_REMEDY = 'The body is damaged, or its header\'s "compressed" is wrong: let the broker register again.'
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class _Records:
         try:
             number: int = _INT.unpack_from(self._raw, self._at)[0]
         except struct.error:
-            raise ProtocolError("A broker's registration ends too early.") from None
+            raise ProtocolError("A broker's registration ends too early.", remedy=_REMEDY) from None
         self._at += _INT.size
         return number
 
@@ -80,7 +81,7 @@ class _Records:
         size = self.number()
         end = self._at + size
         if size < 0 or end > len(self._raw):
-            raise ProtocolError(f"A broker's registration has no room for a record of {size} bytes.")
+            raise ProtocolError(f"A broker's registration has no room for a record of {size} bytes.", remedy=_REMEDY)
         raw = self._raw[self._at : end]
         self._at = end
         return raw
