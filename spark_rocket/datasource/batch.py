@@ -32,7 +32,8 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     """Read one partition. An empty plan arrives as ``InputPartition(None)`` and has no rows."""
     if not isinstance(partition, RangePartition):
         return iter(())
-    return read_range(partition.span, options, project(schema), lambda: reader_for(options.name_server))
+    reader = reader_for(options.name_server, options.request_timeout_ms)
+    return read_range(partition.span, options, project(schema), reader)
 
 
 class RocketBatchReader(DataSourceReader):
@@ -44,7 +45,7 @@ class RocketBatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        cluster = Cluster(self._options.name_server, self._options.retry_timeout_ms)
+        cluster = Cluster(self._options)
         return [RangePartition(span) for span in plan_batch(cluster, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

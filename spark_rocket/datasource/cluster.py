@@ -2,7 +2,7 @@
 
 ``Cluster`` puts retries with back-off around the client's ``Reader``: a broker that restarts under a query is a
 delay, not a failure, until ``retryTimeout`` is over. Python workers are reused, so clients are kept per process and
-name server and found again by the next task; a forked process makes its own.
+name server and found again by the next task; the client itself sees to forks.
 
 Thread-safe as the client is. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
 connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQPullConsumer.
@@ -10,12 +10,12 @@ connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQP
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import TypeVar
 
 from spark_rocket.client.reader import Reader
+from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import NameServerUnreachableError
 from spark_rocket.model import MessageQueue
@@ -28,17 +28,16 @@ READER_GROUP = "spark_rocket_reader"
 class Cluster:
     """A RocketMQ cluster as the driver sees it."""
 
-    def __init__(self, name_server: str, retry_timeout_ms: int) -> None:
-        self._name_server = name_server
-        self._retry_timeout_ms = retry_timeout_ms
+    def __init__(self, options: ReadOptions) -> None:
+        self._reader = reader_for(options.name_server, options.request_timeout_ms)
+        self._retry_timeout_ms = options.retry_timeout_ms
         self._met = False
 
-    @property
-    def reader(self) -> Reader:
-        return reader_for(self._name_server)
-
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
-        return [queue for topic in topics for queue in self._ask(lambda r, t=topic: r.queues(t), f"to find {topic}")]
+        found: list[MessageQueue] = []
+        for topic in topics:
+            found += self._ask(partial(_queues_now, topic), f"to find {topic}")
+        return found
 
     def min_offset(self, queue: MessageQueue) -> int:
         return self._ask(lambda reader: reader.min_offset(queue), "to ask for a queue's first offset")
@@ -53,14 +52,14 @@ class Cluster:
         return self._ask(lambda reader: reader.committed_offset(group, queue), "to ask for a group's offset")
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        self.reader.commit_offset(group, queue, offset)
+        self._reader.commit_offset(group, queue, offset)
 
     def _ask(self, question: Callable[[Reader], T], doing: str) -> T:
         patience = Patience(self._retry_timeout_ms)
 
         def ask() -> T:
             try:
-                return question(self.reader)
+                return question(self._reader)
             except NameServerUnreachableError as error:
                 # Never reached: a wrong address is likelier than a restart, so say so at once.
                 error.retriable = self._met
@@ -71,20 +70,12 @@ class Cluster:
         return answer
 
 
-_lock = threading.Lock()
-_readers: dict[tuple[int, str], Reader] = {}
+def _queues_now(topic: str, reader: Reader) -> list[MessageQueue]:
+    """Asked anew: queues may have been added since."""
+    return reader.refresh(topic)
 
 
-def reader_for(name_server: str) -> Reader:
-    """This process's reader for a name server, started."""
-    key = (os.getpid(), name_server)
-    with _lock:
-        reader = _readers.get(key)
-        if reader is None:
-            reader = Reader(name_server, group=READER_GROUP)
-            reader.start()
-            _readers[key] = reader
-        return reader
-
-
-os.register_at_fork(after_in_child=lambda: globals().__setitem__("_lock", threading.Lock()))
+@cache
+def reader_for(name_server: str, request_timeout_ms: int) -> Reader:
+    """This process's reader for a name server."""
+    return Reader(name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000)

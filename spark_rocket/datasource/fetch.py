@@ -18,7 +18,7 @@ Belongs to one task and thread. Corresponds to PullAPIWrapper and DefaultMQPullC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ class Chunk:
 
 
 def read_range(
-    span: OffsetRange, options: ReadOptions, projection: Projection, reader: Callable[[], Reader]
+    span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema."""
     waiting: list[Chunk] = []
@@ -78,14 +78,14 @@ def _decode(chunks: list[Chunk], span: OffsetRange, projection: Projection) -> I
         yield projection.conform(batch)
 
 
-def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Callable[[], Reader]) -> Iterator[Chunk]:
+def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
     """Pull a range piece by piece, one pull ahead of whoever uses the pieces."""
     loss = LossPolicy(options.fail_on_data_loss)
     patience = Patience(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
 
     def ask(offset: int) -> Future[PullResult]:
-        return reader().pull_async(
+        return reader.pull_async(
             span.queue,
             offset,
             max_msgs=min(options.pull_batch_size, span.end - offset),

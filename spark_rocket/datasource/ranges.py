@@ -80,7 +80,7 @@ def _cut(span: OffsetRange, parts: int) -> list[OffsetRange]:
 def limit_ends(starts: Positions, latest: Positions, max_records: int) -> dict[MessageQueue, int]:
     """Where to end so that a batch has exactly ``max_records`` messages, or all there are.
 
-    Messages are shared in proportion to lag, to the nearest whole one, and every queue that is behind gets at least one,
+    Messages are shared in proportion to lag, to the nearest whole one, and every queue that is behind gets one or more,
     so none starves. With fewer messages than such queues the turn goes round: it begins at the sum of the start
     positions, which moves on by ``max_records`` with every batch.
     """

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
-from spark_rocket.errors import BrokerError, RocketError, RowError
-from spark_rocket.model import MessageQueue
+from spark_rocket.errors import RocketError, RowError
+from spark_rocket.model import MessageQueue, SendResult
+from spark_rocket.protocol.codes import ResponseCode
 
-Submit = Callable[[Block, MessageQueue], Future[object]]
-_MESSAGE_ILLEGAL = 13
+Submit = Callable[[Block, MessageQueue], Future[SendResult]]
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class BlockSender:
         self._limit = limit
         self._turn = first_turn
         self._patience = patience
-        self._under_way: dict[Future[object], _Flight] = {}
+        self._under_way: dict[Future[SendResult], _Flight] = {}
         self.messages = 0
         self.bytes = 0
         self.requests = 0
@@ -99,7 +99,7 @@ class BlockSender:
                 self.bytes += len(flight.block.body)
 
     def _failed(self, flight: _Flight, error: RocketError) -> None:
-        if isinstance(error, BrokerError) and error.response_code == _MESSAGE_ILLEGAL:
+        if error.response_code == ResponseCode.MESSAGE_ILLEGAL:
             raise RowError(
                 f"{flight.block.rows()} ({len(flight.block.body)} bytes): the broker refused: {error.message}",
                 remedy="Set the option maxMessageSize to the broker's maxMessageSize.",

@@ -51,7 +51,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def planner(self) -> StreamPlanner:
         if self._planner is None:
-            cluster = Cluster(self._options.name_server, self._options.retry_timeout_ms)
+            cluster = Cluster(self._options)
             self._planner = StreamPlanner(cluster, self._options)
         return self._planner
 

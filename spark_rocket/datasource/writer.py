@@ -143,7 +143,7 @@ class RocketWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options)
         if options.topic is not None:
-            sink_for(options).check_topic(options.topic)
+            sink_for(options).queues_of(options.topic)
         self._options = options
         self._name = options.write_id or uuid.uuid4().hex
 

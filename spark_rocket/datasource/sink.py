@@ -1,0 +1,48 @@
+"""Where blocks are sent: one ``Producer`` per process and set of options, found again by the next task.
+
+A block goes out as it is encoded, as one batch send. A message too large to be in a batch goes out alone.
+Thread-safe as the producer is. Corresponds to MQClientAPIImpl.sendMessage.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import cache
+
+from spark_rocket.client.producer import Producer
+from spark_rocket.datasource.options import WriteOptions
+from spark_rocket.datasource.rows import Block
+from spark_rocket.model import Message, MessageQueue, SendResult
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import decode_batch_body
+
+
+class Sink:
+    """Topics that blocks can be sent to."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._limit = options.max_message_size
+        self._producer = Producer(
+            options.producer_group,
+            name_server=options.name_server,
+            send_timeout=options.request_timeout_ms / 1000,
+            max_message_size=options.max_message_size,
+        )
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        """The queues that take messages. Raises TopicNotFoundError or NameServerUnreachableError."""
+        return self._producer.queues(topic)
+
+    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
+        """Send once; the future's error says whether it may be sent again."""
+        if len(block.body) <= self._limit:
+            return self._producer.send_batch_body_async(queue, block.body, block.count)
+        ((flag, body, properties),) = decode_batch_body(block.body)
+        message = Message(queue.topic, bytes(body), decode_properties(bytes(properties)), flag)
+        return self._producer.send_async(message, queue=queue)
+
+
+@cache
+def sink_for(options: WriteOptions) -> Sink:
+    """This process's sink for these options."""
+    return Sink(options)

@@ -1,0 +1,136 @@
+"""One Spark session and one cluster for all tests here: a session costs seconds, its first batch more.
+
+The workers run this interpreter (trap T14). ``local[2, 2]`` gives every task a second attempt, which some tests use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.testing import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            # PySpark's own driver code, not ours: sockets left to the collector, and deprecated calls.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([others] if others else [])])
+    session = (
+        SparkSession.builder.master("local[2, 2]")
+        .appName("spark_rocket tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.stopTimeout", "60s")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+
+
+class Rocket:
+    """A cluster, and short words for what the tests do with it."""
+
+    def __init__(self, cluster: LocalCluster, spark: SparkSession) -> None:
+        self.cluster = cluster
+        self.spark = spark
+        self.name_server = cluster.name_server
+        self.producer = Producer("tests", name_server=cluster.name_server)
+        self.reader = Reader(cluster.name_server)
+        self._names = count(1)
+
+    def topic(self, queues: int = 2) -> str:
+        return self.cluster.create_topic(f"topic-{next(self._names)}", queues)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return sorted(self.reader.queues(topic))
+
+    def send(self, topic: str, bodies: Sequence[str], queue: int = 0) -> None:
+        """Put messages into one queue, in order."""
+        target = self.queues(topic)[queue]
+        for start in range(0, len(bodies), 500):
+            self.producer.send([Message.of(topic, body) for body in bodies[start : start + 500]], queue=target)
+
+    def read(self, topic: str, **options: object) -> DataFrame:
+        return self.frame(subscribe=topic, **options)
+
+    def frame(self, **options: object) -> DataFrame:
+        return self.spark.read.format("rocket").options(**{"nameServer": self.name_server, **options}).load()  # type: ignore[arg-type]
+
+    def stream(self, topic: str, **options: object) -> DataFrame:
+        given = {"nameServer": self.name_server, "subscribe": topic, **options}
+        return self.spark.readStream.format("rocket").options(**given).load()  # type: ignore[arg-type]
+
+    def bodies(self, topic: str, **options: object) -> list[str]:
+        frame = self.read(topic, **options)
+        return [bytes(row.body).decode() for row in frame.select("body").collect()]
+
+    def end(self, topic: str) -> int:
+        return sum(self.reader.max_offset(queue) for queue in self.queues(topic))
+
+    def committed(self, group: str, topic: str) -> list[int | None]:
+        return [self.reader.committed_offset(group, queue) for queue in self.queues(topic)]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mq(cluster: LocalCluster, spark: SparkSession) -> Iterator[Rocket]:
+    rocket = Rocket(cluster, spark)
+    rocket.producer.start()
+    yield rocket
+    rocket.producer.close()
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Callable[..., list[str]]:
+    """Run a stream of bodies to its end (AvailableNow) into a list; the checkpoint is ``tmp_path/checkpoint``."""
+
+    def available_now(frame: DataFrame, checkpoint: str = "checkpoint") -> list[str]:
+        found: list[str] = []
+
+        def collect(batch: DataFrame, batch_id: int) -> None:
+            found.extend(bytes(row.body).decode() for row in batch.select("body").collect())
+
+        query = (
+            frame.writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        return found
+
+    return available_now

@@ -1,0 +1,188 @@
+"""Streams: killed and started again, stopped and started again, with brokers that go away and data that is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from select import select
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_rocket.testing import LocalCluster
+from tests.spark import killed_query
+from tests.spark.conftest import ROOT, Rocket
+
+Run = Callable[..., list[str]]
+
+
+def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
+    mq: Rocket, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = mq.topic(3)
+    for queue in range(3):
+        mq.send(topic, [f"{queue}-{number}" for number in range(200)], queue)
+    checkpoint, output, fifo = (str(tmp_path / name) for name in ("checkpoint", "output", "fifo"))
+    os.mkfifo(fifo)
+    # Open for both, so that neither end waits for the other and the file is ready only once something is written.
+    said = os.open(fifo, os.O_RDWR)
+    child = subprocess.Popen(
+        [sys.executable, killed_query.__file__, mq.name_server, topic, checkpoint, output, fifo],
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ready, _, _ = select([said], [], [], 120)
+        assert ready, "the query did not come to its third batch"
+        assert os.read(said, 100) == b"in the middle of batch 2\n"
+        assert child.poll() is None
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        os.close(said)
+    done = sorted(path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    assert done == ["0", "1"], "two batches were finished and one was not"
+    mq.send(topic, [f"0-{number}" for number in range(200, 250)], 0)
+
+    query = (
+        killed_query.source(spark, mq.name_server, topic)
+        .writeStream.format("parquet")
+        .option("path", output)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    rows = spark.read.parquet(output).collect()
+    expected = [(queue, offset, f"{queue}-{offset}") for queue in range(3) for offset in range(200 + 50 * (queue == 0))]
+    assert sorted((row.queueId, row.queueOffset, row.body) for row in rows) == expected
+
+
+def test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer_counts(mq: Rocket, run: Run) -> None:
+    topic = mq.topic(2)
+    mq.send(topic, ["a", "b"])
+    assert run(mq.stream(topic, startingOffsets="earliest")) == ["a", "b"]
+    mq.send(topic, ["c"], queue=1)
+    assert run(mq.stream(topic, startingOffsets="latest")) == ["c"]
+    assert run(mq.stream(topic, startingOffsets="earliest")) == []
+
+
+def test_all_ways_to_begin(mq: Rocket, run: Run) -> None:
+    topic = mq.topic(1)
+    (queue,) = mq.queues(topic)
+    mq.send(topic, ["a", "b", "c"])
+    mq.reader.commit_offset("starts", queue, 2)
+    stored = mq.reader.messages(queue, 0)[0].store_timestamp
+
+    def begin(name: str, **options: object) -> list[str]:
+        return run(mq.stream(topic, **options), checkpoint=name)
+
+    assert begin("default") == []
+    assert begin("group", startingOffsets="group", consumerGroup="starts") == ["c"]
+    assert begin("time", startingTimestamp=stored) == ["a", "b", "c"]
+    text = f'{{"{topic}": {{"{queue.broker_name}": {{"0": 1}}}}}}'
+    assert begin("json", startingOffsets=text) == ["b", "c"]
+
+
+def test_two_topics_and_a_stream_back_into_a_third(mq: Rocket, run: Run, tmp_path: Path) -> None:
+    one, two, target = mq.topic(1), mq.topic(2), mq.topic(2)
+    mq.send(one, [f"one-{number}" for number in range(5)])
+    mq.send(two, [f"two-{number}" for number in range(5)], queue=1)
+    query = (
+        mq.stream(f"{one},{two}", startingOffsets="earliest", maxOffsetsPerTrigger=4)
+        .selectExpr(
+            "upper(CAST(body AS STRING)) AS body", "topic AS tags", "CAST(queueOffset AS STRING) AS shardingKey"
+        )
+        .writeStream.format("rocket")
+        .options(nameServer=mq.name_server, topic=target, checkpointLocation=str(tmp_path / "copy"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    rows = mq.read(target).selectExpr("CAST(body AS STRING) AS body", "tags").collect()
+    expected = [(f"ONE-{number}", one) for number in range(5)] + [(f"TWO-{number}", two) for number in range(5)]
+    assert sorted((row.body, row.tags) for row in rows) == sorted(expected)
+
+
+def test_the_groups_lag_can_be_seen_while_the_stream_runs_and_idles(mq: Rocket, tmp_path: Path) -> None:
+    topic = mq.topic(2)
+    mq.send(topic, ["a"] * 3)
+    query = (
+        mq.stream(topic, startingOffsets="earliest", consumerGroup="lag")
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        assert mq.committed("lag", topic) == [3, 0]
+        mq.send(topic, ["b"] * 4, queue=1)
+        query.processAllAvailable()
+        assert mq.committed("lag", topic) == [3, 4]
+        progress = [each for each in query.recentProgress if each["numInputRows"]][-1]
+        assert progress["sources"][0]["numInputRows"] == 4
+        assert '"1": 4' in str(progress["sources"][0]["latestOffset"])
+    finally:
+        query.stop()
+
+
+def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Run) -> None:
+    topic = mq.topic(1)
+    mq.send(topic, ["a"] * 9)
+    assert len(run(mq.stream(topic, startingOffsets="earliest"))) == 9
+    mq.cluster.delete_topic(topic)
+    mq.cluster.create_topic(topic, 1)
+    mq.send(topic, ["b", "c"])
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.*offset 9 was expected, but the queue now ends at 2"):
+        run(mq.stream(topic))
+    assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c"]
+    mq.send(topic, ["d"])
+    assert run(mq.stream(topic)) == ["d"], "and from there on as ever"
+
+
+def test_a_broker_that_restarts_under_a_query_is_a_delay(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+    with LocalCluster(data_dir=tmp_path / "data") as cluster:
+        rocket = Rocket(cluster, spark)
+        topic = rocket.topic(1)
+        rocket.send(topic, [str(number) for number in range(20)])
+        found: list[str] = []
+
+        def collect(batch: DataFrame, batch_id: int) -> None:
+            if batch_id == 1:
+                cluster.restart_broker()
+            found.extend(bytes(row.body).decode() for row in batch.select("body").collect())
+
+        query = (
+            rocket.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=5)
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert found == [str(number) for number in range(20)]
+        rocket.producer.close()
+        rocket.reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"maxOffsetsPerTriger": 5}, r"no option maxoffsetspertriger\. Did you mean maxOffsetsPerTrigger\?"),
+        ({"endingOffsets": "latest"}, r"option endingOffsets is for batch reads, not for streaming reads"),
+        ({"nameServer": "127.0.0.1:1"}, r"NAME_SERVER_UNREACHABLE.*127\.0\.0\.1:1.*rocket up"),
+        ({"subscribe": "no-such-topic"}, r"TOPIC_NOT_FOUND.*no-such-topic"),
+    ],
+)
+def test_bad_options_of_a_stream(mq: Rocket, run: Run, options: dict[str, object], wrong: str) -> None:
+    with pytest.raises(PySparkException, match=wrong):
+        run(
+            mq.stream(**{"topic": mq.topic(1), **options}) if "subscribe" not in options else mq.stream("no-such-topic")
+        )
