@@ -1,0 +1,150 @@
+"""A server on a thread of its own, and a client that sees bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.frame import FrameSplitter
+from spark_rocket.remoting.server import Handler, RemotingServer, new_event_loop
+
+T = TypeVar("T")
+
+ECHO = 1
+SILENT = 2  # never answered
+FAIL = 3
+
+
+class ServerThread:
+    """A RemotingServer and its loop. ``seen`` counts the requests that its own handlers got."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+        **options: Any,
+    ) -> None:
+        self.requests: list[RemotingCommand] = []
+        self.arrived = threading.Semaphore(0)
+        every: dict[int, Handler] = {ECHO: self._echo, SILENT: self._silent, FAIL: self._fail}
+        self.server = RemotingServer(host, port, {**every, **(handlers or {})}, **options)
+        self.loop = loop_factory()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        try:
+            self.run(self.server.start())
+        except BaseException:
+            self._stop()
+            raise
+        self.address = self.server.address
+
+    def run(self, work: Any) -> Any:
+        """A coroutine's or (on the loop) a call's result."""
+        if callable(work):
+            return asyncio.run_coroutine_threadsafe(_call(work), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.run(self.server.close())
+            self._stop()
+
+    def _stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+    def _note(self, request: RemotingCommand) -> None:
+        self.requests.append(request)
+        self.arrived.release()
+
+    def _echo(self, channel: object, request: RemotingCommand) -> RemotingCommand:
+        self._note(request)
+        return RemotingCommand.response(request, 0, None, request.ext_fields, request.body)
+
+    def _silent(self, channel: object, request: RemotingCommand) -> None:
+        self._note(request)
+
+    def _fail(self, channel: object, request: RemotingCommand) -> RemotingCommand:
+        raise ValueError("no such luck")
+
+
+async def _call(work: Callable[[], T]) -> T:
+    return work()
+
+
+class RawClient:
+    """A socket that speaks frames and nothing more."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+        self.splitter = FrameSplitter()
+        self.frames: list[memoryview] = []
+
+    def send(self, *commands: RemotingCommand) -> None:
+        self.socket.sendall(b"".join(command.encode() for command in commands))
+
+    def receive(self) -> RemotingCommand:
+        while not self.frames:
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise EOFError
+            self.frames.extend(self.splitter.feed(data))
+        return RemotingCommand.decode(self.frames.pop(0))
+
+    def ask(self, command: RemotingCommand) -> RemotingCommand:
+        self.send(command)
+        return self.receive()
+
+    def at_end(self) -> bool:
+        """True when the server has closed the connection without another byte."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def request(code: int = ECHO, opaque: int = 1, body: bytes = b"", **ext: str) -> RemotingCommand:
+    command = RemotingCommand.request(code, dict(ext), body)
+    command.opaque = opaque
+    return command
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ServerThread]]:
+    """Starts servers; all are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*args: Any, **options: Any) -> ServerThread:
+            server = ServerThread(*args, **options)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def dial() -> Iterator[Callable[[str], RawClient]]:
+    """Opens raw connections; all are closed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(address: str) -> RawClient:
+            client = RawClient(address)
+            stack.callback(client.close)
+            return client
+
+        yield connect

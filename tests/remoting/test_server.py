@@ -1,0 +1,443 @@
+"""The server against raw sockets, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.errors import BrokerError, ConfigError, RemotingConnectError, RemotingTimeoutError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.server import Channel, RemotingServer, new_event_loop, run
+
+from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
+
+Serve = Callable[..., ServerThread]
+Dial = Callable[[str], RawClient]
+
+
+@pytest.fixture(params=[new_event_loop, asyncio.new_event_loop], ids=["default", "asyncio"])
+def loop_factory(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+def test_an_echo(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    client = dial(serve(loop_factory=loop_factory).address)
+    answer = client.ask(request(ECHO, 42, b"body", topic="T"))
+    assert (answer.code, answer.opaque, answer.flag) == (0, 42, 1)
+    assert answer.ext_fields == {"topic": "T"}
+    assert bytes(answer.body) == b"body"
+
+
+def test_the_answer_is_spelt_as_the_request(serve: Serve, dial: Dial) -> None:
+    client = dial(serve().address)
+    command = request(ECHO, 7, b"x", a="b")
+    command.serialize_type = SerializeType.ROCKETMQ
+    answer = client.ask(command)
+    assert answer.serialize_type is SerializeType.ROCKETMQ
+    assert (answer.opaque, answer.ext_fields) == (7, {"a": "b"})
+
+
+def test_byte_at_a_time(serve: Serve, dial: Dial) -> None:
+    client = dial(serve().address)
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in request(ECHO, 1, b"slow").encode() + request(ECHO, 2, b"and steady").encode():
+        client.socket.sendall(bytes([byte]))
+    assert bytes(client.receive().body) == b"slow"
+    assert bytes(client.receive().body) == b"and steady"
+
+
+def test_many_requests_in_one_write_are_answered_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    client = dial(serve(loop_factory=loop_factory).address)
+    sizes = [0, 1, 20_000, 3, 400_000, 5] * 3  # small ones are joined, large ones are written beside their heads
+    client.send(*(request(ECHO, n, bytes([n]) * size) for n, size in enumerate(sizes)))
+    for n, size in enumerate(sizes):
+        answer = client.receive()
+        assert answer.opaque == n
+        assert answer.body == bytes([n]) * size
+
+
+def test_a_frame_as_large_as_allowed(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    client = dial(serve(loop_factory=loop_factory).address)
+    body = random.Random(1).randbytes(16_000_000)
+    assert client.ask(request(ECHO, 1, body)).body == body
+
+
+def test_a_one_way_request_is_carried_out_and_not_answered(serve: Serve, dial: Dial) -> None:
+    server = serve()
+    client = dial(server.address)
+    for code in (ECHO, FAIL, 999):
+        oneway = RemotingCommand.request(code, {}, b"quiet", oneway=True)
+        client.send(oneway)
+    assert client.ask(request(ECHO, 5)).opaque == 5
+    assert [bytes(seen.body) for seen in server.requests] == [b"quiet", b""]
+
+
+def test_an_unknown_code(serve: Serve, dial: Dial) -> None:
+    answer = dial(serve().address).ask(request(31_999, 3))
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark == "request code 31999 is not supported"
+    assert answer.opaque == 3
+
+
+def test_a_handler_that_raises(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+    client = dial(serve().address)
+    with caplog.at_level(logging.CRITICAL):
+        answer = client.ask(request(FAIL, 3))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == "ValueError: no such luck"
+    assert client.ask(request(ECHO, 4)).code == 0
+
+
+def test_a_handler_that_refuses(serve: Serve, dial: Dial) -> None:
+    def refuse(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        raise BrokerError("no permission", remedy="Ask.", response_code=ResponseCode.NO_PERMISSION)
+
+    answer = dial(serve({9: refuse}).address).ask(request(9))
+    assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "no permission Ask.")
+
+
+def test_an_answer_that_no_header_can_carry(serve: Serve, dial: Dial) -> None:
+    def odd(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(command, 0, "\ud800")
+
+    answer = dial(serve({9: odd}).address).ask(request(9))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark
+
+
+def test_a_late_answer(serve: Serve, dial: Dial) -> None:
+    held: list[tuple[Channel, RemotingCommand]] = []
+
+    def hold(channel: Channel, command: RemotingCommand) -> None:
+        held.append((channel, command))
+
+    server = serve({9: hold})
+    client = dial(server.address)
+    client.send(request(9, 1), request(9, 2))
+    assert client.ask(request(ECHO, 3)).opaque == 3
+    (channel, first), (_, second) = held
+
+    def answer() -> None:
+        channel.write(RemotingCommand.response(second, body=b"2"))
+        channel.write(RemotingCommand.response(first, body=b"1" * 100_000))
+
+    server.run(answer)
+    assert client.receive().opaque == 2
+    assert client.receive().body == b"1" * 100_000
+
+
+HTTP = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+GARBAGE = {
+    "HTTP": HTTP,
+    "TLS": bytes.fromhex("160301020001000001fc0303") + bytes(64),
+    "no length": bytes(64),
+    "negative length": b"\xff\xff\xff\xff" + bytes(8),
+    "too long": (1 << 20).to_bytes(4, "big"),
+    "header longer than frame": bytes.fromhex("00000008 000000ff 00000000"),
+    "unknown serialize type": bytes.fromhex("00000008 09000004 00000000"),
+    "no JSON": bytes.fromhex("00000008 00000004") + b"{!!}",
+    "no object": bytes.fromhex("00000006 00000002") + b"[]",
+    "short binary header": bytes.fromhex("00000008 01000004 00000000"),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_closes_its_connection_only(
+    name: str, serve: Serve, dial: Dial, loop_factory: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(max_frame_length=1 << 16, loop_factory=loop_factory)
+    good, bad = dial(server.address), dial(server.address)
+    assert bad.ask(request(ECHO, 1)).opaque == 1
+    bad.socket.sendall(GARBAGE[name])
+    assert bad.at_end()
+    assert good.ask(request(ECHO, 2)).opaque == 2
+    assert "closed: it sent what is no frame" in caplog.text
+
+
+def test_what_came_before_garbage_is_answered(serve: Serve, dial: Dial) -> None:
+    client = dial(serve().address)
+    client.socket.sendall(request(ECHO, 1).encode() + request(ECHO, 2).encode() + GARBAGE["no JSON"])
+    assert client.receive().opaque == 1
+    assert client.receive().opaque == 2
+    assert client.at_end()
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> object:
+    server = ServerThread(max_frame_length=1 << 16)
+    yield server
+    server.close()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(min_size=1, max_size=300), st.booleans(), st.integers(0, 120))
+def test_fuzz(fuzzed: ServerThread, noise: bytes, framed: bool, cut: int) -> None:
+    """Noise, noise in a right frame, and a good frame with noise in its middle: the server serves the next one."""
+    good = request(ECHO, 1, b"body", topic="T").encode()
+    sent = len(noise).to_bytes(4, "big") + noise if framed else good[:cut] + noise + good[cut:]
+    bad = RawClient(fuzzed.address)
+    bad.socket.sendall(sent)
+    bad.socket.shutdown(socket.SHUT_WR)
+    try:
+        while bad.socket.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    bad.close()
+    client = RawClient(fuzzed.address)
+    assert client.ask(request(ECHO, 2)).opaque == 2
+    client.close()
+
+
+# --- bounds -------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_reads_late_gets_everything_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    server = serve(loop_factory=loop_factory, high_water=64 * 1024)
+    client = dial(server.address)
+    count, size = 300, 100_000
+
+    def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        server._note(command)
+        return RemotingCommand.response(command, body=bytes(size))
+
+    server.server.handlers[9] = big
+    client.send(*(request(9, n) for n in range(count)))
+    client.send(request(9, count))
+    assert server.arrived.acquire(timeout=10)
+    for n in range(count + 1):
+        assert client.receive().opaque == n
+    # Nearly all were handled only when there was room for their answers: the server never held them all.
+    assert len(server.requests) == count + 1
+
+
+def test_nothing_is_handled_for_a_peer_that_reads_nothing(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    paused = threading.Event()
+
+    def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        server._note(command)
+        assert channel.is_writable
+        server.loop.call_soon(lambda: channel.is_writable or paused.set())
+        return RemotingCommand.response(command, body=bytes(1_000_000))
+
+    server = serve({9: big}, loop_factory=loop_factory, high_water=64 * 1024)
+    client = dial(server.address)
+    other = dial(server.address)
+    client.send(*(request(9, n) for n in range(200)))
+    assert paused.wait(10)
+    assert other.ask(request(ECHO, 1)).opaque == 1
+    assert len(server.requests) < 100  # 200 MB were asked for; what fits the kernel's buffers and one more was made
+    for n in range(200):
+        assert client.receive().opaque == n
+
+
+def test_a_peer_far_behind_is_dropped(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    channels: list[Channel] = []
+    gone = threading.Event()
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve(
+        {9: keep},
+        loop_factory=loop_factory,
+        high_water=64 * 1024,
+        hard_limit=4 << 20,
+        on_close=lambda channel: gone.set(),
+    )
+    client = dial(server.address)
+    push = client.ask(request(9, 1))
+
+    def flood() -> None:
+        for _ in range(64):
+            channels[0].write(RemotingCommand.response(push, body=bytes(1 << 20)))
+
+    server.run(flood)
+    assert gone.wait(10)
+    assert not channels[0].is_active
+    server.run(lambda: channels[0].write(push))  # after the end it does nothing
+
+
+def test_a_silent_peer_is_closed(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    client = dial(serve(idle_timeout=0.05, loop_factory=loop_factory).address)
+    assert client.at_end()
+
+
+def test_connections_above_the_limit_are_refused(serve: Serve, dial: Dial) -> None:
+    server = serve(max_connections=1)
+    first = dial(server.address)
+    assert first.ask(request(ECHO, 1)).opaque == 1
+    assert dial(server.address).at_end()
+    assert first.ask(request(ECHO, 2)).opaque == 2
+    first.close()
+
+
+# --- requests to the peer -----------------------------------------------------------------------------------------
+
+
+def with_channel(serve: Serve, dial: Dial, **options: object) -> tuple[ServerThread, RawClient, Channel]:
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve({9: keep}, **options)
+    client = dial(server.address)
+    client.ask(request(9))
+    return server, client, channels[0]
+
+
+def invoke(server: ServerThread, channel: Channel, timeout: float) -> object:
+    async def ask() -> RemotingCommand:
+        return await channel.invoke(RemotingCommand.request(307), timeout)
+
+    return asyncio.run_coroutine_threadsafe(ask(), server.loop)
+
+
+def test_the_server_asks_and_is_answered(serve: Serve, dial: Dial) -> None:
+    server, client, channel = with_channel(serve, dial)
+    asked = invoke(server, channel, 10)
+    push = client.receive()
+    assert push.code == 307
+    assert not push.is_response
+    stranger = RemotingCommand.response(push, body=b"nobody asked")
+    stranger.opaque += 1000
+    client.send(stranger, RemotingCommand.response(push, body=b"here"))
+    assert bytes(asked.result(10).body) == b"here"  # type: ignore[attr-defined]
+
+
+def test_the_server_asks_in_vain(serve: Serve, dial: Dial) -> None:
+    server, client, channel = with_channel(serve, dial)
+    with pytest.raises(RemotingTimeoutError, match="307"):
+        invoke(server, channel, 0.01).result(10)  # type: ignore[attr-defined]
+    lost = invoke(server, channel, 10)
+    assert client.receive().code == 307
+    assert client.receive().code == 307
+    client.close()
+    with pytest.raises(RemotingConnectError, match="lost"):
+        lost.result(10)  # type: ignore[attr-defined]
+    with pytest.raises(RemotingConnectError, match="lost"):
+        invoke(server, channel, 10).result(10)  # type: ignore[attr-defined]
+
+
+def test_requests_without_an_answer_are_numbered(serve: Serve, dial: Dial) -> None:
+    server, client, channel = with_channel(serve, dial)
+    server.run(lambda: [channel.write(RemotingCommand.request(40, oneway=True)) for _ in range(2)])
+    first, second = client.receive(), client.receive()
+    assert first.is_oneway
+    assert first.opaque != second.opaque
+
+
+# --- life ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_close_is_told_once(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+    closed: list[str] = []
+    told = threading.Semaphore(0)
+
+    def on_close(channel: Channel) -> None:
+        closed.append(channel.remote_addr)
+        told.release()
+        raise RuntimeError("must not harm the server")
+
+    server = serve(on_close=on_close)
+    clients = [dial(server.address) for _ in range(3)]
+    names = ["%s:%d" % client.socket.getsockname() for client in clients]  # noqa: UP031
+    for client in clients:
+        client.ask(request(ECHO))
+        client.close()
+        assert told.acquire(timeout=10)
+    assert closed == names
+    assert "was not handled" in caplog.text
+    server.close()
+    assert closed == names
+
+
+def test_close_sends_what_was_written(serve: Serve, dial: Dial) -> None:
+    server = serve()
+    client = dial(server.address)
+    client.send(request(ECHO, 1, b"last"))
+    assert server.arrived.acquire(timeout=10)
+    server.close()
+    assert bytes(client.receive().body) == b"last"
+    assert client.at_end()
+    with pytest.raises(ConnectionRefusedError):
+        dial(server.address)
+
+
+def test_close_does_not_wait_for_a_peer_that_reads_nothing(serve: Serve, dial: Dial) -> None:
+    server, client, channel = with_channel(serve, dial)
+    answer = RemotingCommand.response(request(), body=bytes(32 << 20))
+    server.run(lambda: channel.write(answer))
+    server.run(server.server.close(grace=0.01))
+    assert not channel.is_active
+    assert client.socket.fileno() >= 0
+
+
+def test_a_port_in_use() -> None:
+    async def main() -> None:
+        first = RemotingServer("127.0.0.1", 0, {})
+        await first.start()
+        second = RemotingServer("127.0.0.1", first.port, {}, name="name server")
+        with pytest.raises(ConfigError, match=rf"name server cannot listen on 127.0.0.1:{first.port}.*in use"):
+            await second.start()
+        await second.close()
+        await first.close()
+        await first.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no host at all"])
+def test_a_host_that_is_not_here(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        run(RemotingServer(host, 0, {}).start())
+
+
+def test_a_port_can_be_reused_at_once(serve: Serve, dial: Dial) -> None:
+    first = serve()
+    client = dial(first.address)
+    client.ask(request(ECHO))
+    port = first.server.port
+    first.close()
+    second = serve(port=port)
+    assert dial(second.address).ask(request(ECHO, 2)).opaque == 2
+
+
+def test_ipv6(serve: Serve, dial: Dial) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    server, client, channel = with_channel(serve, dial, host="::1")
+    assert server.address.startswith("[::1]:")
+    assert channel.remote_addr == f"[::1]:{client.socket.getsockname()[1]}"
+    assert channel.local_addr == server.address
+    assert "::1" in repr(channel)
+
+
+def test_quick_traffic_keeps_the_loop_awake_and_slow_traffic_does_not(serve: Serve, dial: Dial) -> None:
+    server = serve(busy_poll=3600.0)
+    if not server.server._busy_poll:
+        pytest.skip("one core only")
+    client = dial(server.address)
+    client.ask(request(ECHO))
+    assert not server.server._awake
+
+    def two_reads() -> None:
+        server.server._stay_awake()
+        server.server._stay_awake()
+
+    server.run(two_reads)
+    assert server.server._awake
+    server.server._awake_until = 0.0
+    assert client.ask(request(SILENT + 40, 9)).opaque == 9
