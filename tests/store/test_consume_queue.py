@@ -1,0 +1,102 @@
+"""Consume queues: fillers, ends found by search, truncation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.layout import ENTRY, FILLER
+
+PER_FILE = 10
+
+
+def make(directory: Path) -> ConsumeQueue:
+    return ConsumeQueue(directory / "T" / "0", "T", 0, PER_FILE * 20, MappingCache(16))
+
+
+def loaded(directory: Path) -> ConsumeQueue:
+    queue = make(directory)
+    queue.load()
+    return queue
+
+
+def append(queue: ConsumeQueue, count: int) -> None:
+    queue.make_room(count)
+    first = queue.max_offset
+    queue.append_many(b"".join(ENTRY.pack(100 * i, 100, -i) for i in range(first, first + count)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 35])
+def test_ends_are_found_again(tmp_path: Path, count: int) -> None:
+    queue = loaded(tmp_path)
+    if count:
+        append(queue, count)
+    queue.close()
+    queue = loaded(tmp_path)
+    assert (queue.min_offset, queue.max_offset) == (0, count)
+    assert [queue.entry(i) for i in range(count)] == [(100 * i, 100, -i) for i in range(count)]
+    assert queue.read(0, 1000) == b"".join(ENTRY.pack(100 * i, 100, -i) for i in range(count))
+    queue.close()
+
+
+@pytest.mark.parametrize("start", [10, 13, 19, 20])
+def test_a_queue_that_begins_late_has_fillers(tmp_path: Path, start: int) -> None:
+    queue = loaded(tmp_path)
+    queue.start_at(start)
+    append(queue, 3)
+    queue.close()
+    first = sorted((tmp_path / "T" / "0").iterdir())[0]
+    assert first.name == f"{start // 10 * 200:020d}"
+    assert first.read_bytes()[: start % 10 * 20] == FILLER * (start % 10)
+    queue = loaded(tmp_path)
+    assert (queue.min_offset, queue.max_offset) == (start, start + 3)
+    assert queue.entry(start) == (100 * start, 100, -start)
+    queue.close()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 10, 15, 20, 24])
+def test_truncate_then_append(tmp_path: Path, keep: int) -> None:
+    queue = loaded(tmp_path)
+    append(queue, 25)
+    queue.truncate(keep)
+    assert queue.max_offset == keep
+    assert not queue.has_data_behind()
+    append(queue, 12)
+    queue.close()
+    queue = loaded(tmp_path)
+    assert queue.max_offset == keep + 12
+    assert [queue.entry(i)[0] for i in range(keep + 12)] == [100 * i for i in range(keep + 12)]
+    queue.close()
+
+
+def test_minimum_follows_the_log(tmp_path: Path) -> None:
+    queue = loaded(tmp_path)
+    append(queue, 25)
+    queue.correct_min_offset(1234)
+    assert queue.min_offset == 13
+    queue.correct_min_offset(10**9)
+    assert queue.min_offset == 25
+    queue.close()
+
+
+def test_an_unmapped_queue_is_mapped_again_for_writing(tmp_path: Path) -> None:
+    queue = loaded(tmp_path)
+    append(queue, 3)
+    for file in queue.files.files:
+        queue.unmap(file)
+    assert queue.limit == -1
+    append(queue, 3)
+    assert [queue.entry(i)[0] for i in range(6)] == [100 * i for i in range(6)]
+    queue.close()
+
+
+def test_files_stay_small_while_little_is_in_them(tmp_path: Path) -> None:
+    queue = ConsumeQueue(tmp_path / "T" / "0", "T", 0, 6_000_000, MappingCache(16))
+    queue.load()
+    append(queue, 1)
+    status = queue.files.files[0].path.stat()
+    assert (status.st_size, status.st_blocks * 512) == (6_000_000, 4096)
+    queue.destroy()
+    assert not (tmp_path / "T" / "0").exists()

@@ -1,0 +1,112 @@
+"""A full disk refuses puts before a byte is written, and the store goes on when there is room again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.store import PutStatus, StoreConfig
+from spark_rocket.store.check import check_store
+from tests.store.conftest import MakeStore
+from tests.store.helpers import BORN, bodies, opened, put, put_batch, small
+
+
+class Budget:
+    """``posix_fallocate`` on a disk with so many bytes left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+        self.left = left
+        real = os.posix_fallocate
+
+        def fallocate(fd: int, offset: int, length: int) -> None:
+            if length > self.left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.left -= length
+            real(fd, offset, length)
+
+        monkeypatch.setattr(os, "posix_fallocate", fallocate)
+
+
+@pytest.mark.parametrize("left", [0, 4096, 8192, 40_000, 45_056, 80_000, 200_000])
+def test_nothing_half_visible(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
+    store = make_store()
+    put(store, "T", 0, b"before")
+    disk = Budget(monkeypatch, left)
+    stored = {0: [b"before"], 1: [], 2: []}
+    refused = 0
+    for i in range(300):
+        queue_id, body = i % 3, b"%d" % i * 200
+        if i % 5:
+            result = store.put_message("T", queue_id, body, b"", born_timestamp=1, born_host=BORN)
+            count = 1
+        else:
+            from spark_rocket.protocol.record import encode_batch_body
+
+            raw = encode_batch_body([(0, body, b"")] * 4)
+            result = store.put_batch("T", queue_id, raw, born_timestamp=1, born_host=BORN)
+            count = 4
+        if result.status is PutStatus.PUT_OK:
+            stored[queue_id] += [body] * count
+        else:
+            refused += 1
+            assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+            assert "No space left" in result.reason
+    assert refused > 0
+    assert {queue_id: bodies(store, "T", queue_id) for queue_id in stored} == stored
+    disk.left = 1 << 30
+    put(store, "T", 1, b"after")
+    put_batch(store, "T", 2, [(0, b"after", b"")])
+    assert bodies(store, "T", 1) == [*stored[1], b"after"]
+
+
+def test_the_index_waits_for_room(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store()
+    for i in range(150):
+        put(store, "T", 0, b"", b"KEYS\x01k%d" % i)
+    assert len(store.query_message("T", "k149", 1, 0, 1 << 62).records) == 1
+    with monkeypatch.context() as context:
+        disk = Budget(context, 1 << 20)
+        for i in range(150, 400):
+            put(store, "T", 0, b"", b"KEYS\x01k%d" % i)
+        disk.left = 0
+        store.query_message("T", "k399", 1, 0, 1 << 62)
+    assert len(store.query_message("T", "k399", 1, 0, 1 << 62).records) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, where this machine lets us mount one."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("no file system can be mounted here")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_a_really_full_disk(small_disk: Path) -> None:
+    """Through a mapping a full disk kills the process; through posix_fallocate it refuses."""
+    config: StoreConfig = small(small_disk / "store", mapped_file_size_commit_log=256 << 10)
+    store = opened(config)
+    stored = 0
+    for _ in range(5000):
+        result = store.put_message("T", 0, b"x" * 1000, b"KEYS\x01k", born_timestamp=1, born_host=BORN)
+        if result.status is not PutStatus.PUT_OK:
+            break
+        stored += 1
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert 100 < stored < 1100
+    assert len(bodies(store, "T", 0)) == stored
+    store.close()
+    store = opened(config)
+    assert len(bodies(store, "T", 0)) == stored
+    store.close()
+    assert [problem.kind for problem in check_store(small_disk / "store", config)] in ([], ["index.behind"])
