@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TypeVar
+
+import pytest
+
+from spark_rocket.testing import LocalCluster
+from tests.client.fakes import FakeCluster
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., FakeCluster]]:
+    """Builds fake clusters; all are closed at the end."""
+    with ExitStack() as stack:
+
+        def build(brokers: int = 2) -> FakeCluster:
+            cluster = FakeCluster(brokers)
+            stack.callback(cluster.close)
+            return cluster
+
+        yield build
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[T], T]]:
+    """Closes clients at the end, before the servers they talk to."""
+    with ExitStack() as stack:
+
+        def later(client: T) -> T:
+            stack.callback(client.close)  # type: ignore[attr-defined]
+            return client
+
+        yield later
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as running:
+        yield running

@@ -1,0 +1,100 @@
+"""Name servers and brokers that say what a test tells them to, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_rocket.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.server import RemotingServer, new_event_loop
+
+Answer = Callable[[RemotingCommand], RemotingCommand | None]
+
+
+class Fake:
+    """A server on a thread. ``answers`` may be changed while it runs; every request is kept in ``requests``."""
+
+    def __init__(self, answers: Mapping[int, Answer] | None = None) -> None:
+        self.answers: dict[int, Answer] = dict(answers or {})
+        self.requests: list[RemotingCommand] = []
+        self.arrived = threading.Semaphore(0)
+        self._loop = new_event_loop()
+        self._server = RemotingServer("127.0.0.1", 0, {}, default_handler=self._serve, busy_poll=0)
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._run(self._server.start())
+        self.address = self._server.address
+
+    def _serve(self, _: object, request: RemotingCommand) -> RemotingCommand | None:
+        request.body = bytes(request.body)
+        self.requests.append(request)
+        answer = self.answers.get(request.code)
+        try:
+            if answer is None:
+                return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such thing here")
+            return answer(request)
+        finally:
+            self.arrived.release()
+
+    def codes(self) -> list[int]:
+        return [request.code for request in self.requests]
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._run(self._server.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(10)
+            self._loop.close()
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+
+def says(code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+    """Always the same answer."""
+    return lambda request: RemotingCommand.response(request, code, remark, ext, body)
+
+
+def route(
+    queues: Mapping[str, tuple[int, int, int]], addresses: Mapping[str, Mapping[int, str]], cluster: str = "c"
+) -> TopicRouteData:
+    """``queues``: broker name -> (read queues, write queues, perm)."""
+    return TopicRouteData(
+        queue_datas=[QueueData(name, read, write, perm) for name, (read, write, perm) in queues.items()],
+        broker_datas=[BrokerData(cluster, name, dict(by_id)) for name, by_id in addresses.items()],
+    )
+
+
+class FakeCluster:
+    """One name server and some brokers, ``b0`` … with the same number of queues of every topic in ``topics``."""
+
+    def __init__(self, brokers: int = 2) -> None:
+        self.topics: dict[str, TopicRouteData] = {}
+        self.brokers = [Fake() for _ in range(brokers)]
+        self.name_server = Fake({RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route})
+
+    def add(self, topic: str, queues: int = 2, perm: int = 6) -> str:
+        names = [f"b{i}" for i in range(len(self.brokers))]
+        self.topics[topic] = route(
+            dict.fromkeys(names, (queues, queues, perm)),
+            {name: {0: broker.address} for name, broker in zip(names, self.brokers, strict=True)},
+        )
+        return topic
+
+    def _route(self, request: RemotingCommand) -> RemotingCommand:
+        found = self.topics.get(request.ext_fields["topic"])
+        if found is None:
+            return RemotingCommand.response(request, ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
+        return RemotingCommand.response(request, 0, None, None, found.to_json(standard=True))
+
+    def everywhere(self, code: int, answer: Answer) -> None:
+        for broker in self.brokers:
+            broker.answers[code] = answer
+
+    def close(self) -> None:
+        for server in (self.name_server, *self.brokers):
+            server.close()

@@ -1,0 +1,104 @@
+"""What clients share, and what a forked process does with it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import acquire, release
+from spark_rocket.errors import StateError
+from spark_rocket.model import Message
+from spark_rocket.protocol.codes import RequestCode
+from tests.client.fakes import FakeCluster, says
+
+STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(1)
+    cluster.add("t")
+    cluster.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
+    cluster.everywhere(RequestCode.GET_MAX_OFFSET, says(0, ext={"offset": "5"}))
+    return cluster
+
+
+def test_clients_of_one_name_server_share_connections_and_routes(mq: FakeCluster) -> None:
+    address = mq.name_server.address
+    with Producer(name_server=address) as producer, Reader(address) as reader, Admin(address) as admin:
+        producer.send(Message.of("t", "b"))
+        reader.queues("t")
+        assert producer._instance() is reader._instance() is admin._instance()
+        assert len(mq.name_server.requests) == 1
+        remoting = reader.remoting
+        producer.close()
+        assert remoting.is_connected(mq.brokers[0].address)
+    assert not remoting.is_connected(mq.brokers[0].address), "the last one closes the connections"
+
+
+def test_an_instance_is_counted() -> None:
+    config = ClientConfig(("127.0.0.1:1",))
+    first, second = acquire(config), acquire(config)
+    assert first is second
+    release(first)
+    assert acquire(config) is first
+    release(first)
+    release(first)
+    again = acquire(config)
+    assert again is not first
+    release(again)
+
+
+def test_threads_start_one_client_once(mq: FakeCluster) -> None:
+    reader = Reader(mq.name_server.address)
+    gate = threading.Barrier(8)
+    found: list[object] = []
+
+    def start() -> None:
+        gate.wait()
+        found.append(reader._instance())
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(instance) for instance in found}) == 1
+    assert reader._instance().users == 1
+    reader.close()
+    with pytest.raises(StateError, match="Reader was closed"):
+        reader.queues("t")
+
+
+def test_unique_keys_are_unique(mq: FakeCluster) -> None:
+    with Producer(name_server=mq.name_server.address) as producer:
+        keys = [producer._instance().next_key() for _ in range(1000)]
+    assert len(set(keys)) == 1000
+    assert all(len(key) == 32 and key.startswith("7F000001") for key in keys)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
+    with Producer(name_server=mq.name_server.address) as producer, Reader(mq.name_server.address) as reader:
+        before = producer.send(Message.of("t", "b")).msg_id
+        child = os.fork()
+        if child == 0:  # pragma: no cover - the child's coverage is not counted
+            status = 1
+            try:
+                queue = reader.queues("t")[0]
+                key = producer.send(Message.of("t", "from the child")).msg_id
+                if reader.max_offset(queue) == 5 and key != before and key[8:12] == f"{os.getpid() & 0xFFFF:04X}":
+                    status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert producer.send(Message.of("t", "b")).queue_offset == 7, "the parent goes on as before"
+    bodies = [bytes(r.body) for r in mq.brokers[0].requests if r.code == RequestCode.SEND_MESSAGE_V2]
+    assert bodies == [b"b", b"from the child", b"b"]

@@ -1,0 +1,328 @@
+"""What a producer sends, where it goes, and what is tried again."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_rocket.client import Producer, select_by_sharding_key, split_batch
+from spark_rocket.errors import (
+    BrokerError,
+    ClientError,
+    MessageTooLargeError,
+    ProtocolError,
+    QueueNotFoundError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    StateError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import Message, MessageQueue, SendStatus
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.columnar import encode_batch
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import SendMessageRequestHeader
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import decode_batch_body
+from spark_rocket.protocol.subscription import java_hash
+from tests.client.fakes import Fake, FakeCluster, says
+
+SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(2)
+    cluster.add("t", queues=1)
+    for code in (SEND, BATCH):
+        cluster.everywhere(code, says(0, ext=STORED))
+    return cluster
+
+
+@pytest.fixture
+def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
+    return lambda **options: closing(Producer("g", name_server=mq.name_server.address, **options))
+
+
+def sent(cluster: FakeCluster) -> list[RemotingCommand]:
+    return [request for broker in cluster.brokers for request in broker.requests]
+
+
+def header_of(request: RemotingCommand) -> SendMessageRequestHeader:
+    return SendMessageRequestHeader.from_ext_v2(request.ext_fields)
+
+
+def test_what_goes_out(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    result = produce().send(Message.of("t", "body", tags="A", keys=["k1", "k2"], properties={"x": "y"}, flag=5))
+    (request,) = sent(mq)
+    assert request.code == SEND
+    assert request.body == b"body"
+    header = header_of(request)
+    properties = decode_properties(header.properties)
+    assert properties == {"UNIQ_KEY": result.msg_id, "WAIT": "true", "TAGS": "A", "KEYS": "k1 k2", "x": "y"}
+    assert len(result.msg_id) == 32
+    assert (header.producer_group, header.topic, header.default_topic) == ("g", "t", "TBW102")
+    assert (header.default_topic_queue_nums, header.flag, header.sys_flag, header.batch) == (4, 5, 0, False)
+    assert header.queue_id == 0
+    assert result.status is SendStatus.SEND_OK
+    assert (result.offset_msg_id, result.queue_offset, result.transaction_id) == ("0A", 7, "T")
+    assert result.queue == MessageQueue("t", header.broker_name or "", 0)
+
+
+def test_the_message_is_not_changed_and_keeps_its_own_key(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    message = Message.of("t", "body")
+    producer = produce()
+    assert producer.send(message).msg_id != producer.send(message).msg_id
+    assert message.properties == {}
+    assert producer.send(Message("t", b"", {"UNIQ_KEY": "mine"})).msg_id == "mine"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (0, SendStatus.SEND_OK),
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+def test_codes_that_mean_stored(
+    mq: FakeCluster, produce: Callable[..., Producer], code: int, status: SendStatus
+) -> None:
+    mq.everywhere(SEND, says(code, ext=STORED))
+    assert produce().send(Message.of("t", "b")).status is status
+    assert len(sent(mq)) == 1
+
+
+def test_queues_take_turns(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    brokers = [producer.send(Message.of("t", "b")).queue.broker_name for _ in range(6)]
+    assert brokers in (["b0", "b1"] * 3, ["b1", "b0"] * 3)
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 215])
+@pytest.mark.parametrize("how", ["send", "send_async"])
+def test_another_broker_is_tried(mq: FakeCluster, produce: Callable[..., Producer], code: int, how: str) -> None:
+    bad, good = mq.brokers
+    bad.answers[SEND] = says(code, "not now")
+    producer = produce()
+    for _ in range(2):  # one of the two begins at the bad broker
+        result: Any = getattr(producer, how)(Message.of("t", "b"))
+        if how == "send_async":
+            result = result.result(10)
+        assert result.queue.broker_name == "b1"
+    assert bad.requests
+    assert len(good.requests) == 2
+    keys = [decode_properties(header_of(request).properties)["UNIQ_KEY"] for request in sent(mq)]
+    assert len(set(keys)) == 2, "the second attempt has the key of the first"
+
+
+@pytest.mark.parametrize("how", ["send", "send_async"])
+def test_attempts_are_counted(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.everywhere(SEND, says(2, "busy"))
+    producer = produce(retry_times=3)
+    with pytest.raises(BrokerError, match="busy") as caught:
+        getattr(producer, how)(Message.of("t", "b")).result(10)
+    assert caught.value.retriable
+    assert caught.value.response_code == 2
+    assert len(sent(mq)) == 4
+
+
+@pytest.mark.parametrize("how", ["send", "send_async"])
+def test_permanent_codes_are_not_tried_again(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.everywhere(SEND, says(ResponseCode.MESSAGE_ILLEGAL, "message body size over max value"))
+    with pytest.raises(MessageTooLargeError, match="size over max") as caught:
+        getattr(produce(), how)(Message.of("t", "b")).result(10)
+    assert not caught.value.retriable
+    assert len(sent(mq)) == 1
+
+
+@pytest.mark.parametrize("how", ["send", "send_async"])
+def test_a_dead_broker_is_left_for_another(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.brokers[0].close()
+    producer = produce()
+    for _ in range(2):
+        result = getattr(producer, how)(Message.of("t", "b"))
+        if how == "send_async":
+            result = result.result(10)
+        assert result.queue.broker_name == "b1"
+
+
+def test_all_brokers_dead(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    producer.queues("t")
+    for broker in mq.brokers:
+        broker.close()
+    with pytest.raises(RemotingConnectError) as caught:
+        producer.send(Message.of("t", "b"))
+    assert caught.value.retriable
+
+
+def test_a_silent_broker_times_out(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.brokers[0].answers[SEND] = lambda request: None
+    producer = produce(send_timeout=0.1)
+    assert {producer.send(Message.of("t", "b")).queue.broker_name for _ in range(2)} == {"b1"}
+    with pytest.raises(RemotingTimeoutError):
+        producer.send(Message.of("t", "b"), queue=MessageQueue("t", "b0", 0))
+
+
+def test_a_given_queue_is_not_left(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.everywhere(SEND, says(2, "busy"))
+    queue = MessageQueue("t", "b1", 0)
+    producer = produce()
+    for send in (producer.send, lambda *a, **k: producer.send_async(*a, **k).result(10)):
+        with pytest.raises(BrokerError):
+            send(Message.of("t", "b"), queue=queue)
+    assert [len(broker.requests) for broker in mq.brokers] == [0, 2]
+    with pytest.raises(ClientError, match="'other'"):
+        producer.send(Message.of("other", "b"), queue=queue)
+    mq.brokers[1].answers[SEND] = says(1, "request queueId[9] is illegal, topic:[t]")
+    with pytest.raises(QueueNotFoundError, match="queueId"):
+        producer.send(Message.of("t", "b"), queue=queue)
+
+
+def test_a_selector_chooses(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.add("t", queues=4)
+    producer = produce()
+    queues = producer.queues("t")
+    result = producer.send(Message.of("t", "b"), selector=lambda qs, message, arg: qs[arg], selector_arg=5)
+    assert header_of(sent(mq)[0]).queue_id == queues[5].queue_id
+    assert result.queue.broker_name == queues[5].broker_name
+    message = Message.of("t", "b", sharding_key="order-1")
+    wanted = queues[abs(java_hash("order-1")) % 8]
+    assert select_by_sharding_key(queues, message) == wanted
+    assert select_by_sharding_key(queues, Message.of("t", "b"), "order-1") == wanted
+
+
+def test_a_topic_is_created_by_sending(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    with pytest.raises(TopicNotFoundError, match="'new'"):
+        producer.send(Message.of("new", "b"))
+    mq.add("TBW102", queues=8, perm=7)
+    assert producer.send(Message.of("new", "b")).queue.topic == "new"
+    header = header_of(sent(mq)[0])
+    assert (header.topic, header.default_topic, header.default_topic_queue_nums) == ("new", "TBW102", 4)
+    assert header.queue_id < 4
+
+
+def test_large_bodies_are_compressed(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(compress_over=100)
+    body = b"abc" * 100
+    producer.send(Message("t", body))
+    producer.send(Message("t", body[:100]))
+    random = zlib.compress(bytes(range(256)) * 2)[:200].ljust(101, b"\xf3")
+    producer.send(Message("t", random))
+    by_size = sorted(sent(mq), key=lambda request: header_of(request).sys_flag)
+    assert [header_of(request).sys_flag for request in by_size][-1] == 0x301
+    assert zlib.decompress(by_size[-1].body) == body
+    plain = {request.body for request in by_size if header_of(request).sys_flag == 0}
+    assert body[:100] in plain
+
+
+def test_messages_that_are_too_large(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(max_message_size=1000)
+    with pytest.raises(MessageTooLargeError, match=r"1,001 bytes; the limit is 1,000"):
+        producer.send(Message("t", b"x" * 1001))
+    with pytest.raises(MessageTooLargeError, match=r"properties.*32,767"):
+        producer.send(Message("t", b"", {"k": "v" * 40_000}))
+    with pytest.raises(MessageTooLargeError, match="split_batch"):
+        producer.send([Message("t", b"x" * 600)] * 2)
+    with pytest.raises(MessageTooLargeError, match="2 encoded"):
+        producer.send_batch_body(MessageQueue("t", "b0", 0), bytes(1001), 2)
+    with pytest.raises(ProtocolError, match="separator"):
+        producer.send(Message("t", b"", {"k": "\x01"}))
+    assert sent(mq) == []
+
+
+def test_default_limit_is_four_mebibytes(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    with pytest.raises(MessageTooLargeError, match="4,194,305"):
+        produce().send(Message("t", bytes(4 * 1024 * 1024 + 1)))
+
+
+def test_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    messages = [Message.of("t", f"m{i}", tags=f"T{i}", flag=i) for i in range(3)]
+    result = produce().send(messages)
+    (request,) = sent(mq)
+    assert request.code == BATCH
+    assert header_of(request).batch
+    parts = decode_batch_body(request.body)
+    assert [(flag, bytes(body)) for flag, body, _ in parts] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
+    properties = [decode_properties(raw) for *_, raw in parts]
+    assert [p["TAGS"] for p in properties] == ["T0", "T1", "T2"]
+    assert result.msg_id.split(",") == [p["UNIQ_KEY"] for p in properties]
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([], "no messages"),
+        ([Message.of("t", "a"), Message.of("u", "b")], "'u'"),
+        ([Message("t", b"", {"DELAY": "3"})], "delayed"),
+        ([Message("%RETRY%g", b"")], "retry"),
+    ],
+)
+def test_what_is_no_batch(produce: Callable[..., Producer], messages: list[Message], problem: str) -> None:
+    with pytest.raises(ClientError, match=problem):
+        produce().send(messages)
+
+
+def test_split_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    messages = [Message("t", b"x" * size, {"k": "v"}) for size in (300, 300, 300, 2000, 10, 10)]
+    batches = list(split_batch(messages, 1000))
+    assert [len(batch) for batch in batches] == [2, 1, 1, 2]
+    assert [message for batch in batches for message in batch] == messages
+    producer = produce(max_message_size=1000)
+    for batch in (batches[0], batches[1], batches[3]):
+        producer.send(batch)
+    assert list(split_batch([])) == []
+
+
+def test_encoded_batches_go_out_as_they_are(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    body, _ = encode_batch(pa.array([b"one", b"two"]), pa.array([b"", b"TAGS\x01A"]))
+    queue = MessageQueue("t", "b1", 0)
+    producer = produce()
+    results = [producer.send_batch_body(queue, body, 2), producer.send_batch_body_async(queue, body, 2).result(10)]
+    assert [request.body for request in mq.brokers[1].requests] == [bytes(body)] * 2
+    assert {(r.queue, r.queue_offset, r.status) for r in results} == {(queue, 7, SendStatus.SEND_OK)}
+    mq.everywhere(BATCH, says(2, "busy"))
+    with pytest.raises(BrokerError):
+        producer.send_batch_body_async(queue, body, 2).result(10)
+    assert len(mq.brokers[0].requests) == 0, "one queue, one attempt"
+
+
+def test_oneway(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    produce().send_oneway(Message.of("t", "b"), queue=MessageQueue("t", "b1", 0))
+    assert mq.brokers[1].arrived.acquire(timeout=10)
+    (request,) = sent(mq)
+    assert request.is_oneway
+    assert request.code == SEND
+
+
+def test_life(mq: FakeCluster, nobody: str) -> None:
+    producer = Producer(name_server=mq.name_server.address)
+    with producer:
+        producer.send(Message.of("t", "b"))
+    producer.close()
+    with pytest.raises(StateError, match="Producer was closed"):
+        producer.send(Message.of("t", "b"))
+
+
+def test_an_answer_that_says_nothing_is_an_error(produce: Callable[..., Producer], mq: FakeCluster) -> None:
+    mq.everywhere(SEND, says(0))
+    with pytest.raises(ProtocolError, match="msgId"):
+        produce().send(Message.of("t", "b"))
+    with pytest.raises(ProtocolError, match="msgId"):
+        produce().send_async(Message.of("t", "b")).result(10)
+
+
+def test_unknown_codes(produce: Callable[..., Producer], mq: FakeCluster) -> None:
+    mq.everywhere(SEND, says(9999, "odd"))
+    with pytest.raises(BrokerError, match=r"9999 \(unknown code\): odd") as caught:
+        produce().send(Message.of("t", "b"))
+    assert not caught.value.retriable
+    assert isinstance(mq.brokers[0], Fake)

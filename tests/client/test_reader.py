@@ -1,0 +1,267 @@
+"""Pulls, offsets, and time found exactly whatever the broker's hint is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.client import PullStatus, Reader
+from spark_rocket.errors import (
+    BrokerError,
+    ClientError,
+    ProtocolError,
+    QueueNotFoundError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import PullMessageRequestHeader
+from spark_rocket.protocol.record import encode_record, pack_host
+from tests.client.fakes import FakeCluster, route, says
+
+PULL = RequestCode.PULL_MESSAGE
+QUEUE = MessageQueue("t", "b0", 0)
+HOST = pack_host(("127.0.0.1", 1))
+
+
+def record(offset: int, *, tag: str = "A", store_timestamp: int = 0) -> bytes:
+    return encode_record(
+        b"t",
+        0,
+        b"m%d" % offset,
+        b"TAGS\x01" + tag.encode(),
+        queue_offset=offset,
+        physical_offset=offset * 100,
+        born_timestamp=0,
+        born_host=HOST,
+        store_timestamp=store_timestamp,
+        store_host=HOST,
+    )
+
+
+def position(next_offset: int, least: int = 0, most: int = 100) -> dict[str, str]:
+    numbers = {"nextBeginOffset": next_offset, "minOffset": least, "maxOffset": most, "suggestWhichBrokerId": 0}
+    return {name: str(number) for name, number in numbers.items()}
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(1)
+    cluster.add("t", queues=2)
+    return cluster
+
+
+@pytest.fixture
+def reader(mq: FakeCluster, closing: Callable[[Reader], Reader]) -> Reader:
+    return closing(Reader(mq.name_server.address))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (0, PullStatus.FOUND),
+        (19, PullStatus.NO_NEW_MSG),
+        (20, PullStatus.NO_MATCHED_MSG),
+        (21, PullStatus.OFFSET_ILLEGAL),
+    ],
+)
+def test_what_a_pull_comes_to(mq: FakeCluster, reader: Reader, code: int, status: PullStatus) -> None:
+    body = record(5) + record(6)
+    mq.everywhere(PULL, says(code, "remark", position(7, 2, 9), body))
+    for found in (reader.pull(QUEUE, 5), reader.pull_async(QUEUE, 5).result(10)):
+        assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (status, 7, 2, 9)
+        assert isinstance(found.records, memoryview)
+        assert bytes(found.records) == (body if code == 0 else b"")
+
+
+def test_what_a_pull_says(mq: FakeCluster, reader: Reader) -> None:
+    mq.everywhere(PULL, says(19, None, position(5)))
+    reader.pull(QUEUE, 5, max_msgs=32_768, max_bytes=1 << 22, tags="A || B")
+    reader.pull(QUEUE, 5, suspend_ms=20)
+    big, suspended = (PullMessageRequestHeader.from_ext(request.ext_fields) for request in mq.brokers[0].requests)
+    assert (big.topic, big.queue_id, big.queue_offset, big.max_msg_nums, big.max_msg_bytes) == (
+        "t",
+        0,
+        5,
+        32_768,
+        1 << 22,
+    )
+    assert (big.subscription, big.expression_type, big.sub_version, big.commit_offset) == ("A || B", "TAG", 0, 0)
+    assert (big.sys_flag, big.suspend_timeout_millis) == (4, 0)
+    assert big.consumer_group == "spark_rocket_reader"
+    assert (suspended.sys_flag, suspended.suspend_timeout_millis) == (6, 20)
+    assert (suspended.subscription, suspended.max_msg_nums, suspended.max_msg_bytes) == ("*", 32, None)
+
+
+def test_time_outs_come_on_top_of_the_suspension(mq: FakeCluster, reader: Reader) -> None:
+    mq.everywhere(PULL, lambda request: None)
+    with pytest.raises(RemotingTimeoutError) as caught:
+        reader.pull(QUEUE, 0, timeout=0.05)
+    assert caught.value.retriable
+    with pytest.raises(RemotingTimeoutError):
+        reader.pull_async(QUEUE, 0, timeout=0.05).result(10)
+    assert reader._pull_request(QUEUE, 0, 32, None, "*", 15_000, 3.0)[2] == 28.0
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "retriable"),
+    [
+        (2, BrokerError, True),
+        (14, BrokerError, True),
+        (16, BrokerError, False),
+        (17, TopicNotFoundError, False),
+        (24, BrokerError, False),
+        (26, BrokerError, False),
+        (1, QueueNotFoundError, False),
+        (29, QueueNotFoundError, False),
+    ],
+)
+def test_refused_pulls(mq: FakeCluster, reader: Reader, code: int, error: type[Exception], retriable: bool) -> None:
+    mq.everywhere(PULL, says(code, "queueId[7] is illegal, topic:[t]"))
+    for pull in (reader.pull, lambda *args: reader.pull_async(*args).result(10)):
+        with pytest.raises(error) as caught:
+            pull(QUEUE, 0)
+        assert type(caught.value) is error
+        assert getattr(caught.value, "retriable") is retriable  # noqa: B009
+        assert getattr(caught.value, "response_code") == code  # noqa: B009
+
+
+def test_a_deleted_topic_is_forgotten(mq: FakeCluster, reader: Reader) -> None:
+    assert reader.queues("t") == reader.write_queues("t")
+    mq.everywhere(PULL, says(17, "topic[t] not exist"))
+    del mq.topics["t"]
+    with pytest.raises(TopicNotFoundError):
+        reader.pull(QUEUE, 0)
+    with pytest.raises(TopicNotFoundError):
+        reader.queues("t")
+
+
+def test_new_queues_are_seen_on_request(mq: FakeCluster, reader: Reader) -> None:
+    assert len(reader.queues("t")) == 2
+    mq.add("t", queues=5)
+    assert len(reader.queues("t")) == 2
+    assert len(reader.refresh("t")) == 5
+
+
+def test_a_lost_broker_is_retriable_and_slaves_serve_reads(
+    fake: Callable[..., FakeCluster], closing: Callable[[Reader], Reader]
+) -> None:
+    cluster = fake(2)
+    master, slave = cluster.brokers
+    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: master.address, 1: slave.address}})
+    slave.answers[PULL] = says(0, None, position(6), record(5))
+    reader = closing(Reader(cluster.name_server.address))
+    assert reader.address(QUEUE) == master.address
+    master.close()
+    for pull in (reader.pull, lambda *args: reader.pull_async(*args).result(10)):
+        with pytest.raises(RemotingConnectError) as caught:
+            pull(QUEUE, 5)
+        assert caught.value.retriable
+        assert pull(QUEUE, 5).status is PullStatus.FOUND, "the caller's next attempt goes to the slave"
+        reader._instance().routes._away.clear()
+
+
+def test_messages_are_decoded_and_tags_compared(mq: FakeCluster, reader: Reader) -> None:
+    body = record(4) + record(5) + record(6, tag="B") + record(7)
+    mq.everywhere(PULL, says(0, None, position(8), body))
+    assert [(m.queue_offset, m.broker_name) for m in reader.messages(QUEUE, 5)] == [(5, "b0"), (6, "b0"), (7, "b0")]
+    assert [m.body for m in reader.messages(QUEUE, 5, tags="A || C")] == [b"m5", b"m7"]
+    mq.everywhere(PULL, says(19, None, position(8)))
+    assert reader.messages(QUEUE, 8) == []
+    mq.everywhere(PULL, says(0, None, position(8), body[:-1]))
+    with pytest.raises(ProtocolError):
+        reader.messages(QUEUE, 5)
+
+
+def test_offsets(mq: FakeCluster, reader: Reader) -> None:
+    mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, None, {"offset": "3"}))
+    mq.everywhere(RequestCode.GET_MAX_OFFSET, says(0, None, {"offset": "30"}))
+    mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(0, None, {"timestamp": "1234"}))
+    assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE), reader.earliest_store_time(QUEUE)) == (3, 30, 1234)
+    mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(0, None, {"timestamp": "-1"}))
+    assert reader.earliest_store_time(QUEUE) is None
+    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(0, None, {"offset": "12"}))
+    assert reader.committed_offset("g", QUEUE) == 12
+    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(22, "Not found, V3_0_6_SNAPSHOT maybe this group first boot"))
+    assert reader.committed_offset("g", QUEUE) is None
+    assert mq.brokers[0].requests[-1].ext_fields == {
+        "consumerGroup": "g",
+        "topic": "t",
+        "queueId": "0",
+        "setZeroIfNotFound": "false",
+    }
+
+
+def test_commits(mq: FakeCluster, reader: Reader) -> None:
+    mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(0))
+    reader.commit_offset("g", QUEUE, 9)
+    assert mq.brokers[0].requests[-1].ext_fields["commitOffset"] == "9"
+    assert mq.brokers[0].arrived.acquire(timeout=10)
+    reader.commit_offset("g", QUEUE, 10, oneway=True)
+    assert mq.brokers[0].arrived.acquire(timeout=10)
+    assert mq.brokers[0].requests[-1].is_oneway
+    with pytest.raises(ClientError, match="-1"):
+        reader.commit_offset("g", QUEUE, -1)
+    mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(26, "subscription group does not exist"))
+    with pytest.raises(BrokerError, match="group g for t/b0/0"):
+        reader.commit_offset("g", QUEUE, 11)
+
+
+def time_broker(cluster: FakeCluster, times: list[int], first: int, hint: Callable[[int], int]) -> None:
+    """A queue whose messages from ``first`` on were stored at ``times``, and whose search by time says ``hint``."""
+    end = first + len(times)
+
+    def pull(request: RemotingCommand) -> RemotingCommand:
+        offset = int(request.ext_fields["queueOffset"])
+        if first <= offset < end:
+            body = record(offset, store_timestamp=times[offset - first])
+            return RemotingCommand.response(request, 0, None, position(offset + 1, first, end), body)
+        return RemotingCommand.response(request, 19, None, position(offset, first, end))
+
+    def search(request: RemotingCommand) -> RemotingCommand:
+        offset = hint(int(request.ext_fields["timestamp"]))
+        return RemotingCommand.response(request, 0, None, {"offset": str(offset)})
+
+    answers: dict[int, Any] = {
+        PULL: pull,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search,
+        RequestCode.GET_MIN_OFFSET: says(0, None, {"offset": str(first)}),
+        RequestCode.GET_MAX_OFFSET: says(0, None, {"offset": str(end)}),
+    }
+    for code, answer in answers.items():
+        cluster.everywhere(code, answer)
+
+
+@given(
+    steps=st.lists(st.sampled_from([0, 0, 0, 1, 10]), max_size=40),
+    first=st.integers(0, 5),
+    at=st.integers(-5, 120),
+    hint=st.integers(-3, 60),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_time_is_found_whatever_the_hint(
+    mq: FakeCluster, reader: Reader, steps: list[int], first: int, at: int, hint: int
+) -> None:
+    times = list(itertools.accumulate(steps))
+    time_broker(mq, times, first, lambda _: hint)
+    wanted = next((first + i for i, stored in enumerate(times) if stored >= at), first + len(times))
+    assert reader.offset_for_time(QUEUE, at) == wanted
+
+
+def test_a_right_hint_costs_two_pulls(mq: FakeCluster, reader: Reader) -> None:
+    times = list(range(0, 10_000, 10))
+    time_broker(mq, times, 0, lambda timestamp: -(-timestamp // 10))
+    assert reader.offset_for_time(QUEUE, 5_001) == 501
+    assert mq.brokers[0].codes().count(PULL) == 2
+    mq.brokers[0].requests.clear()
+    time_broker(mq, [7] * 1000, 0, lambda _: 999)  # an old broker lands anywhere in a run of equal times
+    assert reader.offset_for_time(QUEUE, 7) == 0
+    assert mq.brokers[0].codes().count(PULL) < 25
