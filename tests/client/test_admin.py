@@ -1,0 +1,212 @@
+"""What an admin tells which server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_rocket.client import Admin, QueueLag
+from spark_rocket.client import admin as admin_module
+from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    Connection,
+    ConsumerConnection,
+    GroupList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.record import encode_record, pack_host
+from tests.client.fakes import Fake, FakeCluster, says
+
+CREATE, DELETE = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER
+QUEUE = MessageQueue("t", "b0", 0)
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(2)
+    brokers = {f"b{i}": BrokerData(f"c{i}", f"b{i}", {0: broker.address}) for i, broker in enumerate(cluster.brokers)}
+    info = ClusterInfo(brokers, {"c0": ["b0"], "c1": ["b1"]})
+    cluster.name_server.answers |= {
+        RequestCode.GET_BROKER_CLUSTER_INFO: says(0, body=info.to_json()),
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: says(0),
+        RequestCode.GET_KV_CONFIG: says(22, "no such key"),
+        RequestCode.PUT_KV_CONFIG: says(0),
+        RequestCode.DELETE_KV_CONFIG: says(0),
+    }
+    cluster.everywhere(DELETE, says(0))
+    cluster.everywhere(CREATE, says(0))
+    return cluster
+
+
+@pytest.fixture
+def admin(mq: FakeCluster, closing: Callable[[Admin], Admin]) -> Admin:
+    return closing(Admin(mq.name_server.address))
+
+
+def asked(cluster: FakeCluster, code: int) -> list[int]:
+    return [broker.codes().count(code) for broker in cluster.brokers]
+
+
+def test_topics_are_created_on_every_master(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t", queues=3)
+    admin.create_topic("t", queues=3, attributes="+message.type=FIFO")
+    assert asked(mq, CREATE) == [1, 1]
+    assert mq.brokers[0].requests[0].ext_fields == {
+        "topic": "t",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "3",
+        "writeQueueNums": "3",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+        "attributes": "+message.type=FIFO",
+        "force": "false",
+    }
+
+
+def test_topics_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t", queues=8)
+    admin.create_topic("t", broker="b1")
+    assert asked(mq, CREATE) == [0, 1]
+    admin.create_topic("t", cluster="c0")
+    assert asked(mq, CREATE) == [1, 1]
+    admin.create_topic("t", broker=mq.brokers[0].address)
+    assert asked(mq, CREATE) == [2, 1]
+    with pytest.raises(ClientError, match=r"named 'c9'.*c0, c1"):
+        admin.create_topic("t", cluster="c9")
+    with pytest.raises(ClientError, match="named 'b9'"):
+        admin.create_topic("t", broker="b9")
+
+
+def test_an_ordered_topic_is_noted_at_the_name_server(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t", queues=2)
+    admin.create_topic("t", queues=2, order=True)
+    (put,) = (r for r in mq.name_server.requests if r.code == RequestCode.PUT_KV_CONFIG)
+    assert put.ext_fields == {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "b0:2;b1:2"}
+    mq.name_server.answers[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b1:2"})
+    admin.delete_topic("t")
+    assert RequestCode.DELETE_KV_CONFIG in mq.name_server.codes()
+
+
+def test_a_topic_that_never_reaches_the_name_server(
+    mq: FakeCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_module, "ROUTE_WAIT", 0.05)
+    with pytest.raises(TopicNotFoundError, match="does not know it yet"):
+        admin.create_topic("t")
+
+
+def test_a_refused_creation(mq: FakeCluster, admin: Admin) -> None:
+    mq.everywhere(CREATE, says(1, "the topic name is illegal"))
+    with pytest.raises(BrokerError, match=r"creation of topic t.*illegal"):
+        admin.create_topic("t")
+
+
+def test_topics_are_deleted_everywhere(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t")
+    admin.delete_topic("t")
+    assert asked(mq, DELETE) == [1, 1]
+    assert RequestCode.DELETE_TOPIC_IN_NAMESRV in mq.name_server.codes()
+    admin.delete_topic("t", cluster="c1")
+    assert asked(mq, DELETE) == [1, 2]
+
+
+def test_every_name_server_is_told(mq: FakeCluster, nobody: str, closing: Callable[[Admin], Admin]) -> None:
+    second = Fake(
+        {
+            RequestCode.PUT_KV_CONFIG: says(0),
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: says(0, ext={"wipeTopicCount": "4"}),
+        }
+    )
+    mq.name_server.answers[RequestCode.WIPE_WRITE_PERM_OF_BROKER] = says(0, ext={"wipeTopicCount": "3"})
+    try:
+        both = closing(Admin(f"{mq.name_server.address};{second.address}"))
+        both.put_kv_config("n", "k", "v")
+        assert [s.codes() for s in (mq.name_server, second)] == [[100], [100]]
+        assert both.wipe_write_perm("b0") == 4
+        half = closing(Admin(f"{mq.name_server.address};{nobody}"))
+        with pytest.raises(NameServerUnreachableError, match=nobody):
+            half.put_kv_config("n", "k", "v")
+        assert half.get_kv_config("n", "k") is None, "one that answers is enough for a question"
+    finally:
+        second.close()
+
+
+def test_statistics_of_all_brokers_are_put_together(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t")
+    for i, broker in enumerate(mq.brokers):
+        table = TopicStatsTable({MessageQueue("t", f"b{i}", 0): TopicOffset(0, i + 5, 9)}, 1.5)
+        broker.answers[RequestCode.GET_TOPIC_STATS_INFO] = says(0, body=table.to_json())
+    stats = admin.topic_stats("t")
+    assert {queue.broker_name: offset.max_offset for queue, offset in stats.offset_table.items()} == {"b0": 5, "b1": 6}
+    assert stats.topic_put_tps == 3.0
+
+
+def test_groups_and_consumers(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t")
+    ask = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    mq.brokers[0].answers[ask] = says(0, body=GroupList(["g2", "g1"]).to_json())
+    mq.brokers[1].answers[ask] = says(0, body=GroupList(["g1", "g3"]).to_json())
+    assert admin.groups_of("t") == ["g1", "g2", "g3"]
+    online = ConsumerConnection([Connection("10.0.0.1@1", "10.0.0.1:5")])
+    mq.brokers[0].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
+    mq.brokers[1].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(206, "not online")
+    assert admin.consumers("g1", "t") == ["10.0.0.1@1"]
+    with pytest.raises(BrokerError, match="consumers online"):
+        admin.reset_offsets("g1", "t", -1)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "committed", "lag"),
+    [(0, 10, 4, 6), (0, 10, None, 10), (5, 10, 2, 5), (0, 10, 12, 0), (3, 3, None, 0)],
+)
+def test_lag(least: int, most: int, committed: int | None, lag: int) -> None:
+    assert QueueLag(QUEUE, least, most, committed).lag == lag
+
+
+def test_settings_are_read_from_text(mq: FakeCluster, admin: Admin) -> None:
+    mq.everywhere(
+        RequestCode.GET_BROKER_CONFIG, says(0, body=b"# a comment\nbrokerName=b0\n\nflushDiskType = ASYNC_FLUSH\n")
+    )
+    assert admin.broker_config("b0") == {"brokerName": "b0", "flushDiskType": "ASYNC_FLUSH"}
+    mq.everywhere(RequestCode.UPDATE_BROKER_CONFIG, says(0))
+    admin.update_broker_config(mq.brokers[1].address, {"a": "1", "b": "2"})
+    assert mq.brokers[1].requests[-1].body == b"a=1\nb=2\n"
+
+
+def test_keys_are_compared_not_only_their_hashes(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t")
+    host = pack_host(("127.0.0.1", 1))
+
+    def record(keys: bytes, stored: int) -> bytes:
+        return encode_record(
+            b"t",
+            0,
+            keys,
+            b"KEYS\x01" + keys,
+            queue_offset=0,
+            physical_offset=0,
+            born_timestamp=0,
+            born_host=host,
+            store_timestamp=stored,
+            store_host=host,
+        )
+
+    mq.brokers[0].answers[RequestCode.QUERY_MESSAGE] = says(0, body=record(b"b a", 9) + record(b"collides", 1))
+    mq.brokers[1].answers[RequestCode.QUERY_MESSAGE] = says(22, "nothing")
+    assert [message.body for message in admin.query_messages("t", "a")] == [b"b a"]
+    mq.brokers[1].answers[RequestCode.QUERY_MESSAGE] = says(0, body=record(b"a", 5))
+    assert [message.store_timestamp for message in admin.query_messages("t", "a")] == [5, 9]
+    assert len(admin.query_messages("t", "a", max_num=1)) == 1
+
+
+def test_what_is_no_message_id(admin: Admin) -> None:
+    with pytest.raises(ClientError, match="query_messages"):
+        admin.view_message("AC")
