@@ -111,10 +111,12 @@ def start(
     sink: Callable[[DataFrame, int], None],
     *,
     continuous: bool = False,
-    max_per_trigger: int = 60_000,
+    max_per_trigger: int = 100_000,
     watermark: str = "30 days",
 ) -> StreamingQuery:
     """Start the query: by default it works off what is there and ends."""
+    # An empty batch after the last one would only evict old totals, which update mode does not put out.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     messages = (
         spark.readStream.format("rocket")
         .schema("body BINARY")  # the only column that is needed, so the only one that is decoded
@@ -143,12 +145,17 @@ def rows_read(query: StreamingQuery) -> int:
 
 def run(spark: SparkSession, places: Places, *, continuous: bool = False, **settings: int | str) -> Delays:
     """Run the query to its end: all that is there, or until SIGTERM or Ctrl-C with ``continuous``."""
-    ensure_topic(places.name_server, places.target, queues=8)
+    ensure_topic(places.name_server, places.target, queues=4)
     sink = Sink(places)
     started = time.monotonic()
     query = start(spark, places, sink, continuous=continuous, **settings)  # type: ignore[arg-type]
     stop = _stop_on_signals() if continuous else (lambda: False)
-    with Progress(lambda: f"{rows_read(query):,} flights in, {sink.rows:,} totals out"):
+
+    def describe() -> str:
+        doing = str(query.status["message"]).lower()
+        return f"{rows_read(query):,} flights in, {sink.rows:,} totals out ({doing})"
+
+    with Progress(describe):
         while not query.awaitTermination(1) and not stop():
             pass
     query.stop()
@@ -173,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--group", default=GROUP, help="consumer group that the progress is committed to")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for Parquet and checkpoint")
     parser.add_argument("--continuous", action="store_true", help="go on until Ctrl-C instead of ending when caught up")
-    parser.add_argument("--max-per-trigger", type=int, default=60_000, help="messages in a micro-batch at most")
+    parser.add_argument("--max-per-trigger", type=int, default=100_000, help="messages in a micro-batch at most")
     parser.add_argument("--watermark", default="30 days", help="how late, in event time, a flight may come")
     options = parser.parse_args(arguments)
     places = Places(

@@ -37,7 +37,7 @@ def messages_of(flights: DataFrame) -> DataFrame:
 
 
 def publish(
-    spark: SparkSession, name_server: str, *, topic: str = FLIGHTS_TOPIC, queues: int = 8, limit: int | None = None
+    spark: SparkSession, name_server: str, *, topic: str = FLIGHTS_TOPIC, queues: int = 4, limit: int | None = None
 ) -> Published:
     """Write the flights to the topic and say how long Spark's write took."""
     flights = load_flights(limit)
@@ -55,7 +55,7 @@ def publish(
 def main(arguments: list[str] | None = None) -> int:
     parser = job_parser("Publish 336,776 flights to a topic, one message a flight.")
     parser.add_argument("--topic", default=FLIGHTS_TOPIC, help="topic to publish to")
-    parser.add_argument("--queues", type=int, default=8, help="queues per broker, if the topic has to be created")
+    parser.add_argument("--queues", type=int, default=4, help="queues per broker, if the topic has to be created")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="publish only the first N flights")
     options = parser.parse_args(arguments)
     spark = spark_session("flights_publish", verbose=options.verbose)

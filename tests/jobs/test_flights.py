@@ -1,0 +1,119 @@
+"""The jobs as a user runs them: each a process of its own, real flights, a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.flights import load_flights
+from spark_rocket.client import Producer, Reader
+from spark_rocket.model import Message
+from spark_rocket.testing import LocalCluster
+
+ROOT = Path(__file__).parents[2]
+FLIGHTS = 8_000
+pytestmark = pytest.mark.spark
+
+
+def job(name: str, *arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", f"jobs.{name}", *map(str, arguments)]
+
+
+def run(name: str, *arguments: str | Path) -> str:
+    command = job(name, *arguments)
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARN" not in done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_demo_counts_every_flight_once_and_draws_them(tmp_path: Path) -> None:
+    shown = run("demo", "--limit", str(FLIGHTS), "--max-per-trigger", "5000", "--output", tmp_path)
+    assert f"Every flight counted once: {FLIGHTS:,} in, {FLIGHTS:,} in the table." in shown
+    assert re.search(r"UA +United Air Lines +[\d,]+ +[\d.]+ min", shown)
+    assert len(re.findall(r"[\d,]+ rows/s", shown)) >= 2
+    picture = re.search(r"^Picture: (.+)$", shown, re.MULTILINE)
+    assert picture is not None
+    assert Path(picture[1]).read_bytes().startswith(b"\x89PNG")
+
+
+def publish(cluster: LocalCluster, topic: str) -> None:
+    bodies = [json.dumps(flight, default=datetime.isoformat) for flight in load_flights(FLIGHTS).to_pylist()]
+    with Producer("flights", name_server=cluster.name_server) as producer:
+        for start in range(0, FLIGHTS, 500):
+            producer.send([Message.of(topic, body) for body in bodies[start : start + 500]])
+
+
+def totals_in_topic(cluster: LocalCluster, topic: str) -> tuple[int, int]:
+    """Flights in the newest totals of each key, and how many messages there are: a key's are all in one queue."""
+    newest: dict[str, int] = {}
+    messages = 0
+    with Reader(cluster.name_server) as reader:
+        for queue in reader.queues(topic):
+            offset, end = reader.min_offset(queue), reader.max_offset(queue)
+            while offset < end:
+                for message in reader.messages(queue, offset, max_msgs=1000):
+                    assert message.keys is not None
+                    newest[message.keys] = json.loads(message.body)["flights"]
+                    offset = message.queue_offset + 1
+                    messages += 1
+    return sum(newest.values()), messages
+
+
+def totals_in_parquet(folder: Path) -> int:
+    """The same from the Parquet folders, the later batch's totals replacing the earlier's."""
+    newest: dict[tuple[str, object], int] = {}
+    for batch in sorted(folder.glob("batch=*")):
+        for row in pq.read_table(batch, partitioning=None).to_pylist():
+            newest[row["carrier"], row["hour"]] = row["flights"]
+    return sum(newest.values())
+
+
+def test_delays_killed_in_a_batch_and_started_again_count_every_flight_once(
+    rocket: LocalCluster, rocket_topic: str, tmp_path: Path
+) -> None:
+    publish(rocket, rocket_topic)
+    target = f"{rocket_topic}-delays"
+    arguments = [
+        *("--nameserver", rocket.name_server, "--source", rocket_topic, "--target", target),
+        *("--group", f"group-{rocket_topic}", "--output", str(tmp_path), "--max-per-trigger", str(FLIGHTS // 4)),
+    ]
+    second_batch = tmp_path / "delays" / "batch=000001"
+
+    command = job("flights_delays", *arguments)
+    victim = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not second_batch.exists():  # its Parquet is being written, the batch is not committed
+            assert victim.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        os.killpg(victim.pid, signal.SIGKILL)
+        victim.wait()
+    committed = {int(path.name) for path in (tmp_path / "checkpoint" / "commits").iterdir() if path.name.isdigit()}
+    assert max(committed) < 3
+
+    shown = run("flights_delays", *arguments)
+    read = re.search(r"^Read from .*: ([\d,]+) rows", shown, re.MULTILINE)
+    assert read is not None
+    assert 0 < int(read[1].replace(",", "")) < FLIGHTS  # it went on, it did not begin again
+
+    assert totals_in_parquet(tmp_path / "delays") == FLIGHTS
+    counted, messages = totals_in_topic(rocket, target)
+    assert counted == FLIGHTS
+    assert messages > 0
