@@ -86,9 +86,12 @@ async def _call(work: Callable[[], T]) -> T:
 class RawClient:
     """A socket that speaks frames and nothing more."""
 
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+    def __init__(self, connection: socket.socket | str) -> None:
+        if isinstance(connection, str):
+            host, _, port = connection.rpartition(":")
+            connection = socket.create_connection((host.strip("[]"), int(port)))
+        connection.settimeout(10)
+        self.socket = connection
         self.splitter = FrameSplitter()
         self.frames: list[memoryview] = []
 

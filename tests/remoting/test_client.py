@@ -1,0 +1,426 @@
+"""The client against the real server and against a scripted peer."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from spark_rocket.errors import (
+    ProtocolError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    StateError,
+)
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.server import Channel
+
+from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
+
+Serve = Callable[..., ServerThread]
+
+
+@pytest.fixture
+def client() -> Iterator[RemotingClient]:
+    with RemotingClient() as client:
+        yield client
+
+
+class Peer:
+    """A listening socket whose answers the test writes itself."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]  # noqa: UP031
+
+    def accept(self) -> RawClient:
+        self.listener.settimeout(10)
+        return RawClient(self.listener.accept()[0])
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.listener.close()
+
+
+def test_invoke(serve: Serve, client: RemotingClient) -> None:
+    answer = client.invoke(serve().address, request(ECHO, 0, b"body", topic="T"))
+    assert answer.is_response
+    assert (answer.code, answer.ext_fields, bytes(answer.body)) == (0, {"topic": "T"}, b"body")
+
+
+def test_an_answer_with_an_error_code_is_an_answer(serve: Serve, client: RemotingClient) -> None:
+    server = serve()
+    assert client.invoke(server.address, request(999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert client.invoke(server.address, request(FAIL)).remark == "ValueError: no such luck"
+
+
+def test_host_names_and_ipv6(serve: Serve, client: RemotingClient) -> None:
+    assert client.invoke(f"localhost:{serve().server.port}", request()).code == 0
+    if socket.has_ipv6:
+        assert client.invoke(serve(host="::1").address, request()).code == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 16 * 1024, 16 * 1024 + 1, 65_536, 100_000, 16_000_000])
+def test_bodies_of_all_sizes(serve: Serve, client: RemotingClient, size: int) -> None:
+    body = random.Random(size).randbytes(size)
+    answer = client.invoke(serve().address, request(ECHO, 0, body), timeout=30)
+    assert answer.body == body
+
+
+def test_a_large_body_is_a_view_of_what_was_received(serve: Serve, client: RemotingClient) -> None:
+    answer = client.invoke(serve().address, request(ECHO, 0, bytes(1 << 20)))
+    assert isinstance(answer.body, memoryview)
+    assert isinstance(answer.body.obj, bytearray)
+
+
+def test_answers_out_of_order(peer: Peer, client: RemotingClient) -> None:
+    futures = [client.invoke_async(peer.address, request(ECHO, 0, bytes([n]))) for n in range(5)]
+    server = peer.accept()
+    asked = [server.receive() for _ in futures]
+    assert len({command.opaque for command in asked}) == 5
+    server.send(*(RemotingCommand.response(command, body=command.body) for command in reversed(asked)))
+    assert [bytes(future.result(10).body) for future in futures] == [bytes([n]) for n in range(5)]
+    server.close()
+
+
+def test_an_answer_byte_by_byte(peer: Peer, client: RemotingClient) -> None:
+    future = client.invoke_async(peer.address, request())
+    server = peer.accept()
+    server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for byte in RemotingCommand.response(server.receive(), body=b"slow").encode():
+        server.socket.sendall(bytes([byte]))
+    assert bytes(future.result(10).body) == b"slow"
+    server.close()
+
+
+def test_callbacks(serve: Serve, client: RemotingClient) -> None:
+    done: list[Future[RemotingCommand]] = []
+    called = threading.Event()
+    future = client.invoke_async(serve().address, request(ECHO, 0, b"x"))
+    future.add_done_callback(lambda future: (done.append(future), called.set()))
+    assert called.wait(10)
+    assert bytes(done[0].result().body) == b"x"
+    assert not future.cancel()
+
+
+def test_one_way(serve: Serve, client: RemotingClient) -> None:
+    server = serve()
+    client.invoke_oneway(server.address, request(ECHO, 0, b"gone"))
+    assert server.arrived.acquire(timeout=10)
+    assert server.requests[0].is_oneway
+    assert client.invoke(server.address, request()).code == 0
+
+
+def test_many_threads(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+
+    def work(thread: int) -> int:
+        for n in range(200):
+            body = b"%d/%d" % (thread, n) * (1 + 40 * (n % 100))
+            assert client.invoke(address, request(ECHO, 0, body)).body == body
+        return thread
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == list(range(8))
+
+
+# --- time ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_sync_call_times_out_and_its_late_answer_is_nobodys(peer: Peer, client: RemotingClient) -> None:
+    with pytest.raises(RemotingTimeoutError, match=rf"{peer.address} did not answer request code 1 ") as caught:
+        client.invoke(peer.address, request(), timeout=0.02)
+    assert caught.value.retriable
+    server = peer.accept()
+    late = server.receive()
+    future = client.invoke_async(peer.address, request(ECHO, 0, b"next"))
+    asked = server.receive()
+    server.send(RemotingCommand.response(late, body=b"late"), RemotingCommand.response(asked, body=asked.body))
+    assert bytes(future.result(10).body) == b"next"
+    server.close()
+
+
+def test_an_async_call_times_out(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+    slow = client.invoke_async(address, request(SILENT), timeout=60)
+    quick = client.invoke_async(address, request(SILENT), timeout=0.01)
+    with pytest.raises(RemotingTimeoutError, match="code 2"):
+        quick.result(10)
+    assert not slow.done()
+    assert client.invoke(address, request()).code == 0
+
+
+def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient) -> None:
+    """Half a frame is on its way when time is up: the connection cannot be used again."""
+    waiting = client.invoke_async(peer.address, request(), timeout=60)
+    server = peer.accept()
+
+    def send_until_full() -> None:
+        for _ in range(20):
+            client.invoke_oneway(peer.address, request(ECHO, 0, bytes(8_000_000)), timeout=0.05)
+
+    with pytest.raises(RemotingError):
+        send_until_full()
+    with pytest.raises(RemotingConnectError, match=peer.address):
+        waiting.result(10)
+    assert not client.is_connected(peer.address)
+    server.close()
+
+
+# --- bounds -------------------------------------------------------------------------------------------------------
+
+
+def test_requests_in_flight_are_bounded(serve: Serve) -> None:
+    server = serve()
+    with RemotingClient(max_in_flight=2) as client:
+        held = [client.invoke_async(server.address, request(SILENT), timeout=60) for _ in range(2)]
+        for call in (client.invoke, client.invoke_oneway):
+            with pytest.raises(RemotingTooMuchRequestError, match="2 requests are in flight"):
+                call(server.address, request(), timeout=0.01)
+        with pytest.raises(RemotingTooMuchRequestError):
+            client.invoke_async(server.address, request(), timeout=0.01).result(10)
+        client.disconnect(server.address)
+        for future in held:
+            with pytest.raises(RemotingConnectError):
+                future.result(10)
+        # Every place came back, whatever way its request ended.
+        futures = [client.invoke_async(server.address, request()) for _ in range(50)]
+        assert [future.result(10).code for future in futures] == [0] * 50
+
+
+def test_places_come_back_after_failures(serve: Serve) -> None:
+    server = serve()
+    with RemotingClient(max_in_flight=1) as client:
+        for _ in range(3):
+            with pytest.raises(ProtocolError):
+                client.invoke_async(server.address, RemotingCommand.request(1, {"a": "\ud800"}))
+            with pytest.raises(ProtocolError):
+                client.invoke(server.address, RemotingCommand.request(1, {"a": "\ud800"}))
+            with pytest.raises(RemotingTimeoutError):
+                client.invoke(server.address, request(SILENT), timeout=0.01)
+            with pytest.raises(RemotingConnectError):
+                client.invoke_async("127.0.0.1:1", request()).result(10)
+            assert client.invoke(server.address, request()).code == 0
+
+
+def test_a_callback_gets_no_place_by_waiting(peer: Peer) -> None:
+    with RemotingClient(max_in_flight=2) as client:
+        client.invoke_async(peer.address, request(), timeout=60)
+        errors: list[BaseException | None] = []
+        done = threading.Event()
+
+        def again(_: object) -> None:
+            # The place of the answered request is free, the next one's is not.
+            client.invoke_async(peer.address, request(), timeout=60)
+            errors.append(client.invoke_async(peer.address, request(), timeout=60).exception(0))
+            done.set()
+
+        client.invoke_async(peer.address, request()).add_done_callback(again)
+        server = peer.accept()
+        server.receive()
+        server.send(RemotingCommand.response(server.receive()))
+        assert done.wait(10)
+        assert isinstance(errors[0], RemotingTooMuchRequestError)
+        server.close()
+
+
+# --- connections --------------------------------------------------------------------------------------------------
+
+
+def test_nobody_there(client: RemotingClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = "127.0.0.1:%d" % closed.getsockname()[1]  # noqa: UP031
+    for call in (client.invoke, client.invoke_oneway):
+        with pytest.raises(RemotingConnectError, match=address) as caught:
+            call(address, request())
+        assert caught.value.retriable
+        assert "Check the address" in str(caught.value)
+    with pytest.raises(RemotingConnectError, match=address):
+        client.invoke_async(address, request()).result(10)
+
+
+def test_no_address(client: RemotingClient) -> None:
+    with pytest.raises(RemotingConnectError, match="'nowhere' is not an address") as caught:
+        client.invoke("nowhere", request())
+    assert not caught.value.retriable
+
+
+def test_a_lost_connection_fails_all_who_wait_and_the_next_call_connects_again(
+    peer: Peer, client: RemotingClient
+) -> None:
+    futures = [client.invoke_async(peer.address, request(), timeout=60) for _ in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        sync = pool.submit(client.invoke, peer.address, request(), 60)
+        server = peer.accept()
+        for _ in range(4):
+            server.receive()
+        server.close()
+        for future in [*futures, sync]:
+            with pytest.raises(RemotingConnectError, match=f"{peer.address} was lost"):
+                future.result(10)
+    again = client.invoke_async(peer.address, request())
+    server = peer.accept()
+    server.send(RemotingCommand.response(server.receive()))
+    assert again.result(10).code == 0
+    server.close()
+
+
+def test_a_restarted_server(serve: Serve, client: RemotingClient) -> None:
+    first = serve()
+    assert client.invoke(first.address, request()).code == 0
+    first.close()
+    with pytest.raises(RemotingConnectError, match=first.address):
+        client.invoke(first.address, request())
+    second = serve(port=first.server.port)
+    assert client.invoke(second.address, request()).code == 0
+
+
+@pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes.fromhex("00000008 00000004") + b"{!!}"])
+def test_a_peer_that_answers_garbage(peer: Peer, client: RemotingClient, garbage: bytes) -> None:
+    future = client.invoke_async(peer.address, request(), timeout=60)
+    server = peer.accept()
+    server.receive()
+    server.socket.sendall(garbage)
+    with pytest.raises(RemotingConnectError, match="no frame"):
+        future.result(10)
+    assert server.at_end()
+    server.close()
+
+
+def test_a_torn_large_answer(peer: Peer, client: RemotingClient) -> None:
+    future = client.invoke_async(peer.address, request(), timeout=60)
+    server = peer.accept()
+    answer = RemotingCommand.response(server.receive(), body=bytes(1_000_000)).encode()
+    server.socket.sendall(answer[:500_000])
+    server.close()
+    with pytest.raises(RemotingConnectError, match="lost"):
+        future.result(10)
+
+
+def test_one_connection_for_all_threads(serve: Serve, client: RemotingClient) -> None:
+    server = serve()
+    with ThreadPoolExecutor(8) as pool:
+        assert all(
+            answer.code == 0 for answer in pool.map(lambda _: client.invoke(server.address, request()), range(16))
+        )
+    assert server.run(lambda: len(server.server.channels)) == 1
+
+
+# --- requests from the server -------------------------------------------------------------------------------------
+
+
+def pushed(serve: Serve, client: RemotingClient) -> Callable[[int], RemotingCommand]:
+    """Makes the server ask the client, and gives the client's answer."""
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve({9: keep})
+    client.invoke(server.address, request(9))
+
+    def push(code: int) -> RemotingCommand:
+        async def ask() -> RemotingCommand:
+            return await channels[0].invoke(RemotingCommand.request(code, {}, b"?"), 10)
+
+        answer = server.run(ask())
+        assert isinstance(answer, RemotingCommand)
+        return answer
+
+    return push
+
+
+def test_a_pushed_request(serve: Serve) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def handle(address: str, command: RemotingCommand) -> RemotingCommand | None:
+        seen.append((address, command.code))
+        if command.code == 500:
+            raise RuntimeError("no such luck")
+        return RemotingCommand.response(command, body=b"!")
+
+    with RemotingClient(request_handler=handle) as client:
+        push = pushed(serve, client)
+        assert bytes(push(307).body) == b"!"
+        failed = push(500)
+        assert (failed.code, failed.remark) == (ResponseCode.SYSTEM_ERROR, "RuntimeError: no such luck")
+        assert [code for _, code in seen] == [307, 500]
+        assert client.is_connected(seen[0][0])
+
+
+def test_a_pushed_request_that_nobody_handles(serve: Serve, client: RemotingClient) -> None:
+    answer = pushed(serve, client)(307)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert answer.remark == "request code 307 is not supported"
+
+
+def test_a_callback_must_not_wait_for_what_only_its_thread_receives(peer: Peer, client: RemotingClient) -> None:
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def wait_inside(_: object) -> None:
+        try:
+            client.invoke(peer.address, request(), 60)
+        except StateError as error:
+            errors.append(error)
+        done.set()
+
+    client.invoke_async(peer.address, request()).add_done_callback(wait_inside)
+    server = peer.accept()
+    server.send(RemotingCommand.response(server.receive()))
+    assert done.wait(10)
+    assert "invoke_async" in str(errors[0])
+    server.close()
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_close(serve: Serve) -> None:
+    client = RemotingClient()
+    address = serve().address
+    waiting = client.invoke_async(address, request(SILENT), timeout=60)
+    threads = [thread for thread in threading.enumerate() if thread.name == f"rocket-reader-{address}"]
+    client.close()
+    client.close()
+    with pytest.raises(RemotingConnectError, match="the client was closed"):
+        waiting.result(10)
+    for call in (client.invoke, client.invoke_async, client.invoke_oneway):
+        with pytest.raises(StateError, match="closed"):
+            call(address, request())
+    assert threads
+    assert not threads[0].is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_after_a_fork_each_process_has_connections_of_its_own(serve: Serve, client: RemotingClient) -> None:
+    server = serve()
+    assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
+    waiting = client.invoke_async(server.address, request(SILENT), timeout=60)
+    child = os.fork()
+    if child == 0:  # no assertion and no exit handler here: the exit status is the result
+        status = 1
+        try:
+            if not client.is_connected(server.address) and client.invoke(server.address, request()).code == 0:
+                client.close()
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.is_connected(server.address)
+    assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
+    assert not waiting.done()
