@@ -46,7 +46,7 @@ class ConfigFile:
     def __init__(
         self,
         path: Path,
-        snapshot: Callable[[], dict[str, Any]],
+        snapshot: Callable[[], dict[str, Any] | bytes],
         load: Callable[[dict[str, Any]], None],
         *,
         durable: bool = False,
@@ -106,12 +106,12 @@ class ConfigFile:
             raise _BrokenFileError(path, 1, f"unexpected content: {error}") from error
         return True
 
-    def write(self, snapshot: dict[str, Any]) -> None:
-        """Put a snapshot in the file's place."""
+    def write(self, snapshot: dict[str, Any] | bytes) -> None:
+        """Put a snapshot, plain values or the text itself, in the file's place."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(self.path.name + ".tmp")
         with temporary.open("wb") as file:
-            file.write(dumps_fastjson(snapshot, pretty=True))
+            file.write(snapshot if isinstance(snapshot, bytes) else dumps_fastjson(snapshot, pretty=True))
             file.flush()
             if self._durable:
                 os.fsync(file.fileno())

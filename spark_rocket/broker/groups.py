@@ -68,11 +68,7 @@ class SubscriptionGroupManager:
         return True
 
     def _changed(self, group: str) -> None:
-        self.data_version = DataVersion(
-            state_version=self.data_version.state_version,
-            timestamp=self._clock(),
-            counter=self.data_version.counter + 1,
-        )
+        self.data_version = self.data_version.next(self._clock())
         self.on_change(group)
 
     def snapshot(self) -> dict[str, Any]:

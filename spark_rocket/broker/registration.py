@@ -4,6 +4,10 @@ One thread per name server address, since one that does not answer must not dela
 it uses blocks. Requests that come while a registration runs share the next one. The broker serves all the same when
 no name server answers; that is logged once, and once more when it is over.
 
+A registration (103) carries every topic. A few that are new or changed are told by themselves (217), as Apache's
+brokers from 5.1 do, so that the thousandth topic costs no more than the first; a name server that does not know 217
+gets a registration. What 217 told is repeated by the next registration, whose version is newer.
+
 Thread-safety: ``register`` and ``close`` are called on the event loop. The body is built by the worker threads from
 tables that only ever get copied whole.
 Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI and BrokerController.registerBrokerAll.
@@ -15,17 +19,23 @@ import asyncio
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from spark_rocket.errors import RocketError
+from spark_rocket.protocol.bodies import QueueData, TopicRouteData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
+from spark_rocket.protocol.headers import (
+    RegisterBrokerRequestHeader,
+    RegisterTopicRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
 from spark_rocket.remoting.client import RemotingClient
 
 _log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT = 1.0
+_FEW_TOPICS = 32
 
 
 class NameServerRegistration:
@@ -42,12 +52,14 @@ class NameServerRegistration:
         broker_addr: str,
         ha_server_addr: str,
         body: Callable[[], bytes],
+        queue_data: Callable[[str], QueueData | None],
         period: float,
         timeout: float,
     ) -> None:
         self._loop = loop
         self._identity = (cluster_name, broker_name, broker_id, broker_addr, ha_server_addr)
         self._body = body
+        self._queue_data = queue_data
         self._client = RemotingClient(connect_timeout=timeout)
         self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
         self._workers = [_Worker(address, self, period, timeout) for address in name_servers]
@@ -56,11 +68,11 @@ class NameServerRegistration:
         for worker in self._workers:
             worker.thread.start()
 
-    def register(self) -> asyncio.Future[None]:
-        """Register now; done when every name server that last answered knows what is true at this moment."""
+    def register(self, topics: Collection[str] | None = None) -> asyncio.Future[None]:
+        """Tell of these topics, or of everything; done when every name server that last answered knows."""
         done: asyncio.Future[None] = self._loop.create_future()
         for worker in self._workers:
-            worker.wake()
+            worker.wake(topics)
         expected = {worker: worker.wanted for worker in self._workers if worker.healthy}
         if expected:
             self._waiting.append((expected, done))
@@ -111,6 +123,19 @@ class NameServerRegistration:
         if answer.code != ResponseCode.SUCCESS:
             raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
 
+    def send_topic(self, address: str, topic: str, timeout: float) -> bool:
+        """Tell of one topic; False when the name server does not know how to be told."""
+        queues = self._queue_data(topic)
+        if queues is None:
+            return True  # deleted meanwhile
+        body = TopicRouteData(queue_datas=[queues]).to_json()
+        ext = RegisterTopicRequestHeader(topic=topic).to_ext()
+        request = RemotingCommand.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, ext, body)
+        answer = self._client.invoke(address, request, timeout)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+            raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
+        return answer.code == ResponseCode.SUCCESS
+
     def unregister(self, address: str) -> None:
         cluster_name, broker_name, broker_id, broker_addr, _ = self._identity
         header = UnRegisterBrokerRequestHeader(
@@ -138,11 +163,18 @@ class _Worker:
         self._timeout = timeout
         self._condition = threading.Condition()
         self._stopping = False
+        self._everything = True
+        self._topics: set[str] = set()
+        self._knows_217 = True
         self.thread = threading.Thread(target=self._run, name=f"register-{address}", daemon=True)
 
-    def wake(self) -> None:
+    def wake(self, topics: Collection[str] | None) -> None:
         with self._condition:
             self.wanted += 1
+            if topics is None:
+                self._everything = True
+            else:
+                self._topics.update(topics)
             self._condition.notify()
 
     def stop(self) -> None:
@@ -159,8 +191,11 @@ class _Worker:
                     self._condition.wait_for(lambda: self._stopping or self.wanted > done, self._period)  # noqa: B023
                 if self._stopping:
                     break
+                topics = [] if self._everything or len(self._topics) > _FEW_TOPICS else sorted(self._topics)
+                self._everything = False
+                self._topics.clear()
                 done = self.wanted
-            registered = self._register() or registered
+            registered = self._register(topics if self.healthy and self._knows_217 else []) or registered
             self._owner.call_on_loop(self, done)
         if registered and self.healthy:
             try:
@@ -168,9 +203,13 @@ class _Worker:
             except RocketError as error:
                 _log.info("Could not unregister from name server %s: %s", self.address, error.message)
 
-    def _register(self) -> bool:
+    def _register(self, topics: list[str]) -> bool:
+        """Tell of these topics, or of everything if there are none."""
         try:
-            self._owner.send(self.address, self._timeout)
+            if topics:
+                self._knows_217 = all(self._owner.send_topic(self.address, topic, self._timeout) for topic in topics)
+            if not topics or not self._knows_217:
+                self._owner.send(self.address, self._timeout)
         except RocketError as error:
             if self.healthy:
                 _log.warning(
@@ -181,6 +220,8 @@ class _Worker:
                     self._period,
                 )
             self.healthy = False
+            with self._condition:
+                self._everything = True
             return False
         if not self.healthy:
             _log.warning("Registered with name server %s again.", self.address)

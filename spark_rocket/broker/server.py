@@ -37,9 +37,9 @@ from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
-from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.topics import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import ConfigError, StateError
-from spark_rocket.protocol.bodies import dumps_fastjson
+from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, RemotingServer
@@ -136,6 +136,7 @@ class Broker:
             broker_addr=self._address,
             ha_server_addr=format_address(store_host[0], config.ha_listen_port or store_host[1] + 1),
             body=lambda: registration_body(topics, config),
+            queue_data=lambda topic: queue_data(topics, config, topic),
             period=config.register_name_server_period / 1000,
             timeout=config.register_broker_timeout_mills / 1000,
         )
@@ -178,7 +179,7 @@ class Broker:
         directory = self.config.store_path / "config"
         durable = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         files = {
-            "topics": ConfigFile(directory / "topics.json", topics.snapshot, topics.load, durable=durable),
+            "topics": ConfigFile(directory / "topics.json", topics.text, topics.load, durable=durable),
             "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load, durable=durable),
             "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load, durable=durable),
         }
@@ -232,13 +233,27 @@ class Broker:
 
 def registration_body(topics: TopicConfigManager, config: BrokerConfig) -> bytes:
     """The body of REGISTER_BROKER (103), not compressed."""
-    wrapper = topics.snapshot(config.broker_permission | ~6)
+    wrapper = topics.snapshot(config.broker_permission | ~PERM_READ_WRITE)
     wrapper.update(
         topicQueueMappingInfoMap={},
         topicQueueMappingDetailMap={},
         mappingDataVersion=wrapper["dataVersion"],
     )
     return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+
+
+def queue_data(topics: TopicConfigManager, config: BrokerConfig, topic: str) -> QueueData | None:
+    """One topic as a name server has it; None when there is no such topic."""
+    entry = topics.get(topic)
+    if entry is None:
+        return None
+    return QueueData(
+        broker_name=config.broker_name,
+        read_queue_nums=entry.read_queue_nums,
+        write_queue_nums=entry.write_queue_nums,
+        perm=entry.perm & (config.broker_permission | ~PERM_READ_WRITE),
+        topic_sys_flag=entry.topic_sys_flag,
+    )
 
 
 def advertised_ip(config: BrokerConfig) -> str:

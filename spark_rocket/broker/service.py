@@ -91,6 +91,7 @@ class BrokerService:
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         self._targets: dict[str, SendTarget] = {}
         self._settling: asyncio.Future[None] | None = None
+        self._changed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         topics.on_change = self._topic_changed
         groups.on_change = self._group_changed
@@ -99,15 +100,18 @@ class BrokerService:
 
     def _topic_changed(self, topic: str) -> None:
         self._targets.pop(topic, None)
+        self._changed.add(topic)
         if self._settling is None:  # one for all the changes of this turn of the loop
             self._settling = self.loop.create_future()
             self.loop.call_soon(self._settle)
 
     def _settle(self) -> None:
         settled, self._settling = self._settling, None
+        changed, self._changed = self._changed, set()
         if settled is None:
             return
-        steps = [self.saver.save(self.files["topics"]), self.registration.register()]
+        deleted = any(topic not in self.topics.table for topic in changed)
+        steps = [self.saver.save(self.files["topics"]), self.registration.register(None if deleted else changed)]
 
         async def wait() -> None:
             await asyncio.wait(steps, timeout=SETTLE_SECONDS)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.protocol.bodies import DataVersion, TopicConfig
+from spark_rocket.protocol.bodies import DataVersion, TopicConfig, dumps_fastjson
 from spark_rocket.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
@@ -118,6 +118,7 @@ class TopicConfigManager:
         self._config = config
         self._clock = clock
         self.table: dict[str, TopicConfig] = {}
+        self._texts: dict[str, str] = {}
         self.data_version = DataVersion(timestamp=clock())
         self.on_change: Callable[[str], None] = lambda topic: None
         self._create_system_topics()
@@ -192,15 +193,12 @@ class TopicConfigManager:
         return created
 
     def _changed(self, topic: str) -> None:
-        self.data_version = DataVersion(
-            state_version=self.data_version.state_version,
-            timestamp=self._clock(),
-            counter=self.data_version.counter + 1,
-        )
+        self._texts.pop(topic, None)
+        self.data_version = self.data_version.next(self._clock())
         self.on_change(topic)
 
     def snapshot(self, perm_mask: int = 0xF) -> dict[str, Any]:
-        """What ``topics.json`` says and what code 21 and a registration carry, as plain values.
+        """What code 21 and a registration carry, as plain values.
 
         The version is read first: with a table that is newer than its version, a name server hears again.
         """
@@ -213,8 +211,19 @@ class TopicConfigManager:
             "topicConfigTable": {name: entry.to_value() for name, entry in table.items()},
         }
 
+    def text(self) -> bytes:
+        """``topics.json`` as Apache writes it. Each topic's part is made once: large files are written often."""
+        for name, entry in self.table.items():
+            if name not in self._texts:
+                nested = dumps_fastjson({"": {name: entry.to_value()}}, pretty=True).decode()
+                self._texts[name] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
+        version = dumps_fastjson({"dataVersion": self.data_version.to_value()}, pretty=True).decode()
+        parts = ",".join([self._texts[name] for name in self.table])
+        return f'{version[:-2]},\n\t"topicConfigTable":{{{parts}\n\t}}\n}}'.encode()
+
     def load(self, stored: dict[str, Any]) -> None:
         """Take over what a ``topics.json`` says; ValueError, TypeError or KeyError when it does not fit."""
+        self._texts.clear()
         for name, entry in stored.get("topicConfigTable", {}).items():
             self.table[name] = TopicConfig.from_value({"topicName": name, **entry})
         version = stored.get("dataVersion")

@@ -37,7 +37,7 @@ from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop
 
 _HOST = "127.0.0.1"
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 60.0
 
 
 class LocalCluster:

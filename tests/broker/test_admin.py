@@ -281,6 +281,25 @@ def test_a_message_by_its_offset_id(wire: Wire, topic: str) -> None:
         assert f"can not find message by the offset, {wrong}" in (answer.remark or "")
 
 
+def test_messages_by_key_and_by_unique_key(wire: Wire, topic: str) -> None:
+    for number in range(5):
+        properties = {"KEYS": f"all key-{number}", "UNIQ_KEY": f"U{number}"}
+        wire.send(topic, b"%d" % number, properties, queue_id=number % 4)
+    times = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
+
+    def query(key: str, **more: object) -> tuple[int, set[bytes]]:
+        answer = wire.ask(RequestCode.QUERY_MESSAGE, topic=topic, key=key, **{"maxNum": 32, **times, **more})
+        assert {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"} <= set(answer.ext_fields)
+        return answer.code, {message.body for message in decode_messages(bytes(answer.body))}
+
+    assert query("key-3") == (0, {b"3"})
+    assert query("all") == (0, {b"0", b"1", b"2", b"3", b"4"})
+    assert len(query("all", maxNum=2)[1]) == 2
+    assert query("U2", _UNIQUE_KEY_QUERY=True) == (0, {b"2"})
+    assert query("nobody") == (ResponseCode.QUERY_NOT_FOUND, set())
+    assert query("key-3", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, set())
+
+
 def test_entries_of_a_consume_queue(wire: Wire, topic: str) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x", tags="t")] * 5)
     answer = wire.ask(RequestCode.QUERY_CONSUME_QUEUE, topic=topic, queueId=0, index=1, count=3, consumerGroup="g")

@@ -16,7 +16,10 @@ from spark_rocket.errors import ConfigError, RocketError, StateError, StoreLocke
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire
@@ -220,6 +223,89 @@ def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.L
     run(scenario)
     assert caplog.text.count("Not registered") == 1  # said once, not every period
     assert "again" in caplog.text
+
+
+def test_a_name_server_that_cannot_be_told_of_one_topic_is_told_of_all(tmp_path: Path) -> None:
+    """As those of Apache's 4.x, which do not know code 217."""
+    asked: list[int] = []
+
+    def register(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        asked.append(request.code)
+        return RemotingCommand.response(request)
+
+    def refuse(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        asked.append(request.code)
+        return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no")
+
+    async def scenario() -> None:
+        old = RemotingServer("127.0.0.1", 0, {RequestCode.REGISTER_BROKER: register}, default_handler=refuse)
+        await old.start()
+        broker = Broker(config(tmp_path, namesrvAddr=old.address))
+        await broker.start()
+        await broker.service.registration.register()
+        del asked[:]
+        for topic in ("One", "Two"):
+            assert (await ask(broker, lambda wire, topic=topic: wire.send(topic))).code == ResponseCode.SUCCESS
+        assert asked == [
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+            RequestCode.REGISTER_BROKER,
+            RequestCode.REGISTER_BROKER,
+        ]
+        await broker.close()
+        await old.close()
+
+    run(scenario)
+
+
+# --- on disk before the answer ----------------------------------------------------------------------------------
+
+
+def test_with_synchronous_flush_an_answer_comes_after_the_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
+        await broker.start()
+        store = broker.service.store
+
+        def flushed_when_answered(wire: Wire) -> None:
+            for number in range(20):
+                answer = wire.send("T", b"x", queue_id=number % 4)
+                assert answer.code == ResponseCode.SUCCESS
+                _, physical = decode_offset_msg_id(answer.ext_fields["msgId"])
+                assert store.flushed_where > physical
+            batch = wire.send_batch("T", [Message.of("T", b"x")] * 10)
+            _, physical = decode_offset_msg_id(batch.ext_fields["msgId"].split(",")[-1])
+            assert store.flushed_where > physical
+
+        await ask(broker, flushed_when_answered)
+        await broker.close()
+
+    run(scenario)
+
+
+def test_a_flush_that_takes_too_long_is_told_though_the_message_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
+        await broker.start()
+        store = broker.service.store
+        waiting: list[Callable[[bool], None]] = []
+        monkeypatch.setattr(store, "when_flushed", lambda offset, callback: waiting.append(callback))
+
+        def talk(wire: Wire) -> list[int]:
+            later = [wire.send_later("T", b"%d" % number) for number in range(3)]
+            # WAIT=false asks not to wait for the disk, and its answer overtakes the others.
+            assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
+            assert [answer.done() for answer in later] == [False] * 3
+            for callback, ok in zip(waiting, (True, False, True), strict=True):
+                callback(ok)  # on a thread that is not the loop's, as the flush thread's are
+            assert len(wire.messages("T")) == 4
+            return [answer.result(20).code for answer in later]
+
+        assert await ask(broker, talk) == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0]
+        await broker.close()
+
+    run(scenario)
 
 
 def test_without_name_servers_a_broker_serves(tmp_path: Path) -> None:

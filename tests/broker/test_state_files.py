@@ -15,7 +15,7 @@ from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, dumps_fastjson
 from tests import golden
 
 
@@ -84,7 +84,7 @@ def test_offsets_are_written_as_fastjson_writes_them(tmp_path: Path) -> None:
 def test_topics_are_written_as_apache_writes_them(tmp_path: Path) -> None:
     manager = topics(autoCreateTopicEnable=False)
     manager.put(TopicConfig("Mine", 2, 3, 4, order=True, attributes={"message.type": "FIFO"}))
-    file = ConfigFile(tmp_path / "topics.json", manager.snapshot, manager.load)
+    file = ConfigFile(tmp_path / "topics.json", manager.text, manager.load)
     file.save()
     text = file.path.read_text()
     assert text.startswith('{\n\t"dataVersion":{\n\t\t"counter":1,\n')
@@ -100,6 +100,10 @@ def test_topics_are_written_as_apache_writes_them(tmp_path: Path) -> None:
         "writeQueueNums": 3,
     }
     assert "TBW102" not in stored["topicConfigTable"]
+    assert text.encode() == dumps_fastjson(manager.snapshot(), pretty=True)
+    manager.delete("Mine")
+    manager.put(TopicConfig("SELF_TEST_TOPIC", 2, 2))
+    assert manager.text() == dumps_fastjson(manager.snapshot(), pretty=True)
 
 
 # --- broken files -----------------------------------------------------------------------------------------------

@@ -41,23 +41,12 @@ class Wire:
         **more: object,
     ) -> RemotingCommand:
         """SEND_MESSAGE_V2 as a Java client writes it; ``more`` overrides single letters."""
-        text = encode_properties(properties or {}).decode()
-        fields: dict[str, object] = {
-            "a": "producers",
-            "b": topic,
-            "c": "TBW102",
-            "d": 4,
-            "e": queue_id,
-            "f": 0,
-            "g": 1_795_229_620_131,
-            "h": 0,
-            "i": text,
-            "j": 0,
-            "k": False,
-            "m": False,
-            "n": "broker-a",
-        }
-        return self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**fields, **more})
+        return self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**_send_fields(topic, properties, queue_id), **more})
+
+    def send_later(self, topic: str, body: bytes) -> Future[RemotingCommand]:
+        ext = {name: _text(value) for name, value in _send_fields(topic, None, 0).items()}
+        request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, body)
+        return self.client.invoke_async(self.address, request, timeout=30.0)
 
     def send_batch(
         self, topic: str, messages: Sequence[Message], *, queue_id: int = 0, **more: object
@@ -106,6 +95,24 @@ class Wire:
 
     def messages(self, topic: str, offset: int = 0, **more: object) -> list[MessageExt]:
         return decode_messages(bytes(self.pull(topic, offset, **more).body))
+
+
+def _send_fields(topic: str, properties: dict[str, str] | None, queue_id: int) -> dict[str, object]:
+    return {
+        "a": "producers",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": queue_id,
+        "f": 0,
+        "g": 1_795_229_620_131,
+        "h": 0,
+        "i": encode_properties(properties or {}).decode(),
+        "j": 0,
+        "k": False,
+        "m": False,
+        "n": "broker-a",
+    }
 
 
 def _text(value: object) -> str:

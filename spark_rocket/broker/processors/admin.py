@@ -192,6 +192,7 @@ class AdminProcessor:
             raise RefusedError(error.message, response_code=ResponseCode.SYSTEM_ERROR, remedy=error.remedy) from None
         for warning in warnings:
             _log.warning("%s", warning)
+        self._service.registration.register()  # brokerPermission is part of every topic's
         _log.info("Settings changed by %s: %s", channel.remote_addr, text.replace("\n", " "))
         return RemotingCommand.response(request, 0, " ".join(warnings) or None)
 
