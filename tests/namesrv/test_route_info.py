@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, Registered, RouteInfoManager
+from spark_rocket.protocol.bodies import DataVersion, QueueData, TopicConfig
+
+
+class Tables(RouteInfoManager):
+    """Route tables, a clock to set, and a registration in one line."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(lambda: self.now)
+
+    def register(
+        self, *topics: TopicConfig, name: str = "a", id_: int = 0, at: str = "", version: int = 1, **more: Any
+    ) -> Registered | None:
+        address = at or f"{name}{id_}:1"
+        more.setdefault("cluster", "c")
+        more.setdefault("data_version", DataVersion(0, 5, version))
+        return self.register_broker(
+            broker_name=name,
+            broker_id=id_,
+            address=address,
+            ha_address=f"ha-{address}",
+            topics={topic.topic_name: topic for topic in topics},
+            **more,
+        )
+
+    def perm(self, topic: str, name: str = "a") -> int | None:
+        route = self.route(topic)
+        return next((queue.perm for queue in route.queue_datas if queue.broker_name == name), None) if route else None
+
+
+T = TopicConfig("T", 4, 4, 6)
+U = TopicConfig("U", 8, 2, 7)
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return Tables()
+
+
+def test_a_route(tables: Tables) -> None:
+    assert tables.register(T, U) == Registered()
+    route = tables.route("U")
+    assert route is not None
+    assert route.queue_datas == [QueueData("a", 8, 2, 7, 0)]
+    assert [(broker.cluster, broker.broker_name, broker.broker_addrs) for broker in route.broker_datas] == [
+        ("c", "a", {0: "a0:1"})
+    ]
+    assert route.filter_server_table == {}
+    assert tables.route("V") is None
+    assert tables.topics() == ["T", "U"]
+
+
+def test_several_brokers_and_clusters(tables: Tables) -> None:
+    tables.register(T, U, name="a")
+    tables.register(T, U, name="b")
+    tables.register(T, TopicConfig("V"), name="x", cluster="d")
+    route = tables.route("T")
+    assert route is not None
+    assert {queue.broker_name for queue in route.queue_datas} == {"a", "b", "x"}
+    assert {broker.cluster for broker in route.broker_datas} == {"c", "d"}
+    info = tables.cluster_info()
+    assert info.cluster_addr_table == {"c": ["a", "b"], "d": ["x"]}
+    assert info.broker_addr_table["b"].broker_addrs == {0: "b0:1"}
+    assert tables.topics_of_cluster("c") == ["T", "U"]
+    assert tables.topics_of_cluster("d") == ["T", "V"]
+    assert tables.topics_of_cluster("e") == []
+    assert tables.system_topics() == (["c", "a", "b", "d", "x"], "a0:1")
+    assert Tables().system_topics() == ([], None)
+    tables.unregister_broker("c", "b", 0, "b0:1")
+    assert tables.perm("T", "b") is None
+    assert tables.cluster_info().cluster_addr_table == {"c": ["a"], "d": ["x"]}
+    tables.unregister_broker("d", "x", 0, "x0:1")
+    assert "d" not in tables.cluster_info().cluster_addr_table
+    assert tables.topics() == ["T", "U"]
+
+
+# --- which registrations are believed -----------------------------------------------------------------------------
+
+
+def test_an_unchanged_version_changes_nothing(tables: Tables) -> None:
+    tables.register(T, U)
+    tables.register(TopicConfig("T", 16, 16, 4), U)
+    assert tables.route("T").queue_datas[0].read_queue_nums == 4  # type: ignore[union-attr]
+    tables.register(TopicConfig("T", 16, 16, 4), U, version=2)
+    assert tables.route("T").queue_datas[0].read_queue_nums == 16  # type: ignore[union-attr]
+
+
+def test_an_unchanged_version_brings_a_topic_that_is_not_known(tables: Tables) -> None:
+    tables.register(T, U)
+    tables.delete_topic("T")
+    tables.register(T, U)
+    assert tables.perm("T") == 6
+
+
+def test_a_table_of_one_topic_leaves_the_others(tables: Tables) -> None:
+    tables.register(T, U)
+    tables.register(TopicConfig("V"), version=2)
+    assert tables.topics() == ["T", "U", "V"]
+
+
+def test_a_first_word_of_one_topic_does_not_hide_the_whole_table(tables: Tables) -> None:
+    """The name server was restarted under a broker whose next word is an increment."""
+    tables.register(T, version=9)
+    assert tables.perm("T") == 6
+    assert tables.data_version_of("c", "a0:1") is None
+    tables.register(TopicConfig("T", perm=4), U, version=9)
+    assert tables.perm("T") == 4
+    assert tables.data_version_of("c", "a0:1") == DataVersion(0, 5, 9)
+
+
+def test_a_broker_of_one_topic_becomes_known(tables: Tables) -> None:
+    tables.register(T)
+    tables.register(T)
+    assert tables.data_version_of("c", "a0:1") == DataVersion(0, 5, 1)
+
+
+# --- write permission ---------------------------------------------------------------------------------------------
+
+
+def test_a_wiped_permission_stays_wiped_until_the_broker_changes(tables: Tables) -> None:
+    tables.register(T, U)
+    tables.register(T, name="b")
+    assert tables.set_write_permission("a", allowed=False) == 2
+    assert (tables.perm("T"), tables.perm("U"), tables.perm("T", "b")) == (4, 5, 6)
+    tables.register(T, U)
+    assert tables.perm("T") == 4
+    assert tables.set_write_permission("a", allowed=True) == 2
+    assert (tables.perm("T"), tables.perm("U")) == (6, 7)
+    tables.set_write_permission("a", allowed=False)
+    tables.register(T, U, version=2)
+    assert tables.perm("T") == 6
+    assert tables.set_write_permission("nobody", allowed=False) == 0
+
+
+# --- masters and slaves -------------------------------------------------------------------------------------------
+
+
+def test_a_slave_is_told_its_master_and_brings_no_topics(tables: Tables) -> None:
+    assert tables.register(T, U, id_=1) == Registered()
+    assert tables.route("T") is None
+    tables.register(T, U, id_=0)
+    assert tables.register(TopicConfig("T", perm=2), TopicConfig("V"), id_=1, version=7) == Registered(
+        "ha-a0:1", "a0:1"
+    )
+    assert tables.perm("T") == 6
+    assert tables.route("V") is None
+    assert tables.member_group("a") == {0: "a0:1", 1: "a1:1"}
+    assert tables.member_group("b") == {}
+
+
+def test_a_slave_that_becomes_master_is_listed_once(tables: Tables) -> None:
+    tables.register(T, U, id_=0)
+    tables.register(T, U, id_=1)
+    tables.unregister_broker("c", "a", 0, "a0:1")
+    assert tables.perm("T") == 6  # the slave still serves reads
+    tables.register(T, U, id_=0, at="a1:1")
+    assert tables.member_group("a") == {0: "a1:1"}
+
+
+def test_a_new_address_takes_the_place(tables: Tables) -> None:
+    tables.register(T, U, at="old:1")
+    tables.register(T, U, at="new:1")
+    assert tables.member_group("a") == {0: "new:1"}
+    assert tables.data_version_of("c", "old:1") is None
+    tables.unregister_broker("c", "a", 0, "old:1")  # the old one's late farewell
+    assert tables.member_group("a") == {0: "new:1"}
+    assert tables.perm("T") == 6
+
+
+def test_an_older_state_takes_no_place(tables: Tables) -> None:
+    tables.register(T, U, at="new:1", data_version=DataVersion(2, 0, 0))
+    assert tables.register(T, U, at="old:1", data_version=DataVersion(1, 9, 9)) is None
+    assert tables.member_group("a") == {0: "new:1"}
+
+
+# --- life ---------------------------------------------------------------------------------------------------------
+
+
+def test_expiry(tables: Tables) -> None:
+    tables.register(T, U, name="a", channel="ca")
+    tables.register(T, name="b", timeout_ms=10_000, channel="cb")
+    tables.now += 10
+    assert tables.expire() == []
+    tables.now += 0.5
+    assert [live.channel for live in tables.expire()] == ["cb"]
+    assert tables.perm("T", "b") is None
+    tables.heartbeat("c", "a0:1")
+    tables.heartbeat("c", "nobody:1")
+    tables.now += 120
+    assert tables.expire() == []
+    tables.register(T, U)
+    tables.now += 120.5
+    assert [live.broker_name for live in tables.expire()] == ["a"]
+    assert tables.route("T") is None
+    assert tables.topics() == []
+    assert tables.cluster_info().cluster_addr_table == {}
+
+
+def test_a_closed_channel_takes_its_brokers_with_it(tables: Tables) -> None:
+    first, second = object(), object()
+    tables.register(T, U, name="a", channel=first)
+    tables.register(T, U, name="b", channel=first)
+    tables.register(T, U, name="b", channel=second)  # reconnected before the old connection's end was seen
+    tables.channel_closed(first)
+    assert tables.perm("T", "a") is None
+    assert tables.perm("T", "b") == 6
+    tables.channel_closed(object())
+    tables.channel_closed(second)
+    assert tables.route("T") is None
+
+
+def test_unregistering_twice_or_a_stranger(tables: Tables) -> None:
+    tables.register(T, U)
+    tables.unregister_broker("c", "stranger", 0, "s:1")
+    tables.unregister_broker("c", "a", 3, "a3:1")
+    assert tables.perm("T") == 6
+    tables.unregister_broker("c", "a", 0, "a0:1")
+    tables.unregister_broker("c", "a", 0, "a0:1")
+    assert tables.route("T") is None
+
+
+# --- topics by hand -----------------------------------------------------------------------------------------------
+
+
+def test_topics_by_hand(tables: Tables) -> None:
+    tables.register(T, U, name="a")
+    tables.register(T, U, name="x", cluster="d")
+    tables.register_topic("N", [QueueData("a", 1, 1, 6), QueueData("stranger", 1, 1, 6)])
+    assert tables.perm("N") == 6
+    tables.register_topic("M", [QueueData("stranger", 1, 1, 6)])
+    assert tables.route("M") is None
+    tables.delete_topic("T", "d")
+    assert tables.perm("T", "x") is None
+    assert tables.perm("T", "a") == 6
+    tables.delete_topic("T", "c")
+    assert tables.topics() == ["N", "U"]
+    tables.delete_topic("U")
+    tables.delete_topic("U")
+    tables.delete_topic("U", "c")
+    assert tables.topics() == ["N"]
+
+
+def test_unit_topics(tables: Tables) -> None:
+    flags = {"plain": 0, "unit": FLAG_UNIT, "sub": FLAG_UNIT_SUB, "both": FLAG_UNIT | FLAG_UNIT_SUB}
+    tables.register(*(TopicConfig(name, topic_sys_flag=flag) for name, flag in flags.items()))
+    assert tables.unit_topics(FLAG_UNIT) == ["both", "unit"]
+    assert tables.unit_topics(FLAG_UNIT_SUB) == ["both", "sub"]
+    assert tables.unit_topics(FLAG_UNIT_SUB, forbidden=FLAG_UNIT) == ["sub"]
+
+
+def test_filter_servers(tables: Tables) -> None:
+    tables.register(T, U, filter_servers=["f:1", "f:2"])
+    assert tables.route("T").filter_server_table == {"a0:1": ["f:1", "f:2"]}  # type: ignore[union-attr]
+    tables.register(T, U)
+    assert tables.route("T").filter_server_table == {}  # type: ignore[union-attr]

@@ -1,0 +1,121 @@
+"""The name server on a socket, asked by the real client."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.namesrv.server import NameServer
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.server import new_event_loop, run
+
+REGISTRATION = {
+    "brokerName": "broker-a",
+    "brokerAddr": "127.0.0.1:1",
+    "clusterName": "c",
+    "haServerAddr": "127.0.0.1:2",
+    "brokerId": "0",
+}
+BODY = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"topicName":"T"},"U":{"topicName":"U"}}}}'
+
+
+class Running:
+    def __init__(self, **options: object) -> None:
+        self.now = 0.0
+        self.loop = new_event_loop()
+        self.server = NameServer("127.0.0.1", 0, clock=lambda: self.now, **options)  # type: ignore[arg-type]
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        self.run(self.server.start())
+        self.address = self.server.address
+
+    def run(self, work: object) -> object:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.run(self.server.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    running = Running(scan_interval=0.01)
+    yield running
+    running.close()
+
+
+def ask(client: RemotingClient, running: Running, code: int, body: bytes = b"", **ext: str) -> RemotingCommand:
+    return client.invoke(running.address, RemotingCommand.request(code, ext, body), timeout=10)
+
+
+def route_is_gone(client: RemotingClient, running: Running) -> bool:
+    for _ in range(1000):  # each look is a round trip, so the loop turns in between
+        if ask(client, running, 105, topic="T").code == ResponseCode.TOPIC_NOT_EXIST:
+            return True
+        threading.Event().wait(0.005)
+    return False
+
+
+def test_a_broker_and_a_client(running: Running) -> None:
+    with RemotingClient() as broker, RemotingClient() as client:
+        assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0
+        assert ask(client, running, 105, topic="T").code == 0
+        assert ask(client, running, 999).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        wrong = ask(client, running, 105)
+        assert wrong.code == ResponseCode.SYSTEM_ERROR
+        assert "topic" in str(wrong.remark)
+
+
+def test_a_broker_whose_connection_closes(running: Running) -> None:
+    with RemotingClient() as client:
+        with RemotingClient() as broker:
+            ask(broker, running, 103, BODY, **REGISTRATION)
+            assert ask(client, running, 105, topic="T").code == 0
+        assert route_is_gone(client, running)
+
+
+def test_a_broker_that_falls_silent(running: Running) -> None:
+    with RemotingClient() as client, RemotingClient() as broker:
+        ask(broker, running, 103, BODY, **REGISTRATION)
+        assert ask(client, running, 105, topic="T").code == 0
+        running.now = 121.0
+        assert route_is_gone(client, running)
+        assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0  # over a new connection
+        assert ask(client, running, 105, topic="T").code == 0
+
+
+def test_the_kv_file_is_read_at_start(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    first = Running(kv_config_path=path)
+    with RemotingClient() as client:
+        ask(client, first, 100, namespace="n", key="k", value="v")
+    first.close()
+    second = Running(kv_config_path=path)
+    with RemotingClient() as client:
+        assert ask(client, second, 101, namespace="n", key="k").ext_fields == {"value": "v"}
+    second.close()
+
+
+def test_a_port_in_use(running: Running) -> None:
+    with pytest.raises(ConfigError, match=rf"name server cannot listen on 127.0.0.1:{running.server.port}"):
+        run(NameServer("127.0.0.1", running.server.port).start())
+
+
+def test_a_broken_kv_file(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="line 1"):
+        run(NameServer("127.0.0.1", 0, kv_config_path=path).start())
+
+
+def test_closing_what_never_started() -> None:
+    run(NameServer("127.0.0.1", 0).close())
