@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from spark_rocket.store.check_index import IndexCheck
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.dispatch import entries_of
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
@@ -50,13 +51,11 @@ def check_store(
     path: Path | str,
     config: StoreConfig | None = None,
     *,
-    deleted_topics: Collection[str] = (),
     progress: Progress | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with the store in ``path``; an empty list when nothing is.
 
     Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults.
-    ``deleted_topics``: their records are in the log, their queues rightly nowhere (``config/topics.json`` knows, too).
     """
     path = Path(path)
     if not path.is_dir():
@@ -64,7 +63,7 @@ def check_store(
     lock = _look_at_lock(path)
     try:
         config = replace(config, store_path=path) if config else _guess(path)
-        return _Check(config, frozenset(deleted_topics), progress).run()
+        return _Check(config, progress).run()
     finally:
         if lock >= 0:
             os.close(lock)
@@ -111,9 +110,9 @@ class _Seen:
 class _Check:
     """One check of one store."""
 
-    def __init__(self, config: StoreConfig, deleted: frozenset[str], progress: Progress | None) -> None:
+    def __init__(self, config: StoreConfig, progress: Progress | None) -> None:
         self._config = config
-        self._deleted = deleted
+        self._deleted = DeletedTopics(config.store_path)
         self._progress = progress
         self._problems: list[Problem] = []
         self._delays = DelayLevels(config.delay_levels())
@@ -136,6 +135,7 @@ class _Check:
         try:
             self._log.load()
             self._queues.load()
+            self._deleted.load()
             index = IndexCheck(self._config, self._problems)
         except StoreCorruptError as error:
             self._add("files", path, error.message)
@@ -178,7 +178,7 @@ class _Check:
             self._progress(total - start, total - start)
 
     def _check_entries(self, block: RecordBlock) -> None:
-        topics, chosen, entries = entries_of(block, self._delays)
+        topics, chosen, entries = entries_of(block, self._delays, self._deleted)
         groups: dict[tuple[str, int], list[int]] = {}
         for i, key in enumerate(zip(topics, block.queue_ids[chosen].tolist(), strict=True)):
             groups.setdefault(key, []).append(i)
@@ -225,7 +225,7 @@ class _Check:
             queue = self._queues.find(*key)
             path = self._config.consume_queue_path / key[0] / str(key[1])
             if queue is None:
-                if key[0] not in self._deleted and not is_deleted(key[0], self._known):
+                if not is_deleted(key[0], self._known):
                     self._add("queue", path, f"the queue is missing, the log has messages up to {seen.next - 1} of it")
                 continue
             self._problems += seen.wrong

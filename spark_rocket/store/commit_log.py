@@ -198,25 +198,21 @@ class CommitLog:
     def read(self, offset: int, size: int) -> bytes:
         """A copy of bytes that lie in one file; empty when they are not there."""
         file = self.queue.find(offset)
-        if file is None or offset + size > self.max_offset:
+        if file is None or size < 0 or offset + size > self.max_offset:
             return b""
         start = offset - file.file_from_offset
         return file.mm[start : start + size]
 
     def read_many(self, starts: list[int], stops: list[int]) -> bytes:
         """Copies of ranges, each within one file, joined."""
-        files, first, size = self.queue.files, self.queue.min_offset, self.file_size
         file = self.queue.find(starts[0])
         if len(starts) == 1 or file is None:
             return self.read(starts[0], stops[0] - starts[0])
-        if stops[-1] <= file.file_from_offset + size:  # nearly always: all in one file
-            base, mm = file.file_from_offset, file.mm
+        base = file.file_from_offset
+        if min(starts) >= base and max(stops) <= min(base + self.file_size, self.max_offset):  # nearly always
+            mm = file.mm
             return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
-        parts = []
-        for start, stop in zip(starts, stops, strict=True):
-            file = files[(start - first) // size]
-            parts.append(file.mm[start - file.file_from_offset : stop - file.file_from_offset])
-        return b"".join(parts)
+        return b"".join([self.read(start, stop - start) for start, stop in zip(starts, stops, strict=True)])
 
     def view(self, offset: int, size: int) -> memoryview:
         """The bytes themselves. The file cannot be closed while the view lives."""

@@ -2,7 +2,7 @@
 
 A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
 are left alone, what is missing or different is written from there on. A queue offset that goes back means a topic that
-was deleted and made anew: the later record wins. One that jumps ahead of what the queue has is a :class:`QueueGap`:
+was deleted and made anew: the later record wins. (Deletions by this store are known, see deleted_topics.py.) One that jumps ahead of what the queue has is a :class:`QueueGap`:
 the queue lost entries from before the scan, and the scan must begin earlier.
 
 Prepared and rolled-back records have no entry. Tags codes: see tags.py.
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.layout import (
     ENTRY_SIZE,
     ENTRY_TYPE,
@@ -41,11 +42,15 @@ class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
         self.queue = queue
 
 
-def entries_of(block: RecordBlock, delays: DelayLevels) -> tuple[list[str], Ints, Entries]:
+def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) -> tuple[list[str], Ints, Entries]:
     """Of the records that have an entry: their topics, their indices in the block, and the entries."""
     state = block.sys_flags & TRANSACTION_MASK
-    chosen = np.flatnonzero((state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK))
+    queued = (state != TRANSACTION_PREPARED) & (state != TRANSACTION_ROLLBACK)
     topics = block.topics()
+    if not deleted.offsets.keys().isdisjoint(topics):
+        offsets = block.physical_offsets.tolist()
+        queued &= np.array([not deleted.covers(*pair) for pair in zip(topics, offsets, strict=True)])
+    chosen = np.flatnonzero(queued)
     codes = tags_codes(block.data, block.property_starts.tolist(), block.property_ends.tolist())
     if SCHEDULE_TOPIC in topics:
         for i, topic in enumerate(topics):
@@ -68,16 +73,19 @@ class Dispatcher:
         self,
         queues: ConsumeQueueTable,
         delays: DelayLevels,
+        deleted: DeletedTopics,
         *,
         may_start_anywhere: bool,
         ignores: Callable[[str, int], bool],
     ) -> None:
         """``may_start_anywhere``: the scan begins where the log does, so a queue's first offset is its own affair.
 
-        ``ignores(topic, queue_offset)``: whether a record whose queue is nowhere on disk is a deleted topic's.
+        ``ignores(topic, queue_offset)``: whether a record whose queue is nowhere on disk is of a topic that a broker
+        deleted without saying when.
         """
         self._queues = queues
         self._delays = delays
+        self._deleted = deleted
         self._may_start_anywhere = may_start_anywhere
         self._ignores = ignores
         self._groups: dict[tuple[str, int], int] = {}
@@ -87,7 +95,7 @@ class Dispatcher:
         """Entries written because they were missing or different."""
 
     def dispatch(self, block: RecordBlock) -> None:
-        topics, chosen, entries = entries_of(block, self._delays)
+        topics, chosen, entries = entries_of(block, self._delays, self._deleted)
         if not len(chosen):
             return
         groups = self._groups

@@ -44,16 +44,22 @@ class MappedFileQueue:
             if length != self.file_size:
                 raise StoreCorruptError(
                     f"{path} has {length} bytes where {self.setting} says {self.file_size}.",
-                    remedy=f"Set {self.setting} to what this directory was made with, or put the whole file back.",
+                    remedy=f"Set {self.setting} to what this directory was made with, or {self._mend}.",
                 )
             offset = int(path.name)
             if files and offset != files[-1].file_from_offset + self.file_size:
                 raise StoreCorruptError(
                     f"{path} does not follow {files[-1].path.name}: {self.file_size} bytes a file leave a gap.",
-                    remedy="Put the missing file back, or move this one and its successors elsewhere.",
+                    remedy=f"Set {self.setting} to what this directory was made with, or {self._mend}.",
                 )
             files.append(self._file(offset))
         self.files = files
+
+    @property
+    def _mend(self) -> str:
+        if self.keep_descriptor:
+            return "put the file back as it was"
+        return f"delete {self.directory}: it is built anew from the log"
 
     def _file(self, offset: int, *, create: bool = False) -> MappedFile:
         return MappedFile(

@@ -28,6 +28,7 @@ from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index_service import IndexService
 from spark_rocket.store.layout import (
@@ -85,6 +86,7 @@ class MessageStore:
         self._queues = ConsumeQueueTable(config)
         self._reader = StoreReader(self._log, self._queues, config.max_filter_message_size)
         self._delays = DelayLevels(config.delay_levels())
+        self._deleted = DeletedTopics(config.store_path)
         self._flush_log = FlushCommitLogService(
             config, self._log, self._checkpoint, self._get_store_timestamp, self._disk_failed
         )
@@ -115,20 +117,26 @@ class MessageStore:
     # --- opening and closing ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Lock the directory, recover, and take messages. StoreLockedError, StoreCorruptError, OSError."""
+        """Lock the directory, recover, take messages. StoreLockedError, StoreCorruptError, StoreNotWritableError."""
         if self._running:
             raise StateError(f"The store in {self.config.store_path} is already started.")
-        self.config.store_path.mkdir(parents=True, exist_ok=True)
-        self._lock.acquire()
         try:
+            self.config.store_path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
             self._open()
-        except BaseException:
+        except BaseException as error:
             if self._index is not None:
                 self._index.close()
             self._queues.close()
             with suppress(StateError):
                 self._log.close()
             self._lock.release()
+            if isinstance(error, OSError):
+                raise StoreNotWritableError(
+                    f"The store in {self.config.store_path} cannot be opened: {error}.",
+                    remedy="Give the broker the right to read and write there, and some free space.",
+                    retriable=False,
+                ) from error
             raise
         self._log.start()
         self._flush_log.start()
@@ -144,9 +152,11 @@ class MessageStore:
         self._checkpoint.load()
         self._log.load()
         self._queues.load()
+        self._deleted.load()
         write_abort(self.config.store_path)
         try:
-            report = Recovery(self.config, self._log, self._queues, self._checkpoint, self._delays).run(clean=clean)
+            recovery = Recovery(self.config, self._log, self._queues, self._checkpoint, self._delays, self._deleted)
+            report = recovery.run(clean=clean)
         except StoreError:
             if clean:  # refused, not crashed: the next attempt must be as careful with the tail as this one
                 abort_path(self.config.store_path).unlink(missing_ok=True)
@@ -497,6 +507,8 @@ class MessageStore:
         """Remove a topic's consume queues and say how many. Its records stay in the log until that is trimmed."""
         for key in [key for key in self._opened if key[0] == topic]:
             del self._opened[key]
+        if any(name == topic for name, _ in self._queues.table):
+            self._deleted.add(topic, self._log.max_offset, self._log.min_offset)
         return self._queues.delete_topic(topic)
 
     @property

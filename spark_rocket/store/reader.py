@@ -12,6 +12,7 @@ from struct import Struct
 
 import numpy as np
 
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE
@@ -60,18 +61,20 @@ class StoreReader:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         max_msgs = max(max_msgs, 1)
         raw = queue.read(offset, max_msgs if tag_codes is None else max(max_msgs, self._examined))
-        if len(raw) <= _FEW * ENTRY_SIZE:
-            count, examined, records = self._few(raw, max_msgs, max_bytes, tag_codes)
-        else:
-            count, examined, records = self._many(raw, max_msgs, max_bytes, tag_codes)
+        few = len(raw) <= _FEW * ENTRY_SIZE
+        count, size, examined, records = (self._few if few else self._many)(raw, max_msgs, max_bytes, tag_codes)
+        if len(records) != size:
+            raise StoreCorruptError(
+                f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
+                remedy="Stop the broker and run `rocket store check`; without this directory the queue is built anew.",
+            )
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
-        if not examined:  # entries whose records are gone from the log's beginning meanwhile
-            status, examined = GetMessageStatus.MESSAGE_WAS_REMOVING, len(raw) // ENTRY_SIZE
         return GetMessageResult(status, offset + examined, first, end, records, count)
 
     def _few(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, bytes]:
+    ) -> tuple[int, int, int, bytes]:
+        """How many records, their bytes' length, how many entries are done with, and the records."""
         parts = []
         count = total = examined = 0
         start = stop = -1
@@ -91,11 +94,11 @@ class StoreReader:
             stop = physical + size
         if count:
             parts.append(self._log.read(start, stop - start))
-        return count, examined, parts[0] if len(parts) == 1 else b"".join(parts)
+        return count, total, examined, parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _many(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, bytes]:
+    ) -> tuple[int, int, int, bytes]:
         entries = np.frombuffer(raw, ENTRY_TYPE)
         examined = len(entries)
         chosen = entries
@@ -104,7 +107,7 @@ class StoreReader:
             matches = np.flatnonzero(np.isin(entries["tags_code"].astype(np.int64), wanted))
             chosen = entries[matches]
             if not len(chosen):
-                return 0, examined, b""
+                return 0, 0, examined, b""
         sizes = chosen["size"].astype(np.int64)
         fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
         count = max(min(fitting, max_msgs), 1)
@@ -116,7 +119,7 @@ class StoreReader:
         breaks = np.flatnonzero(starts[1:] != stops[:-1])
         first = starts[np.concatenate(([0], breaks + 1))].tolist()
         last = stops[np.concatenate((breaks, [count - 1]))].tolist()
-        return count, examined, self._log.read_many(first, last)
+        return count, int(sizes.sum()), examined, self._log.read_many(first, last)
 
     # --- time ---------------------------------------------------------------------------------------------------
 

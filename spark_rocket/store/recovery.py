@@ -22,8 +22,8 @@ file ``checkpoint`` lets a refused store start: nothing is then known to have be
 
 Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
 behind the end are dropped; a queue that has lost entries from before the scan makes it start again from the log's
-beginning. Of a topic whose directory is missing and that ``config/topics.json`` does not list, nothing is made: it was
-deleted.
+beginning. Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
+``config/topics.json`` does not list.
 
 Runs alone, before the store takes messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
 ConsumeQueue.recover and truncateDirtyLogicFiles.
@@ -43,6 +43,7 @@ from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
 from spark_rocket.store.queue_table import ConsumeQueueTable
@@ -97,12 +98,14 @@ class Recovery:
         queues: ConsumeQueueTable,
         checkpoint: Checkpoint,
         delays: DelayLevels,
+        deleted: DeletedTopics,
     ) -> None:
         self._config = config
         self._log = commit_log
         self._queues = queues
         self._checkpoint = checkpoint
         self._delays = delays
+        self._deleted = deleted
         self._known = topics_on_record(config.store_path)
 
     def run(self, *, clean: bool) -> RecoveryReport:
@@ -115,6 +118,8 @@ class Recovery:
         start = self._start(report.clean)
         if not any(True for _ in self._queues.table):
             start = 0  # no consume queues at all: whatever there was is lost
+        elif self._log.min_offset == 0 and any(queue.min_offset for queue in self._queues.opened()):
+            start = 0  # the log has everything, a queue does not: files of it are lost
         try:
             end = self._replay(report, start)
         except QueueGap as gap:
@@ -171,6 +176,7 @@ class Recovery:
         dispatcher = Dispatcher(
             self._queues,
             self._delays,
+            self._deleted,
             may_start_anywhere=first == 0,
             ignores=lambda topic, offset: is_deleted(topic, known) and (clean or offset > 0),
         )

@@ -60,9 +60,7 @@ def opened(config: StoreConfig, clock: Callable[[], int] | None = None, **more: 
     return store
 
 
-def put(
-    store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
-) -> PutResult:
+def put(store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any) -> PutResult:
     result = store.put_message(topic, queue_id, body, properties, born_timestamp=1, born_host=BORN, **more)
     assert result.status is PutStatus.PUT_OK, result
     return result

@@ -128,9 +128,7 @@ def test_malformed_batches_are_refused_and_leave_nothing(store: MessageStore, ra
 def test_limits(store: MessageStore) -> None:
     def status(batch: list[tuple[int, bytes, bytes]], extra: bytes = b"", **more: int) -> PutStatus:
         raw = encode_batch_body(batch)
-        return store.put_batch(
-            "T", 0, raw, batch_properties=extra, born_timestamp=1, born_host=BORN, **more
-        ).status
+        return store.put_batch("T", 0, raw, batch_properties=extra, born_timestamp=1, born_host=BORN, **more).status
 
     assert status([(0, b"", b"a" * 32767)], b"b") is PutStatus.PROPERTIES_SIZE_EXCEEDED
     assert status([(0, b"", b"a" * 100)] * 200, b"b" * 33000) is PutStatus.PROPERTIES_SIZE_EXCEEDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from struct import unpack_from
 
@@ -27,7 +28,7 @@ class Answers:
         self.told: dict[int, bool] = {}
         self._changed = threading.Condition()
 
-    def callback(self, number: int):  # type: ignore[no-untyped-def]
+    def callback(self, number: int) -> Callable[[bool], None]:
         def told(ok: bool) -> None:
             with self._changed:
                 assert number not in self.told
@@ -104,17 +105,12 @@ def test_a_disk_that_takes_too_long_is_told_and_the_message_stays(
     assert bodies(store, "T", 0) == [b"slow"]
 
 
-def test_asynchronous_flush_by_pages(make_store: MakeStore) -> None:
+def test_asynchronous_flush_by_pages(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(flush_interval_commit_log=1)
-    answers = Answers()
+    disk, answers = SlowDisk(monkeypatch), Answers()
+    disk.let_go.set()
     put(store, "T", 0, b"x" * 20_000)  # four pages: flushed without anybody asking
-    event = threading.Event()
-    store._flush_log._answer_up_to(-1)
-    for _ in range(WAIT * 200):
-        if store.flushed_where == store.max_physical_offset:
-            break
-        event.wait(0.005)
-    assert store.flushed_where == store.max_physical_offset
+    assert disk.entered.wait(WAIT)
     result = put(store, "T", 0, b"little")
     store.when_flushed(result.end_physical_offset, answers.callback(0))  # one who waits is not made to
     assert answers.wait(1) == {0: True}

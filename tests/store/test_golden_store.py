@@ -97,7 +97,9 @@ def test_goes_on_appending(name: str, directory: Path) -> None:
     store = opened(config)
     start = store.get_max_offset("GoldenA", 1)
     for i in range(400):
-        assert put(store, "GoldenA", 1, b"%d" % i * 900, b"KEYS\x01new-%d\x02TAGS\x01TagB" % i).queue_offset == start + i
+        assert (
+            put(store, "GoldenA", 1, b"%d" % i * 900, b"KEYS\x01new-%d\x02TAGS\x01TagB" % i).queue_offset == start + i
+        )
     first = put_batch(store, "GoldenBatch", 2, [(i, b"more", b"") for i in range(50)]).queue_offset
     assert first == 100
     put(store, "NewTopic", 3, b"first")

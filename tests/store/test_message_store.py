@@ -53,7 +53,9 @@ def test_host_kinds_and_long_topics(
     store.put_batch(topic, 0, body, born_timestamp=5, born_host=born_host)
     records = [decode_record(bytes(store.look_message_by_offset(o) or b"")) for o in _offsets(store, topic)]
     assert [record.body for record in records] == [b"one", b"two", b"threes"]
-    assert {(record.topic, record.born_host, record.store_host) for record in records} == {(topic, born_host, store_host)}
+    assert {(record.topic, record.born_host, record.store_host) for record in records} == {
+        (topic, born_host, store_host)
+    }
     assert store.get_store_time(topic, 0, 2) == START
     store.close()
     assert check_store(config.store_path, config) == []

@@ -1,0 +1,227 @@
+"""The check finds every kind of damage, and nothing in what is right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import StoreError
+from spark_rocket.store import StoreConfig
+from spark_rocket.store.check import check_store
+from tests.golden import extract_store
+from tests.store.helpers import Clock, golden, opened, put, put_batch, small
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = small(tmp_path_factory.mktemp("template") / "store")
+    clock = Clock()
+    store = opened(config, clock)
+    for i in range(150):
+        clock.now += 100
+        put(store, "T", i % 2, b"%d" % i * 100, b"KEYS\x01k%d\x02UNIQ_KEY\x01u%d\x02TAGS\x01t%d" % (i, i, i % 3))
+    put_batch(store, "B", 0, [(0, b"x", b"KEYS\x01b")] * 30)
+    store.close()
+    return config.store_path
+
+
+@pytest.fixture
+def config(tmp_path: Path, template: Path) -> StoreConfig:
+    shutil.copytree(template, tmp_path / "store")
+    return small(tmp_path / "store")
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
+def kinds(config: StoreConfig) -> set[str]:
+    problems = check_store(config.store_path, config)
+    assert all(str(problem) and str(config.store_path) in str(problem) for problem in problems)
+    return {problem.kind for problem in problems}
+
+
+def log(config: StoreConfig, index: int) -> Path:
+    return sorted(config.commit_log_path.iterdir())[index]
+
+
+def queue(config: StoreConfig, topic: str = "T", queue_id: int = 0, index: int = 0) -> Path:
+    return sorted((config.consume_queue_path / topic / str(queue_id)).iterdir())[index]
+
+
+def index(config: StoreConfig, number: int = 0) -> Path:
+    return sorted(config.index_path.iterdir())[number]
+
+
+def test_nothing_is_wrong_and_nothing_is_changed(config: StoreConfig) -> None:
+    before = {path: path.read_bytes() for path in config.store_path.rglob("*") if path.is_file()}
+    steps: list[tuple[int, int]] = []
+    assert check_store(config.store_path, config, progress=lambda done, total: steps.append((done, total))) == []
+    assert {path: path.read_bytes() for path in config.store_path.rglob("*") if path.is_file()} == before
+    assert steps[-1][0] == steps[-1][1]
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_golden_stores(name: str, tmp_path: Path) -> None:
+    directory = extract_store(name, tmp_path)  # type: ignore[arg-type]
+    found = {problem.kind for problem in check_store(directory, golden(directory))}
+    assert found == (set() if name == "clean" else {"abort"})
+
+
+def test_sizes_are_taken_from_the_files(config: StoreConfig) -> None:
+    for path in config.index_path.iterdir():
+        path.unlink()
+    config.index_path.rmdir()
+    assert check_store(str(config.store_path)) == []
+
+
+def damage_body(config: StoreConfig) -> None:
+    overwrite(log(config, 1), 150, b"\xff")
+
+
+def damage_magic(config: StoreConfig) -> None:
+    overwrite(log(config, 0), 4, b"\xff")
+
+
+def damage_place(config: StoreConfig) -> None:
+    overwrite(log(config, 0), 35, b"\x01")
+
+
+def damage_tail(config: StoreConfig) -> None:
+    overwrite(log(config, -1), config.mapped_file_size_commit_log - 5, b"\x01")
+
+
+def damage_entry_offset(config: StoreConfig) -> None:
+    overwrite(queue(config), 27, b"\x01")
+
+
+def damage_entry_tag(config: StoreConfig) -> None:
+    overwrite(queue(config), 39, b"\x01")
+
+
+def damage_last_entry(config: StoreConfig) -> None:
+    path = queue(config, index=-1)
+    overwrite(path, (len(path.read_bytes().rstrip(b"\0")) - 1) // 20 * 20, bytes(20))
+
+
+def damage_extra_entry(config: StoreConfig) -> None:
+    path = queue(config, index=-1)
+    overwrite(path, -(-len(path.read_bytes().rstrip(b"\0")) // 20) * 20, b"\0" * 8 + b"\0\0\0\x64" + b"\0" * 8)
+
+
+def damage_queue_tail(config: StoreConfig) -> None:
+    overwrite(queue(config, index=-1), config.mapped_file_size_consume_queue - 3, b"\x01")
+
+
+def lose_queue(config: StoreConfig) -> None:
+    shutil.rmtree(config.consume_queue_path / "T" / "1")
+
+
+def damage_index_header(config: StoreConfig) -> None:
+    overwrite(index(config), 35, b"\x01")
+
+
+def damage_index_slot(config: StoreConfig) -> None:
+    overwrite(index(config), 40, b"\0\0\0\x05")
+
+
+def damage_index_chain(config: StoreConfig) -> None:
+    overwrite(index(config), 40 + 4 * 50 + 20 * 30 + 16, b"\0\0\0\x1d")
+
+
+def damage_index_entry(config: StoreConfig) -> None:
+    at = 40 + 4 * 50 + 20 * 30
+    hashed = int.from_bytes(index(config).read_bytes()[at : at + 4], "big")
+    overwrite(index(config), at, (hashed ^ (50 << 8)).to_bytes(4, "big"))
+
+
+def lose_last_index(config: StoreConfig) -> None:
+    index(config, -1).unlink()
+
+
+def lose_first_index(config: StoreConfig) -> None:
+    first = index(config).read_bytes()
+    index(config, -1).write_bytes(first)
+
+
+def damage_checkpoint(config: StoreConfig) -> None:
+    overwrite(config.store_path / "checkpoint", 0, b"\x10")
+
+
+def cut_checkpoint(config: StoreConfig) -> None:
+    (config.store_path / "checkpoint").write_bytes(b"123")
+
+
+def lose_checkpoint(config: StoreConfig) -> None:
+    (config.store_path / "checkpoint").unlink()
+
+
+def damage_lock(config: StoreConfig) -> None:
+    (config.store_path / "lock").write_bytes(b"none")
+
+
+def leave_abort(config: StoreConfig) -> None:
+    (config.store_path / "abort").touch()
+
+
+def foreign_file(config: StoreConfig) -> None:
+    (config.commit_log_path / "x").touch()
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (damage_body, "record"),
+        (damage_body, "hidden"),
+        (damage_magic, "record"),
+        (damage_place, "record"),
+        (damage_tail, "tail"),
+        (damage_entry_offset, "entry"),
+        (damage_entry_tag, "entry"),
+        (damage_last_entry, "entry"),
+        (damage_extra_entry, "entry"),
+        (damage_queue_tail, "tail"),
+        (lose_queue, "queue"),
+        (damage_index_header, "index"),
+        (damage_index_slot, "index"),
+        (damage_index_chain, "index"),
+        (damage_index_entry, "index"),
+        (lose_last_index, "index.behind"),
+        (lose_first_index, "index"),
+        (damage_checkpoint, "checkpoint"),
+        (cut_checkpoint, "checkpoint"),
+        (lose_checkpoint, "checkpoint"),
+        (damage_lock, "lock"),
+        (leave_abort, "abort"),
+        (foreign_file, "files"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_damage_is_found(config: StoreConfig, damage: Callable[[StoreConfig], None], kind: str) -> None:
+    damage(config)
+    assert kind in kinds(config)
+
+
+def test_wrong_sizes_are_found(config: StoreConfig) -> None:
+    assert kinds(replace(config, max_index_num=201)) == {"files"}
+    assert kinds(replace(config, mapped_file_size_commit_log=64 << 10)) == {"files"}
+
+
+def test_deleted_topics_are_not_missed(config: StoreConfig) -> None:
+    shutil.rmtree(config.consume_queue_path / "B")
+    assert kinds(config) == {"queue"}
+    (config.store_path / "config").mkdir()
+    (config.store_path / "config" / "topics.json").write_text('{"topicConfigTable": {"T": {}}}')
+    assert kinds(config) == set()
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is not a directory"):
+        check_store(tmp_path / "none")
+    assert check_store(tmp_path) == []

@@ -1,0 +1,170 @@
+"""The index: Java's hashes, chains, files that fill up, catching up, and queries."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.protocol.record import decode_record
+from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store import MessageStore
+from spark_rocket.store.check import check_store
+from spark_rocket.store.index_file import IndexFile
+from spark_rocket.store.index_keys import key_hash
+from tests.store.conftest import MakeStore
+from tests.store.helpers import START, Clock, opened, put, small
+
+FOREVER = 1 << 62
+
+
+def test_hash_of_a_key() -> None:
+    assert key_hash("GoldenA", "key-0") == abs(java_hash("GoldenA#key-0"))
+    # "polygenelubricants" is the well-known word whose hash has no absolute value.
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert key_hash("", "x") == abs(java_hash("#x"))
+
+
+class ReferenceIndex:
+    """IndexFile.putKey as RocketMQ describes it, one key at a time."""
+
+    def __init__(self, slots: int) -> None:
+        self.table = [0] * slots
+        self.entries = [(0, 0, 0, 0)]
+        self.begin: tuple[int, int] | None = None
+        self.end = (0, 0)
+
+    def put(self, hashed: int, offset: int, timestamp: int) -> None:
+        if self.begin is None:
+            self.begin = (timestamp, offset)
+        slot = hashed % len(self.table)
+        self.entries.append((hashed, offset, (timestamp - self.begin[0]) // 1000, self.table[slot]))
+        self.table[slot] = len(self.entries) - 1
+        self.end = (timestamp, offset)
+
+    def bytes(self, capacity: int) -> bytes:
+        assert self.begin is not None
+        used = sum(1 for head in self.table if head)
+        header = struct.pack(">4q2i", self.begin[0], self.end[0], self.begin[1], self.end[1], used, len(self.entries))
+        entries = b"".join(struct.pack(">iqii", *entry) for entry in self.entries)
+        return header + struct.pack(f">{len(self.table)}i", *self.table) + entries.ljust(capacity * 20, b"\0")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rounds=st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 30), max_size=30), min_size=1, max_size=6),
+    step=st.integers(0, 3000),
+)
+def test_a_file_is_byte_for_byte_what_one_key_at_a_time_makes(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[list[int]], step: int
+) -> None:
+    slots, capacity = 7, 100
+    path = tmp_path_factory.mktemp("index") / "20260101000000000"
+    file, reference = IndexFile(path, slots, capacity, create=True), ReferenceIndex(slots)
+    total = 0
+    for hashes in rounds:
+        numbers = np.arange(total, total + len(hashes))
+        taken = file.put(np.array(hashes, np.int32), numbers * 100, START + numbers * step)
+        assert taken == min(len(hashes), capacity - 1 - total)
+        for i, hashed in enumerate(hashes[:taken]):
+            reference.put(hashed, (total + i) * 100, START + (total + i) * step)
+        total += taken
+        if taken < len(hashes):
+            assert file.is_full
+            break
+    file.close()
+    if total:
+        assert path.read_bytes() == reference.bytes(capacity)
+        again = IndexFile(path, slots, capacity)
+        assert (again.count, again.slot_count) == (total + 1, sum(1 for head in reference.table if head))
+        again.close()
+
+
+def query(store: MessageStore, topic: str, key: str, *, limit: int = 100, unique: bool = False) -> list[bytes]:
+    result = store.query_message(topic, key, limit, 0, FOREVER, unique)
+    return [decode_record(record).body for record in result.records]
+
+
+def test_every_kind_of_key(store: MessageStore) -> None:
+    put(store, "T", 0, b"a", b"KEYS\x01one two  three \x02UNIQ_KEY\x01U1\x02TAGS\x01x")
+    put(store, "T", 0, b"b", b"UNIQ_KEY\x01one\x02")
+    put(store, "Other", 0, b"c", b"KEYS\x01one")
+    put(store, "T", 0, b"d", "KEYS\x01ключ 钥匙 \U0001f511\x02UNIQ_KEY\x01ünïq".encode())
+    put(store, "T", 0, b"e")
+    put(store, "T", 0, b"KEYS\x01body", b"NOKEYS\x01fake\x02a\x01UNIQ_KEY")
+    assert query(store, "T", "one") == [b"a", b"b"]
+    assert query(store, "T", "one", unique=True) == [b"b"]
+    assert query(store, "T", "two") == query(store, "T", "three") == query(store, "T", "U1") == [b"a"]
+    assert query(store, "Other", "one") == [b"c"]
+    for key in ("ключ", "钥匙", "\U0001f511", "ünïq"):
+        assert query(store, "T", key) == [b"d"]
+    for key in ("fake", "body", "", "x", "one two"):
+        assert query(store, "T", key) == []
+
+
+def test_hash_collisions_are_told_apart(store: MessageStore) -> None:
+    assert java_hash("T#Aa") == java_hash("T#BB")
+    put(store, "T", 0, b"1", b"KEYS\x01Aa")
+    put(store, "T", 0, b"2", b"KEYS\x01BB")
+    assert query(store, "T", "Aa") == [b"1"]
+    assert query(store, "T", "BB") == [b"2"]
+
+
+def test_files_fill_up_and_keys_stay_findable(make_store: MakeStore, clock: Clock) -> None:
+    store = make_store()
+    for i in range(500):
+        clock.now += 400
+        put(store, "T", 0, b"%d" % i, b"KEYS\x01k%d all\x02UNIQ_KEY\x01u%d" % (i, i))
+        if i % 97 == 0:
+            assert query(store, "T", f"k{i}") == [b"%d" % i]
+    assert [query(store, "T", f"k{i}") for i in range(500)] == [[b"%d" % i] for i in range(500)]
+    assert query(store, "T", "all", limit=3) == [b"497", b"498", b"499"]
+    assert len(query(store, "T", "all", limit=10_000)) == 500
+    files = sorted(store.config.index_path.iterdir())
+    assert len(files) == 1500 // 199 + 1
+    assert all(len(file.name) == 17 and file.name.isdecimal() for file in files)
+    store.close()
+    checkpoint = (store.config.store_path / "checkpoint").read_bytes()
+    assert START < int.from_bytes(checkpoint[16:24], "big") < clock.now
+    store = make_store()
+    assert query(store, "T", "u250", unique=True) == [b"250"]
+
+
+def test_times_limit_exactly(store: MessageStore, clock: Clock) -> None:
+    for i in range(20):
+        clock.now = START + 700 * i
+        put(store, "T", 0, b"%d" % i, b"KEYS\x01k")
+    result = store.query_message("T", "k", 100, START + 1400, START + 2799)
+    assert [decode_record(record).body for record in result.records] == [b"2", b"3"]
+    assert result.index_last_update_timestamp == START + 700 * 19
+    assert result.index_last_update_physical_offset > 0
+
+
+def test_a_lost_index_is_built_anew_behind_the_writers_back(tmp_path: Path) -> None:
+    config = small(tmp_path / "store")
+    store = opened(config)
+    for i in range(300):
+        put(store, "T", 0, b"%d" % i, b"KEYS\x01k%d" % i)
+    store.close()
+    before = [path.read_bytes() for path in sorted(config.index_path.iterdir())]
+    for path in config.index_path.iterdir():
+        path.unlink()
+    store = opened(config)
+    assert query(store, "T", "k42") == [b"42"]
+    store.close()
+    assert [path.read_bytes() for path in sorted(config.index_path.iterdir())] == before
+    assert check_store(config.store_path, config) == []
+
+
+def test_an_index_that_was_switched_off_catches_up(make_store: MakeStore, tmp_path: Path) -> None:
+    store = make_store(message_index_enable=False)
+    put(store, "T", 0, b"1", b"KEYS\x01k")
+    assert store.query_message("T", "k", 1, 0, FOREVER).records == []
+    store.close()
+    assert not store.config.index_path.exists()
+    store = make_store()
+    assert query(store, "T", "k") == [b"1"]

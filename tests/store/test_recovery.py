@@ -1,0 +1,371 @@
+"""Recovery: what is cut, what is mended, and what is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import RocketError, StoreCorruptError
+from spark_rocket.store import StoreConfig
+from spark_rocket.store.check import check_store
+from spark_rocket.store.recovery import is_deleted
+from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, put, put_batch, small
+
+COUNT = 330
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> StoreConfig:
+    return small(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store of ten log files, with messages in three queues, 10 ms apart."""
+    config, clock = small(tmp_path_factory.mktemp("template") / "store"), Clock()
+    store = opened(config, clock)
+    for i in range(COUNT):
+        clock.now += 10
+        put(store, "T", i % 3, b"%04d" % i * 200, b"KEYS\x01k%d\x02TAGS\x01t" % i)
+    store.close()
+    assert len(list(config.commit_log_path.iterdir())) == 10
+    return config.store_path
+
+
+@pytest.fixture
+def filled(config: StoreConfig, template: Path) -> StoreConfig:
+    shutil.copytree(template, config.store_path)
+    return config
+
+
+def log_file(config: StoreConfig, index: int) -> Path:
+    return sorted(config.commit_log_path.iterdir())[index]
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
+def killed(config: StoreConfig) -> None:
+    (config.store_path / "abort").touch()
+
+
+def read_all(config: StoreConfig) -> list[list[bytes]]:
+    store = opened(config)
+    found = [bodies(store, "T", queue_id) for queue_id in range(3)]
+    store.close()
+    assert check_store(config.store_path, config) == []
+    return found
+
+
+ALL = [[b"%04d" % i * 200 for i in range(COUNT) if i % 3 == queue_id] for queue_id in range(3)]
+
+
+def test_clean(filled: StoreConfig) -> None:
+    store = opened(filled)
+    report = store.recovery
+    assert report is not None
+    assert report.clean
+    assert report.start_offset == 7 * filled.mapped_file_size_commit_log
+    assert (report.entries_mended, report.cut_reason) == (0, "")
+    assert report.last_store_timestamp == START + 10 * COUNT
+    store.close()
+    assert read_all(filled) == ALL
+
+
+def test_killed_without_harm(filled: StoreConfig) -> None:
+    killed(filled)
+    store = opened(filled)
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    assert (store.recovery.entries_mended, store.recovery.cut_reason) == (0, "")
+    store.close()
+    assert read_all(filled) == ALL
+
+
+def test_killed_starts_where_the_checkpoint_says(config: StoreConfig) -> None:
+    clock = Clock()
+    store = opened(config, clock)
+    for i in range(200):
+        clock.now += 1000
+        put(store, "T", 0, b"x" * 1000)
+        if i == 150:
+            store.flush()
+    shutil.copytree(config.store_path, config.store_path.parent / "image")
+    store.close()
+    image = replace(config, store_path=config.store_path.parent / "image")
+    store = opened(image)
+    assert store.recovery is not None
+    # 29 records a file: number 147 (3 s before the flushed 150) is in the sixth, and one file more for safety.
+    assert store.recovery.start_offset == 4 * config.mapped_file_size_commit_log
+    assert store.get_max_offset("T", 0) == 200
+    store.close()
+
+
+@pytest.mark.parametrize("torn", [1, 8, 40, 88, 200, 800])
+@pytest.mark.parametrize("how", ["zero", "garble"])
+def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: str) -> None:
+    """Of the last, never flushed record the last ``torn`` bytes are not there."""
+    clock = Clock()
+    store = opened(config, clock)
+    for i in range(20):
+        put(store, "T", i % 3, b"%04d" % i * 200, b"KEYS\x01k%d\x02TAGS\x01t" % i)
+    store.flush()
+    clock.now += 1
+    last = put(store, "T", 1, b"torn" * 200, b"KEYS\x01torn\x02TAGS\x01t")
+    image = replace(config, store_path=config.store_path.parent / "image")
+    shutil.copytree(config.store_path, image.store_path)
+    store.close()
+    data = bytes(torn) if how == "zero" else b"\xff" * torn
+    overwrite(log_file(image, 0), last.end_physical_offset - torn, data)
+    store = opened(image)
+    if how == "garble" and torn < 20:  # garbled properties alone cannot be told from others
+        assert store.max_physical_offset in (last.physical_offset, last.end_physical_offset)
+    else:
+        assert store.max_physical_offset == last.physical_offset
+        assert store.recovery is not None
+        assert store.recovery.cut_reason
+        assert bodies(store, "T", 1) == [b"%04d" % i * 200 for i in range(20) if i % 3 == 1]
+    store.close()
+    assert check_store(image.store_path, image) == []
+    if how == "zero":
+        assert not any(log_file(image, 0).read_bytes()[last.physical_offset :])
+
+
+def test_a_bad_record_in_the_middle_is_never_hidden(filled: StoreConfig) -> None:
+    """After a clean stop, and after a kill too: it had been flushed."""
+    before = log_file(filled, 8).read_bytes()
+    overwrite(log_file(filled, 8), 5000, b"\xff")
+    place = rf"{log_file(filled, 8).name} at byte 4\d\d\d "
+    for _ in range(2):  # and the second attempt is no less careful
+        with pytest.raises(StoreCorruptError, match=place):
+            opened(filled)
+    assert not (filled.store_path / "abort").exists()
+    killed(filled)
+    with pytest.raises(StoreCorruptError, match=place):
+        opened(filled)
+    assert [problem.kind for problem in check_store(filled.store_path, filled)][:2] == ["abort", "record"]
+    log_file(filled, 8).write_bytes(before)
+    assert read_all(filled) == ALL
+
+
+def test_a_refused_store_opens_without_its_checkpoint_and_keeps_what_was_cut(filled: StoreConfig) -> None:
+    overwrite(log_file(filled, 8), 5000, b"\xff")
+    with pytest.raises(StoreCorruptError) as error:
+        opened(filled)
+    assert str(filled.store_path / "checkpoint") in error.value.remedy
+    (filled.store_path / "checkpoint").unlink()
+    store = opened(filled)
+    assert store.recovery is not None
+    assert store.recovery.quarantined
+    assert store.max_physical_offset < 8 * filled.mapped_file_size_commit_log + 5000
+    store.close()
+    kept = b"".join(path.read_bytes() for path in store.recovery.quarantined)
+    assert b"0329" * 200 in kept
+    found = read_all(filled)
+    assert [queue == every[: len(queue)] for queue, every in zip(found, ALL, strict=True)] == [True] * 3
+
+
+def test_the_end_of_the_log_zeroed_after_a_clean_stop_is_refused(filled: StoreConfig) -> None:
+    path = log_file(filled, 9)
+    end = path.read_bytes().rstrip(b"\0")
+    overwrite(path, len(end) - 1500, bytes(1500))
+    with pytest.raises(StoreCorruptError, match="has entries for more"):
+        opened(filled)
+    killed(filled)
+    with pytest.raises(StoreCorruptError, match="checkpoint says that later records were flushed"):
+        opened(filled)
+
+
+def test_lost_files_of_the_log(filled: StoreConfig) -> None:
+    last = log_file(filled, 9)
+    kept = last.read_bytes()
+    last.unlink()
+    with pytest.raises(StoreCorruptError, match="has entries for more"):
+        opened(filled)
+    last.write_bytes(kept)
+    middle = log_file(filled, 5)
+    kept = middle.read_bytes()
+    middle.unlink()
+    with pytest.raises(StoreCorruptError, match=r"does not follow"):
+        opened(filled)
+    middle.write_bytes(kept)
+    assert read_all(filled) == ALL
+
+
+def test_the_first_files_of_the_log_gone_is_a_trimmed_log(filled: StoreConfig) -> None:
+    for _ in range(2):
+        log_file(filled, 0).unlink()
+    store = opened(filled)
+    lowest = store.get_min_offset("T", 0)
+    assert lowest > 0
+    assert bodies(store, "T", 0) == ALL[0][lowest:]
+    assert store.get_message("T", 0, 0, 32, 1 << 20).next_begin_offset == lowest
+    store.close()
+    shutil.rmtree(filled.consume_queue_path)
+    shutil.rmtree(filled.index_path)
+    assert read_all(filled) == [every[-len(found) :] for every, found in zip(ALL, read_all(filled), strict=True)]
+
+
+def test_no_log_but_queues(filled: StoreConfig) -> None:
+    shutil.rmtree(filled.commit_log_path)
+    with pytest.raises(StoreCorruptError, match="has no files, but"):
+        opened(filled)
+
+
+@pytest.mark.parametrize("abort", [False, True])
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "index", "checkpoint", "lock"])
+def test_what_is_derived_comes_back(filled: StoreConfig, lost: str, abort: bool) -> None:
+    path = filled.store_path / lost
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if abort:
+        killed(filled)
+    assert read_all(filled) == ALL
+    if lost.startswith("consume"):
+        assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("index", [0, 1, -1])
+def test_a_lost_file_of_a_queue(filled: StoreConfig, index: int) -> None:
+    """The first: built anew. One in the middle: refused by name. The last: built anew."""
+    path = sorted((filled.consume_queue_path / "T" / "1").iterdir())[index]
+    path.unlink()
+    if index == 1:
+        with pytest.raises(StoreCorruptError, match="does not follow"):
+            opened(filled)
+        killed(filled)
+        shutil.rmtree(path.parent)
+    assert read_all(filled) == ALL
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x11"])
+def test_garbage_in_a_queue(filled: StoreConfig, fill: bytes) -> None:
+    """In what the scan covers it is mended, at a clean start as well."""
+    path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[-1]
+    path.write_bytes(fill * len(path.read_bytes()))
+    if fill != b"\0":
+        killed(filled)
+    assert read_all(filled) == ALL
+
+
+def test_entries_that_point_nowhere_are_an_error_not_a_gap(filled: StoreConfig) -> None:
+    path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[0]
+    overwrite(path, 40, b"\x11" * 8)
+    store = opened(filled)
+    with pytest.raises(StoreCorruptError, match="point outside the commit log"):
+        store.get_message("T", 2, 0, 10, 1 << 20)
+    store.close()
+    assert {problem.kind for problem in check_store(filled.store_path, filled)} == {"entry"}
+
+
+@pytest.mark.parametrize(
+    "name", ["commitlog/{log}", "consumequeue/T/0/" + "0" * 20, "index/{index}", "checkpoint", "abort", "lock"]
+)
+@pytest.mark.parametrize("damage", ["cut", "empty", "longer"])
+def test_files_of_a_wrong_size(filled: StoreConfig, name: str, damage: str) -> None:
+    """Either the store opens with everything in it, or it says which file is wrong."""
+    index = sorted(filled.index_path.iterdir())[0].name
+    path = filled.store_path / name.format(log=log_file(filled, 3).name, index=index)
+    raw = path.read_bytes() if path.exists() else b""
+    path.write_bytes({"cut": raw[: len(raw) // 2], "empty": b"", "longer": raw + bytes(100)}[damage])
+    try:
+        store = opened(filled)
+    except RocketError as error:
+        assert isinstance(error, StoreCorruptError)
+        assert str(path) in str(error)
+        assert error.remedy
+        return
+    found = [bodies(store, "T", queue_id) for queue_id in range(3)]
+    store.close()
+    assert found == ALL
+
+
+def test_wrong_sizes_in_the_settings_are_named(filled: StoreConfig) -> None:
+    for setting in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_index_num"):
+        wrong = replace(filled, **{setting: getattr(filled, setting) * 2})
+        with pytest.raises(StoreCorruptError, match=r"mappedFileSizeCommitLog|mappedFileSizeConsumeQueue|maxIndexNum"):
+            opened(wrong)
+    assert read_all(filled) == ALL
+
+
+def test_foreign_files_are_named(filled: StoreConfig) -> None:
+    for name in ("commitlog/notes", "consumequeue/notes", "consumequeue/T/notes", "consumequeue/T/0/notes"):
+        path = filled.store_path / name
+        path.touch()
+        with pytest.raises(StoreCorruptError, match="notes"):
+            opened(filled)
+        path.unlink()
+    assert read_all(filled) == ALL
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_deleted_topic_stays_deleted(config: StoreConfig, abort: bool) -> None:
+    store = opened(config)
+    for queue_id in range(3):
+        put_batch(store, "T", queue_id, [(0, b"old", b"KEYS\x01k")] * 10)
+    store.delete_topic("T")
+    put(store, "T", 1, b"new")
+    store.close()
+    if abort:
+        killed(config)
+    store = opened(config)
+    assert store.queues("T") == [1]
+    assert bodies(store, "T", 1) == [b"new"]
+    assert put(store, "T", 2, b"newer").queue_offset == 0
+    store.close()
+    assert check_store(config.store_path, config) == []
+    (config.store_path / "config" / "deletedTopic.json").write_text("{")
+    with pytest.raises(StoreCorruptError, match="deletedTopic.json"):
+        opened(config)
+
+
+def test_a_topic_deleted_by_another_broker_stays_deleted(config: StoreConfig) -> None:
+    (config.store_path / "config").mkdir(parents=True)
+    (config.store_path / "config" / "topics.json").write_text('{"topicConfigTable": {"T": {}}}')
+    store = opened(config)
+    for topic in ("T", "Gone", "%RETRY%g"):
+        put_batch(store, topic, 0, [(0, b"x", b"KEYS\x01k")] * 10)
+    store.close()
+    shutil.rmtree(config.consume_queue_path / "Gone")
+    store = opened(config)
+    assert store.topics() == {"T", "%RETRY%g"}
+    store.close()
+    assert check_store(config.store_path, config) == []
+    shutil.rmtree(config.consume_queue_path)
+    store = opened(config)
+    assert store.topics() == {"T", "%RETRY%g"}
+    store.close()
+    assert is_deleted("Gone", frozenset({"T"}))
+    assert not is_deleted("Gone", None)
+
+
+def test_an_empty_file_made_ahead_is_no_end(config: StoreConfig) -> None:
+    store = opened(config)
+    put(store, "T", 0, b"x")
+    image = replace(config, store_path=config.store_path.parent / "image")
+    shutil.copytree(config.store_path, image.store_path)
+    end = store.max_physical_offset
+    store.close()
+    path = image.commit_log_path / f"{config.mapped_file_size_commit_log:020d}"
+    path.write_bytes(bytes(config.mapped_file_size_commit_log))
+    store = opened(image)
+    assert store.max_physical_offset == end
+    store.close()
+    assert not path.exists()
+    assert check_store(image.store_path, image) == []
+
+
+def test_log_without_crc_check_is_still_walked(filled: StoreConfig) -> None:
+    config = replace(filled, check_crc_on_recover=False)
+    assert read_all(config) == ALL
+    assert golden(Path("/x")).mapped_file_size_commit_log == 1 << 20
+    assert len(log_records(filled.store_path, filled)) > 250_000

@@ -1,0 +1,75 @@
+"""A process killed in the middle of its writing: what it was told is on disk is there, and the store is right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.store.check import check_store
+from tests.store.helpers import bodies, opened, put, small
+
+WRITER = """
+import random, sys, threading
+from pathlib import Path
+from spark_rocket.protocol.record import encode_batch_body
+from spark_rocket.store import FlushDiskType
+from tests.store.helpers import BORN, opened, put, small
+
+config = small(Path(sys.argv[1]), flush_disk_type=FlushDiskType.SYNC_FLUSH, flush_interval_consume_queue=20)
+store = opened(config)
+rng = random.Random(int(sys.argv[2]))
+lock = threading.Lock()
+sent = [store.get_max_offset("T", queue_id) for queue_id in range(3)]
+
+def told(queue_id, upto):
+    def callback(ok):
+        if ok:
+            with lock:
+                sys.stdout.write(f"{queue_id} {upto}\\n")
+                sys.stdout.flush()
+    return callback
+
+while True:
+    queue_id = rng.randrange(3)
+    number = sent[queue_id]
+    if rng.random() < 0.8:
+        result = put(store, "T", queue_id, b"%d" % number * rng.randrange(1, 300), b"KEYS\\x01k%d" % number)
+    else:
+        raw = encode_batch_body([(0, b"%d" % (number + i), b"UNIQ_KEY\\x01u") for i in range(rng.randrange(1, 30))])
+        result = store.put_batch("T", queue_id, raw, born_timestamp=1, born_host=BORN)
+    sent[queue_id] += result.count
+    store.when_flushed(result.end_physical_offset, told(queue_id, sent[queue_id]))
+"""
+
+
+@pytest.mark.crash
+def test_acknowledged_messages_survive_sigkill(tmp_path: Path) -> None:
+    """Five rounds on one directory, each killed after some hundred acknowledgements."""
+    config = small(tmp_path / "store")
+    told = [0, 0, 0]
+    for round_ in range(5):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(config.store_path), str(round_)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout is not None
+        with writer:
+            for line, _ in zip(writer.stdout, range(300 + 37 * round_), strict=False):
+                queue_id, upto = map(int, line.split())
+                told[queue_id] = max(told[queue_id], upto)
+            writer.kill()
+        store = opened(config)
+        assert store.recovery is not None
+        assert not store.recovery.clean
+        for queue_id in range(3):
+            found = bodies(store, "T", queue_id)
+            assert len(found) >= told[queue_id]
+            for number, body in enumerate(found):
+                text = b"%d" % number
+                assert body == text * (len(body) // len(text))
+            told[queue_id] = len(found)
+        put(store, "Other", 0, b"after")
+        store.close()
+        assert check_store(config.store_path, config) == []
