@@ -71,6 +71,8 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
         broker = Broker(config)
         await broker.start()
         servers.push_async_callback(broker.close)
+        # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
+        await asyncio.wait([broker.service.registration.register()], timeout=2.0)
         _ready(options.ready_fd, {"nameServer": name_server, "broker": broker.address})
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         _say(

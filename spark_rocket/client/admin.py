@@ -57,6 +57,7 @@ from spark_rocket.remoting.address import format_address
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
+BROKER_WAIT = 1.0
 _FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 _ONLINE_OR_NOT = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE), int(ResponseCode.SYSTEM_ERROR)}
@@ -359,6 +360,10 @@ class Admin(Client):
         if broker is not None and ":" in broker:
             return {broker: broker}
         info = self.cluster_info()
+        until = time.monotonic() + BROKER_WAIT
+        while not info.broker_addr_table and time.monotonic() < until:
+            time.sleep(0.02)  # a broker that has just started is about to register
+            info = self.cluster_info()
         names: Iterable[str] = info.broker_addr_table
         if broker is not None:
             names = [broker]

@@ -318,6 +318,7 @@ class _ServerThread:
             broker = Broker(config)
             await broker.start()
             try:
+                await asyncio.wait([broker.service.registration.register()], timeout=2.0)
                 self.name_server, self.broker = namesrv.address, broker.address
                 self._ready.set()
                 await self._stop.wait()
