@@ -1,12 +1,13 @@
 """The Remoting client: blocking, for any number of threads, one connection per address.
 
-A call finds or makes the address's connection, numbers its request, sends it on its own thread and waits for the
-connection's reader to hand over the answer. Time-outs count from the call and cover connecting, waiting for a place
+A call finds or makes the address's connection, numbers its request, sends it on its own thread and waits until whoever
+reads the connection hands over the answer. Time-outs count from the call and cover connecting, waiting for a place
 among the requests in flight, sending and waiting. Synchronous callers watch their own time; asynchronous ones share
 one timer thread. A lost connection fails everybody who waits on it at once, and the next call makes a new one.
 
 Thread-safety: all methods. After a fork the child starts with an empty pool and leaves the parent's connections alone.
-Callbacks of futures run on a reading thread: they must be short, and must not ``invoke`` over the same connection.
+Callbacks of futures run on whichever thread reads, a caller's among them: they must be short, and must not ``invoke``
+over the same connection.
 Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
 
@@ -91,7 +92,7 @@ class RemotingClient:
                 )
             waiter = SyncWaiter()
             opaque = connection.request(request, waiter, deadline)
-            if not waiter.wait(deadline - time.monotonic()):
+            if not connection.wait(waiter, deadline):
                 if connection.session.take(opaque) is not None:
                     raise _no_answer(addr, request, timeout)
                 waiter.wait(60.0)  # the answer has just been taken by the reader: it is a moment away
@@ -115,6 +116,7 @@ class RemotingClient:
         try:
             connection = self._connection(addr, deadline)
             opaque = connection.request(request, waiter, deadline)
+            connection.wake_reader()
         except RemotingError as error:
             waiter.fail(error)
             return waiter.future

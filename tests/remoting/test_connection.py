@@ -1,0 +1,161 @@
+"""Who reads: the reader, or a synchronous caller while the reader is parked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting import connection as module
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.connection import Connection
+from spark_rocket.remoting.server import Channel
+
+from .conftest import ECHO, SILENT, ServerThread, request
+
+Serve = Callable[..., ServerThread]
+FOR_EVER = 3600.0
+
+
+@pytest.fixture
+def client() -> Iterator[RemotingClient]:
+    with RemotingClient() as client:
+        yield client
+
+
+def parked(client: RemotingClient, address: str) -> Connection:
+    """Call until the reader has parked."""
+    for _ in range(10_000):
+        assert client.invoke(address, request()).code == 0
+        connection = client._places[address].connection
+        assert connection is not None
+        if connection._parked:
+            return connection
+    pytest.fail("the reader does not park")
+
+
+@pytest.mark.parametrize("park", [0.0, module.PARK, FOR_EVER])
+def test_all_kinds_of_calls_from_many_threads(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, park: float
+) -> None:
+    monkeypatch.setattr(module, "PARK", park)
+    address = serve().address
+
+    def work(thread: int) -> None:
+        for n in range(150):
+            body = b"%d/%d" % (thread, n) * (1 + 500 * (n % 50))
+            if (n + thread) % 3:
+                assert client.invoke(address, request(ECHO, 0, body), 20).body == body
+            else:
+                futures = [client.invoke_async(address, request(ECHO, 0, body), 20) for _ in range(n % 4 + 1)]
+                assert all(future.result(20).body == body for future in futures)
+
+    work(0)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_a_caller_reads_its_own_answer(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    address = serve().address
+    connection = parked(client, address)
+    turns = connection._turns
+    for size in (1, 100_000, 5_000_000):
+        body = bytes(size)
+        assert client.invoke(address, request(ECHO, 0, body), 20).body == body
+    assert connection._turns == turns + 3
+    assert connection._parked
+
+
+def test_an_async_call_wakes_the_reader(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    address = serve().address
+    for _ in range(50):
+        parked(client, address)
+        assert client.invoke_async(address, request(), 20).result(20).code == 0
+
+
+def test_who_reads_serves_the_others_and_hands_over(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    server = serve()
+    parked(client, server.address)
+    with ThreadPoolExecutor(1) as pool:
+        while server.arrived.acquire(blocking=False):
+            pass
+        # It reads while it waits in vain, and leaves somebody else's request unanswered when it stops.
+        vain = pool.submit(client.invoke, server.address, request(SILENT), 0.2)
+        assert server.arrived.acquire(timeout=10)
+        assert client.invoke_async(server.address, request(), 20).result(20).code == 0
+        assert client.invoke(server.address, request(), 20).code == 0
+        with pytest.raises(RemotingTimeoutError):
+            vain.result(10)
+    assert client.invoke_async(server.address, request(), 20).result(20).code == 0
+
+
+def test_a_pushed_request_is_served_after_a_park(serve: Serve) -> None:
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve({9: keep})
+    pushed = threading.Event()
+    with RemotingClient(request_handler=lambda address, command: pushed.set()) as client:
+        assert client.invoke(server.address, request(9)).code == 0
+        parked(client, server.address)
+        server.run(lambda: channels[0].write(RemotingCommand.request(40, oneway=True)))
+        assert pushed.wait(10)
+
+
+@pytest.mark.parametrize("park", [module.PARK, FOR_EVER])
+def test_close_while_parked(serve: Serve, monkeypatch: pytest.MonkeyPatch, park: float) -> None:
+    monkeypatch.setattr(module, "PARK", park)
+    server = serve()
+    client = RemotingClient()
+    connection = parked(client, server.address)
+    client.close()
+    connection._reader.join(10)
+    assert not connection._reader.is_alive()
+    assert connection._socket.fileno() == -1
+
+
+def test_the_end_while_a_caller_reads(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    server = serve()
+    parked(client, server.address)
+    while server.arrived.acquire(blocking=False):
+        pass
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(client.invoke, server.address, request(SILENT), 60) for _ in range(2)]
+        assert server.arrived.acquire(timeout=10)
+        assert server.arrived.acquire(timeout=10)
+        server.close()
+        for call in calls:
+            with pytest.raises(RemotingConnectError, match="closed by the peer"):
+                call.result(10)
+
+
+def test_an_interrupted_caller_ends_the_connection(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were received and not served are lost, so nothing that follows can be told apart."""
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    address = serve().address
+    connection = parked(client, address)
+
+    def interrupt(data: bytes) -> list[memoryview]:
+        raise KeyboardInterrupt
+
+    connection.session.receive = interrupt  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        client.invoke(address, request())
+    assert not client.is_connected(address)
+    assert client.invoke(address, request()).code == 0
+    assert client._places[address].connection is not connection
