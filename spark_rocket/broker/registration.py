@@ -61,6 +61,7 @@ class NameServerRegistration:
         self._body = body
         self._queue_data = queue_data
         self._client = RemotingClient(connect_timeout=timeout)
+        self._closed = False
         self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
         self._workers = [_Worker(address, self, period, timeout) for address in name_servers]
 
@@ -71,6 +72,9 @@ class NameServerRegistration:
     def register(self, topics: Collection[str] | None = None) -> asyncio.Future[None]:
         """Tell of these topics, or of everything; done when every name server that last answered knows."""
         done: asyncio.Future[None] = self._loop.create_future()
+        if self._closed:
+            done.set_result(None)
+            return done
         for worker in self._workers:
             worker.wake(topics)
         expected = {worker: worker.wanted for worker in self._workers if worker.healthy}
@@ -82,6 +86,7 @@ class NameServerRegistration:
 
     async def close(self) -> None:
         """Unregister where we are registered, and stop."""
+        self._closed = True
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:

@@ -196,14 +196,24 @@ class Broker:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        await service.registration.close()
-        service.held.close()
-        await server.close()
-        service.saver.close()
-        for file in service.files.values():
+        try:
+            await service.registration.close()
+            service.held.close()
+            await server.close()
+            await service.settle_all()
+            service.saver.close()
+            for file in service.files.values():
+                self._save_at_stop(file)
+        finally:
+            self._service = None
+            service.store.close()
+
+    @staticmethod
+    def _save_at_stop(file: ConfigFile) -> None:
+        try:
             file.save()
-        service.store.close()
-        self._service = None
+        except OSError as error:  # the others and the store are worth closing all the same
+            _log.error("%s could not be written at stop: %s", file.path, error)
 
     # --- from time to time --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig
@@ -33,11 +33,13 @@ from spark_rocket.broker.topics import (
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
 
-# How long an answer waits for a config file and the name servers before it is given all the same.
-SETTLE_SECONDS = 1.0
+# How long the answer to a change waits for the name servers before it is given all the same.
+TELL_SECONDS = 1.0
 
 
 class SendTarget:
@@ -90,7 +92,10 @@ class BrokerService:
         self.loop = loop
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         self._targets: dict[str, SendTarget] = {}
-        self._settling: asyncio.Future[None] | None = None
+        #: Topics whose last change is not yet on disk and told: acknowledged before that, a message of a new topic
+        #: could be one of an unknown topic after a kill.
+        self.settling: dict[str, asyncio.Future[None]] = {}
+        self._turn: asyncio.Future[None] | None = None
         self._changed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         topics.on_change = self._topic_changed
@@ -100,22 +105,26 @@ class BrokerService:
 
     def _topic_changed(self, topic: str) -> None:
         self._targets.pop(topic, None)
-        self._changed.add(topic)
-        if self._settling is None:  # one for all the changes of this turn of the loop
-            self._settling = self.loop.create_future()
+        if self._turn is None:  # one for all the changes of this turn of the loop
+            self._turn = self.loop.create_future()
             self.loop.call_soon(self._settle)
+        self._changed.add(topic)
+        self.settling[topic] = self._turn
 
     def _settle(self) -> None:
-        settled, self._settling = self._settling, None
+        settled, self._turn = self._turn, None
         changed, self._changed = self._changed, set()
-        if settled is None:
-            return
         deleted = any(topic not in self.topics.table for topic in changed)
-        steps = [self.saver.save(self.files["topics"]), self.registration.register(None if deleted else changed)]
+        saved = self.saver.save(self.files["topics"])
+        told = self.registration.register(None if deleted else changed)
 
         async def wait() -> None:
-            await asyncio.wait(steps, timeout=SETTLE_SECONDS)
-            if not settled.done():
+            await saved
+            await asyncio.wait([told], timeout=TELL_SECONDS)
+            for topic in changed:
+                if self.settling.get(topic) is settled:
+                    del self.settling[topic]
+            if settled is not None:
                 settled.set_result(None)
 
         self.spawn(wait())
@@ -123,9 +132,28 @@ class BrokerService:
     def _group_changed(self, group: str) -> None:
         self.saver.save(self.files["groups"])
 
-    def settled(self) -> asyncio.Future[None] | None:
-        """When the topic changes made so far are on disk and known to the name servers; None: they are."""
-        return self._settling
+    def when_settled(self, channel: Channel, answer: RemotingCommand, topics: Iterable[str]) -> RemotingCommand | None:
+        """The answer to give now; None if it is given later, once changes of these topics are on disk and told."""
+        waiting = [self.settling[topic] for topic in topics if topic in self.settling]
+        if not waiting:
+            return answer
+
+        async def write() -> None:
+            await asyncio.wait(waiting)
+            channel.write(answer)
+
+        self.spawn(write())
+        return None
+
+    async def settle_all(self) -> None:
+        """Until everything begun is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def settings_changed(self) -> None:
+        """Look at every setting again that was taken into account once."""
+        self._targets.clear()
+        self.registration.register()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine beside everything else, and keep it from being collected meanwhile."""

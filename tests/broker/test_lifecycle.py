@@ -166,6 +166,54 @@ def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
         told(brokerIP1="no.such.host")
 
 
+# --- state files while it runs ----------------------------------------------------------------------------------
+
+
+def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path, flushConsumerOffsetInterval=100))
+        await broker.start()
+        written = asyncio.Event()
+        file = broker.service.files["offsets"]
+        write, loop = file.write, asyncio.get_running_loop()
+
+        def note(snapshot: dict[str, Any] | bytes) -> None:
+            write(snapshot)
+            loop.call_soon_threadsafe(written.set)
+
+        file.write = note  # type: ignore[method-assign]
+
+        def commit(wire: Wire) -> None:
+            wire.send("T")
+            wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
+
+        await ask(broker, commit)
+        await written.wait()
+        assert '"T@g":{0:1' in file.path.read_text()
+        await broker.close()
+
+    run(scenario)
+
+
+def test_a_state_file_that_cannot_be_written_at_stop_keeps_nothing_else_from_stopping(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path))
+        await broker.start()
+
+        def fail(snapshot: dict[str, Any] | bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+        broker.service.files["offsets"].write = fail  # type: ignore[method-assign]
+        await broker.close()
+
+    run(scenario)
+    assert "consumerOffset.json could not be written at stop" in caplog.text
+    assert (tmp_path / "config" / "topics.json").exists()
+    assert not (tmp_path / "abort").exists()
+
+
 # --- name servers -----------------------------------------------------------------------------------------------
 
 

@@ -55,12 +55,12 @@ class Acknowledged:
 
 
 def send_until_the_end(address: str, sender: int, round_number: int, acknowledged: Acknowledged) -> None:
-    """Single sends and batches, to a topic all share and to topics that come into being on the way."""
+    """Single sends and batches, to a topic all share and to topics that come into being under several senders at once."""
     with RemotingClient() as client:
         wire = Wire(client, address)
         number = 0
         while True:
-            topic = "Shared" if number % 3 else f"Auto-{round_number}-{sender}-{number // 30}"
+            topic = "Shared" if number % 3 else f"Auto-{round_number}-{number // 30}"
             queue_id = number % QUEUES
             count = 20 if number % 5 == 0 else 1
             bodies = [b"%d/%d/%d/%d " % (round_number, sender, number, index) * 20 for index in range(count)]

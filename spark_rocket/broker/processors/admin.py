@@ -78,13 +78,15 @@ class AdminProcessor:
             ),
             header.attributes,
         )
-        return self._when_settled(channel, RemotingCommand.response(request))
+        return self._service.when_settled(channel, RemotingCommand.response(request), [header.topic])
 
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        for topic in CreateTopicListRequestBody.from_json(request.body).topic_config_list:
+        topics = CreateTopicListRequestBody.from_json(request.body).topic_config_list
+        for topic in topics:
             attributes = ",".join(f"+{name.lstrip('+')}={value}" for name, value in topic.attributes.items())
             self._put_topic(topic, attributes)
-        return self._when_settled(channel, RemotingCommand.response(request))
+        names = [topic.topic_name for topic in topics]
+        return self._service.when_settled(channel, RemotingCommand.response(request), names)
 
     def _put_topic(self, topic: TopicConfig, attributes: str | None) -> None:
         name = topic.topic_name
@@ -116,14 +118,7 @@ class AdminProcessor:
                 f"The topic[{topic}] is conflict with system topic.", response_code=ResponseCode.INVALID_PARAMETER
             )
         self._service.delete_topic(topic)
-        return self._when_settled(channel, RemotingCommand.response(request))
-
-    def _when_settled(self, channel: Channel, answer: RemotingCommand) -> RemotingCommand | None:
-        settled = self._service.settled()
-        if settled is None:
-            return answer
-        settled.add_done_callback(lambda _: channel.write(answer))
-        return None
+        return self._service.when_settled(channel, RemotingCommand.response(request), [topic])
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self._service.topics.snapshot()
@@ -192,7 +187,7 @@ class AdminProcessor:
             raise RefusedError(error.message, response_code=ResponseCode.SYSTEM_ERROR, remedy=error.remedy) from None
         for warning in warnings:
             _log.warning("%s", warning)
-        self._service.registration.register()  # brokerPermission is part of every topic's
+        self._service.settings_changed()
         _log.info("Settings changed by %s: %s", channel.remote_addr, text.replace("\n", " "))
         return RemotingCommand.response(request, 0, " ".join(warnings) or None)
 

@@ -64,11 +64,13 @@ class ClientManageProcessor:
         for producer in data.producer_data_set:
             service.clients.register_producer(producer.group_name, channel, data.client_id, language, request.version)
         changed = False
+        retry_topics: list[str] = []
         for consumer in data.consumer_data_set:
             settings = service.groups.find(consumer.group_name)
             if settings is None:
                 continue  # Apache's broker ignores it too; the group's pulls are refused with 26
-            service.topics.ensure(RETRY_PREFIX + consumer.group_name, settings.retry_queue_nums)
+            retry_topics.append(RETRY_PREFIX + consumer.group_name)
+            service.topics.ensure(retry_topics[-1], settings.retry_queue_nums)
             changed |= service.clients.register_consumer(
                 consumer,
                 channel,
@@ -79,12 +81,10 @@ class ClientManageProcessor:
                 with_subscriptions=not data.without_sub,
             )
         answer = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
-        settled = service.settled()
-        if settled is None or request.is_oneway:
-            return answer
+        if request.is_oneway:
+            return None
         # A consumer looks up the route of its retry topic next, so the name servers hear of it first.
-        settled.add_done_callback(lambda _: channel.write(answer))
-        return None
+        return service.when_settled(channel, answer, retry_topics)
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientRequestHeader.from_ext(request.ext_fields)

@@ -122,7 +122,7 @@ class PullMessageProcessor:
             tag_codes = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
         max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
         pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, tag_codes)
-        if sys_flag & _COMMIT:
+        if sys_flag & _COMMIT and not service.offsets.has_reset(group, topic, queue_id):
             service.offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
         if sys_flag & _SUSPEND:

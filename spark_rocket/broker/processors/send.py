@@ -14,7 +14,6 @@ Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record import decode_batch_body
@@ -80,7 +80,7 @@ class SendMessageProcessor:
         self._unique_key: Callable[[], str] = unique_keys.next
         self._sync_flush = service.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._suffix = f"CLUSTER\x01{service.config.broker_cluster_name}"
-        self._answers = _FlushedAnswers(service.loop)
+        self._answers = _FlushedAnswers(service)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -128,7 +128,7 @@ class SendMessageProcessor:
             raise _refuse_sys_flag(sys_flag)
         host = channel.attributes.get("born_host")
         if host is None:
-            host = channel.attributes["born_host"] = parse_address(channel.remote_addr)
+            host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
         properties = ext.get("i") or ""
         if batch:
             unique_key = None
@@ -186,13 +186,11 @@ class SendMessageProcessor:
             answer_ext["transactionId"] = unique_key
         answer = RemotingCommand.response(request, _CODES[result.status], None, answer_ext)
         if self._sync_flush and wait:
-            self._store.when_flushed(result.end_physical_offset, partial(self._answers.flushed, channel, answer))
+            deliver = partial(self._answers.flushed, channel, answer, target.topic)
+            self._store.when_flushed(result.end_physical_offset, deliver)
             return None
-        settled = service.settled()
-        if settled is not None and not request.flag & 2:
-            # The topic is new: the producer hears of it once the name servers do.
-            settled.add_done_callback(lambda _: channel.write(answer))
-            return None
+        if service.settling and not request.flag & 2:
+            return service.when_settled(channel, answer, [target.topic])
         return answer
 
     def _put_batch(
@@ -204,7 +202,7 @@ class SendMessageProcessor:
         flag: int,
         sys_flag: int,
         born: int,
-        host: tuple[str, int],
+        host: bytes,
         reconsume_times: int,
     ) -> PutResult:
         _check_batch(body)
@@ -254,28 +252,29 @@ class SendMessageProcessor:
 class _FlushedAnswers:
     """Brings answers from the flush thread to the event loop, many at a time."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._ready: deque[tuple[Channel, RemotingCommand, bool]] = deque()
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._ready: deque[tuple[Channel, RemotingCommand, str, bool]] = deque()
         self._scheduled = False
 
-    def flushed(self, channel: Channel, answer: RemotingCommand, ok: bool) -> None:
+    def flushed(self, channel: Channel, answer: RemotingCommand, topic: str, ok: bool) -> None:
         """Called by the flush thread."""
-        self._ready.append((channel, answer, ok))
+        self._ready.append((channel, answer, topic, ok))
         if not self._scheduled:  # looked at after the append and reset before the taking: no answer is left behind
             self._scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._write)
+                self._service.loop.call_soon_threadsafe(self._write)
             except RuntimeError:  # the loop has closed, and with it every connection
                 self._ready.clear()
 
     def _write(self) -> None:
         self._scheduled = False
         while self._ready:
-            channel, answer, ok = self._ready.popleft()
+            channel, answer, topic, ok = self._ready.popleft()
             if not ok:
                 answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            channel.write(answer)
+            if self._service.when_settled(channel, answer, (topic,)) is not None:
+                channel.write(answer)
 
 
 def message_ids(prefix: str, offsets: Sequence[int]) -> str:
