@@ -20,7 +20,7 @@ from typing import TypeVar
 from spark_rocket.client.answers import error_of
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.routes import RouteTable
-from spark_rocket.errors import RemotingConnectError, RocketError, StateError, TopicNotFoundError
+from spark_rocket.errors import RemotingConnectError, StateError, TopicNotFoundError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import UniqKeyGenerator
@@ -95,7 +95,7 @@ class ClientInstance:
             try:
                 answer = self.checked(answered.result(), address, what, topic, allowed)
                 result.set_result(value(answer))
-            except RocketError as error:
+            except Exception as error:
                 if isinstance(error, RemotingConnectError):
                     self.routes.went_away(address)
                 result.set_exception(error)

@@ -1,9 +1,10 @@
 """Where topics are: routes asked from the name servers, remembered, and kept fresh while somebody uses them.
 
 A route is fetched when a topic is first used. From then on one daemon thread asks again every 30 s for topics used in
-the last two minutes and forgets the others; it ends when nothing is left. After a failed request the caller asks for a
-refresh at once. A route is never thrown away for want of an answer: while a broker restarts, its name server says that
-the topic does not exist, and the last known route, with the connection error that it leads to, is the better answer.
+the last two minutes; the others are asked for when they are next used, and the thread ends when none is left. After a
+failed request the caller asks for a refresh at once. A route is never thrown away for want of an answer: while a broker
+restarts, its name server says that the topic does not exist, and the last known route, with the connection error that
+it leads to, is the better answer. Only a broker that says so makes a known topic unknown.
 
 Name servers are tried in turn, beginning with the one that answered last.
 
@@ -131,7 +132,7 @@ class RouteTable:
         self._config = config
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
-        self._used: dict[str, float] = {}
+        self._used: dict[str, float] = {}  # when; topics that are not in here are not kept fresh
         self._away: dict[str, float] = {}  # master addresses that could not be reached, and until when to believe it
         self.after_fork()
 
@@ -152,9 +153,12 @@ class RouteTable:
     def route(self, topic: str) -> TopicRoute:
         """The route, asked for if it is not known yet. Raises TopicNotFoundError or NameServerUnreachableError."""
         route = self._routes.get(topic)
-        if route is None:
+        if route is None or topic not in self._used:
             return self.refresh(topic)
         self._used[topic] = self._clock()
+        if self._refresher is None:  # in a forked child, or it ended in this moment
+            with self._lock:
+                self._start_refresher()
         return route
 
     def refresh(self, topic: str) -> TopicRoute:
@@ -285,9 +289,8 @@ class RouteTable:
         oldest = self._clock() - self._config.route_forget_after
         with self._lock:
             for topic in [topic for topic, used in list(self._used.items()) if used < oldest]:
-                self._routes.pop(topic, None)
                 del self._used[topic]
-            topics = list(self._routes)
+            topics = list(self._used)
             if not topics:
                 self._refresher = None
                 return False

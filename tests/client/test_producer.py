@@ -165,7 +165,7 @@ def test_all_brokers_dead(mq: FakeCluster, produce: Callable[..., Producer]) -> 
 
 def test_a_silent_broker_times_out(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.brokers[0].answers[SEND] = lambda request: None
-    producer = produce(send_timeout=0.1)
+    producer = produce(send_timeout=0.5)
     assert {producer.send(Message.of("t", "b")).queue.broker_name for _ in range(2)} == {"b1"}
     with pytest.raises(RemotingTimeoutError):
         producer.send(Message.of("t", "b"), queue=MessageQueue("t", "b0", 0))

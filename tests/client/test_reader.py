@@ -104,10 +104,10 @@ def test_what_a_pull_says(mq: FakeCluster, reader: Reader) -> None:
 def test_time_outs_come_on_top_of_the_suspension(mq: FakeCluster, reader: Reader) -> None:
     mq.everywhere(PULL, lambda request: None)
     with pytest.raises(RemotingTimeoutError) as caught:
-        reader.pull(QUEUE, 0, timeout=0.05)
+        reader.pull(QUEUE, 0, timeout=0.3)
     assert caught.value.retriable
     with pytest.raises(RemotingTimeoutError):
-        reader.pull_async(QUEUE, 0, timeout=0.05).result(10)
+        reader.pull_async(QUEUE, 0, timeout=0.3).result(10)
     assert reader._pull_request(QUEUE, 0, 32, None, "*", 15_000, 3.0)[2] == 28.0
 
 

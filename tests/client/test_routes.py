@@ -190,6 +190,12 @@ def test_only_topics_in_use_are_refreshed(fake: Callable[..., FakeCluster], tabl
     assert [request.ext_fields["topic"] for request in cluster.name_server.requests] == ["used"]
     now[0] = 300.0
     assert not routes.refresh_used(), "nothing is in use: the thread may end"
+    cluster.name_server.requests.clear()
+    cluster.add("used", queues=7)
+    del cluster.topics["left"]
+    assert len(routes.route("used").readable) == 7, "asked for again when it is used again"
+    assert len(routes.route("left").readable) == 2, "what was known is the better answer"
+    assert len(cluster.name_server.requests) == 2
 
 
 def test_the_thread_sees_new_queues_and_ends(
@@ -206,6 +212,9 @@ def test_the_thread_sees_new_queues_and_ends(
     for _ in range(4):  # the first, and three by the thread: the second of these began after the change
         assert cluster.name_server.arrived.acquire(timeout=10)
     assert len(routes.route("t").readable) == 3
+    routes.after_fork()
+    assert routes.route("t")
+    assert routes._refresher not in (None, thread), "a child has a thread of its own"
     routes.close()
     thread.join(10)
     assert not thread.is_alive()
