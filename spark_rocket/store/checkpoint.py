@@ -86,7 +86,7 @@ class Checkpoint:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 if os.fstat(fd).st_size != CHECKPOINT_SIZE:
-                    os.ftruncate(fd, CHECKPOINT_SIZE)
+                    os.posix_fallocate(fd, 0, CHECKPOINT_SIZE)  # so that a full disk cannot refuse it later
                 os.pwrite(fd, raw, 0)
                 if sync:
                     os.fdatasync(fd)

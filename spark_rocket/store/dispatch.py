@@ -2,8 +2,9 @@
 
 A record's queue offset says which entry of its queue it is, so replay is idempotent: entries that are there and equal
 are left alone, what is missing or different is written from there on. A queue offset that goes back means a topic that
-was deleted and made anew: the later record wins. (Deletions by this store are known, see deleted_topics.py.) One that jumps ahead of what the queue has is a :class:`QueueGap`:
-the queue lost entries from before the scan, and the scan must begin earlier.
+was deleted and made anew by a broker that did not say so (deleted_topics.py has our own): the later record wins. One
+that jumps ahead of what the queue has is a :class:`QueueGap`: the queue lost entries from before the scan, and the scan
+must begin earlier.
 
 Prepared and rolled-back records have no entry. Tags codes: see tags.py.
 Thread-safety: for recovery, before the store takes messages. Corresponds to ReputMessageService with

@@ -56,7 +56,11 @@ class IndexFile:
         self.slot_count = 0
         self.count = 1
         if create:
-            self.file.reserve(self.entries_at)
+            try:
+                self.file.reserve(self.entries_at)
+            except OSError:
+                self.file.destroy()  # the next attempt has another name
+                raise
         else:
             self.read_header()
 

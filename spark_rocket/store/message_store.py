@@ -162,6 +162,8 @@ class MessageStore:
                 abort_path(self.config.store_path).unlink(missing_ok=True)
             raise
         self.recovery = report
+        if not self._checkpoint.existed:
+            self._checkpoint.save()
         self._store_timestamp = report.last_store_timestamp
         if self._index is not None:
             self._index.load(clean=report.clean)

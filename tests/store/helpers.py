@@ -94,8 +94,7 @@ def log_records(store_path: Path, config: StoreConfig) -> bytes:
 
     queue = MappedFileQueue(config.commit_log_path, config.mapped_file_size_commit_log, setting="commitLog")
     queue.load()
-    parts = []
-    for block in LogScan(queue, queue.min_offset):
-        parts.append(block.data[int(block.starts[0]) : int(block.starts[-1] + block.sizes[-1])])
+    blocks = LogScan(queue, queue.min_offset)
+    parts = [block.data[int(block.starts[0]) : int(block.starts[-1] + block.sizes[-1])] for block in blocks]
     queue.close()
     return b"".join(parts)

@@ -89,7 +89,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip("no file system can be mounted here")
     yield directory
-    subprocess.run(["umount", str(directory)], check=True)
+    subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def test_a_really_full_disk(small_disk: Path) -> None:

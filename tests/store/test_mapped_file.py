@@ -72,11 +72,11 @@ def test_clear_from_makes_zeros_and_keeps_the_size(tmp_path: Path, keep: bool) -
 
 def test_no_descriptor_is_kept_for_consume_queues(tmp_path: Path) -> None:
     file = MappedFile(tmp_path / "f", PAGE_SIZE, create=True, keep_descriptor=False)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     file.reserve(PAGE_SIZE)
     file.flush()
     file.read(0, 10)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
     file.close()
 
 

@@ -135,7 +135,7 @@ def test_get_statuses(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("count", [10, 200])  # the ways of few and of many entries
 def test_limits_by_count_and_bytes(store: MessageStore, count: int) -> None:
-    for i in range(count):
+    for _ in range(count):
         put(store, "T", 0, b"x" * 100)
     size = 91 + 1 + 100
     assert store.get_message("T", 0, 0, 5, 1 << 20).count == 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.errors import RocketError, StoreCorruptError
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.check import check_store
 from spark_rocket.store.recovery import is_deleted
@@ -279,10 +279,13 @@ def test_files_of_a_wrong_size(filled: StoreConfig, name: str, damage: str) -> N
     path.write_bytes({"cut": raw[: len(raw) // 2], "empty": b"", "longer": raw + bytes(100)}[damage])
     try:
         store = opened(filled)
-    except RocketError as error:
-        assert isinstance(error, StoreCorruptError)
-        assert str(path) in str(error)
-        assert error.remedy
+    except StoreCorruptError as error:
+        refusal = error
+    else:
+        refusal = None
+    if refusal is not None:
+        assert str(path) in str(refusal)
+        assert refusal.remedy
         return
     found = [bodies(store, "T", queue_id) for queue_id in range(3)]
     store.close()
@@ -324,7 +327,7 @@ def test_a_deleted_topic_stays_deleted(config: StoreConfig, abort: bool) -> None
     store.close()
     assert check_store(config.store_path, config) == []
     (config.store_path / "config" / "deletedTopic.json").write_text("{")
-    with pytest.raises(StoreCorruptError, match="deletedTopic.json"):
+    with pytest.raises(StoreCorruptError, match=r"deletedTopic\.json"):
         opened(config)
 
 
