@@ -55,7 +55,7 @@ class Acknowledged:
 
 
 def send_until_the_end(address: str, sender: int, round_number: int, acknowledged: Acknowledged) -> None:
-    """Single sends and batches, to a topic all share and to topics that come into being under several senders at once."""
+    """Single sends and batches, to one old topic and to topics that come into being under several senders at once."""
     with RemotingClient() as client:
         wire = Wire(client, address)
         number = 0
