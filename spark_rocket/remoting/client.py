@@ -35,12 +35,12 @@ from spark_rocket.remoting.timer import DeadlineTimer
 class _Place:
     """An address's entry in the pool. ``lock`` is held while connecting, so that one thread does it for all."""
 
-    __slots__ = ("attempts", "connection", "error", "lock")
+    __slots__ = ("connection", "error", "failures", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.connection: Connection | None = None
-        self.attempts = 0
+        self.failures = 0
         self.error: RemotingConnectError | None = None  # of the last attempt
 
 
@@ -171,7 +171,7 @@ class RemotingClient:
         if place is not None and (connection := place.connection) is not None and connection.lost is None:
             return connection
         place = place or self._places.setdefault(addr, _Place())
-        attempt = place.attempts
+        failures = place.failures
         left = min(self._connect_timeout, deadline - time.monotonic())
         if not place.lock.acquire(timeout=max(0.0, left)):
             raise RemotingConnectError(
@@ -181,13 +181,12 @@ class RemotingClient:
         try:
             if place.connection is not None and place.connection.lost is None:
                 return place.connection
-            if place.attempts != attempt and place.error is not None:
+            if place.failures != failures and place.error is not None:
                 # Another thread tried while this one waited: its failure is the answer, or every waiter in turn
                 # would sit out a connect time-out of its own.
                 raise RemotingConnectError(
                     place.error.message, remedy=place.error.remedy, retriable=place.error.retriable
                 )
-            place.attempts += 1
             try:
                 place.connection = Connection(
                     addr,
@@ -195,8 +194,8 @@ class RemotingClient:
                     max_frame_length=self._max_frame_length,
                     request_handler=self._handler,
                 )
-                place.error = None
             except RemotingConnectError as error:
+                place.failures += 1
                 place.error = error
                 raise
             if self._closed:  # closed while connecting: close() has not seen this one

@@ -22,6 +22,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.connection import Connection
 from spark_rocket.remoting.server import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
@@ -424,3 +425,102 @@ def test_after_a_fork_each_process_has_connections_of_its_own(serve: Serve, clie
     assert client.is_connected(server.address)
     assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
     assert not waiting.done()
+
+
+# --- connecting, when it takes its time ----------------------------------------------------------------------------
+
+
+class SlowConnect:
+    """Takes the place of Connection: holds back until told, then fails."""
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.attempts = 0
+        self.outcome: object = RemotingConnectError("No connection to x:1: nobody there.", remedy="Start it.")
+
+    def __call__(self, *args: object, **options: object) -> object:
+        self.attempts += 1
+        self.started.release()
+        assert self.go.wait(10)
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowConnect:
+    slow = SlowConnect()
+    monkeypatch.setattr("spark_rocket.remoting.client.Connection", slow)
+    return slow
+
+
+def test_one_thread_connects_for_all_and_its_failure_is_everybodys(client: RemotingClient, slow: SlowConnect) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(client.invoke, "x:1", request(), 10)
+        assert slow.started.acquire(timeout=10)
+        place = client._places["x:1"]
+        waiting = threading.Semaphore(0)
+
+        class Lock:
+            """The place's lock, which tells when somebody comes to wait for it."""
+
+            def __init__(self, inner: object) -> None:
+                self.inner = inner
+                self.release = inner.release  # type: ignore[attr-defined]
+
+            def acquire(self, timeout: float) -> bool:
+                waiting.release()
+                return bool(self.inner.acquire(timeout=timeout))  # type: ignore[attr-defined]
+
+        place.lock = Lock(place.lock)  # type: ignore[assignment]
+        others = [pool.submit(client.invoke, "x:1", request(), 10) for _ in range(3)]
+        for _ in others:
+            assert waiting.acquire(timeout=10)
+        slow.go.set()
+        for call in [first, *others]:
+            with pytest.raises(RemotingConnectError, match="nobody there"):
+                call.result(10)
+    assert slow.attempts == 1
+    with pytest.raises(RemotingConnectError, match="nobody there"):
+        client.invoke("x:1", request())
+    assert slow.attempts == 2
+
+
+def test_who_waits_for_a_connection_waits_no_longer_than_his_time(client: RemotingClient, slow: SlowConnect) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.invoke, "x:1", request(), 10)
+        assert slow.started.acquire(timeout=10)
+        with pytest.raises(RemotingConnectError, match="No connection to x:1 within"):
+            client.invoke("x:1", request(), 0.01)
+        slow.go.set()
+        assert isinstance(first.exception(10), RemotingConnectError)
+
+
+def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> None:
+    client = RemotingClient()
+    slow.outcome = Connection(serve().address, 3.0)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.invoke, "x:1", request(), 10)
+        assert slow.started.acquire(timeout=10)
+        client.close()
+        slow.go.set()
+        with pytest.raises(StateError, match="closed"):
+            call.result(10)
+    assert slow.outcome.lost is not None
+    slow.outcome.join(10)
+
+
+def test_a_port_that_connects_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may give the port that is called as the local one, while nobody listens."""
+    with socket.socket() as itself:
+        itself.bind(("127.0.0.1", 0))
+        itself.connect(itself.getsockname())
+        monkeypatch.setattr(socket, "create_connection", lambda *args, **options: itself)
+        with pytest.raises(RemotingConnectError, match="nobody listens"):
+            Connection("127.0.0.1:%d" % itself.getsockname()[1], 1.0)  # noqa: UP031
+
+
+def test_what_is_not_connected(client: RemotingClient) -> None:
+    assert not client.is_connected("nobody:1")
+    client.disconnect("nobody:1")
