@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError, RowProtocolError
 from spark_rocket.model import MessageExt
+from spark_rocket.protocol import columnar_unwrap
 from spark_rocket.protocol.columnar import (
     ARROW_SCHEMA,
     COLUMNS,
@@ -432,6 +433,24 @@ def test_inner_batches(compress: bool, base: bytes) -> None:
         decode_records(record(5, body=inner[:-3], sys_flag=INNER_BATCH | NEED_UNWRAP), broker_name="b")
 
 
+def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 10_000)
+    bomb = record(0, body=zlib.compress(bytes(9_000)), sys_flag=COMPRESSED)
+    assert decode_records(bomb, ["body"], broker_name="b").num_rows == 1
+    inner = encode_batch_body([(0, bytes(4_000), b"")] * 3)
+    for run in (bomb * 2, record(0, body=inner, sys_flag=INNER_BATCH | NEED_UNWRAP)):
+        with pytest.raises(ProtocolError, match="Pull fewer"):
+            decode_records(run, broker_name="b")
+
+
+def test_ipv6_hosts_outside_the_range_are_dropped() -> None:
+    v6 = pack_host(("2001:db8::1", 99))
+    data = record(1) + record(2, born_host=v6) + record(3, born_host=v6, store_host=v6) + record(4, topic=b"T" * 130)
+    rows = rows_of(decode_records(data, broker_name="b", start_offset=2, end_offset=4))
+    assert rows == [row_of(m) for m in decode_messages(data, "b")][1:3]
+    assert [row["bornHost"] for row in rows] == ["[2001:db8::1]:99"] * 2
+
+
 # --- the usual path is taken ------------------------------------------------------------------------------------
 
 
@@ -521,6 +540,8 @@ def test_property_columns() -> None:
     assert all(string.endswith(b"\x02") and string.count(b"TAGS") == 1 for string in strings)
     assert encode_properties_columns(2, {"WAIT": "true"}).to_pylist() == [b"WAIT\x01true\x02"] * 2
     assert encode_properties_columns(2, {}).to_pylist() == [b"", b""]
+    with pytest.raises(ProtocolError, match="3 rows, not 2"):
+        encode_properties_columns(2, {"TAGS": pa.array(["a", "b", "c"])})
     assert encode_properties_columns(0, {"TAGS": pa.array([], pa.string())}).to_pylist() == []
     assert encode_properties_columns(1, {}, pa.array([[("a", "b")]], MAP)).to_pylist() == [b"a\x01b\x02"]
 
