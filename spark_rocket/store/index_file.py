@@ -51,7 +51,7 @@ class IndexFile:
         self.slots = slots
         self.capacity = entries
         self.entries_at = HEADER_SIZE + 4 * slots
-        self.file = MappedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries, create=create)
+        self.file = MappedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries, create=create, scattered=True)
         self.begin_timestamp = self.end_timestamp = self.begin_offset = self.end_offset = 0
         self.slot_count = 0
         self.count = 1

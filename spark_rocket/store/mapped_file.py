@@ -44,16 +44,29 @@ def file_name(offset: int) -> str:
 class MappedFile:
     """A fixed-size file and its mapping, which is made at the first use of :attr:`mm`."""
 
-    __slots__ = ("_fd", "_keep", "_lock", "_mm", "allocated", "file_from_offset", "path", "size")
+    __slots__ = ("_fd", "_keep", "_lock", "_mm", "_scattered", "allocated", "file_from_offset", "path", "size")
 
     def __init__(
-        self, path: Path, size: int, file_from_offset: int = 0, *, create: bool = False, keep_descriptor: bool = True
+        self,
+        path: Path,
+        size: int,
+        file_from_offset: int = 0,
+        *,
+        create: bool = False,
+        keep_descriptor: bool = True,
+        scattered: bool = False,
     ) -> None:
+        """``keep_descriptor``: False for the many files of consume queues, whose descriptor is opened for each use.
+
+        ``scattered``: pages are used here and there. Without this hint the first touch of a page reads the disk's whole
+        read-ahead around it, which may be 8 MiB and then takes 2 ms.
+        """
         self.path = path
         self.size = size
         self.file_from_offset = file_from_offset
         self.allocated = 0
-        self._keep = keep_descriptor  # False for the many files of consume queues: opened anew for each use
+        self._keep = keep_descriptor
+        self._scattered = scattered
         self._fd = -1
         self._mm: mmap.mmap | None = None
         self._lock = threading.Lock()
@@ -90,9 +103,12 @@ class MappedFile:
                     f"{self.path} has {length} bytes, not {self.size}.",
                     remedy="Set the file sizes in broker.conf to what this directory was made with.",
                 )
-            return mmap.mmap(fd, self.size)  # keeps a descriptor of its own
+            mapping = mmap.mmap(fd, self.size)  # keeps a descriptor of its own
         finally:
             os.close(fd)
+        if self._scattered:
+            mapping.madvise(mmap.MADV_RANDOM)
+        return mapping
 
     @property
     def is_mapped(self) -> bool:

@@ -68,6 +68,7 @@ class MappedFileQueue:
             offset,
             create=create,
             keep_descriptor=self.keep_descriptor,
+            scattered=not self.keep_descriptor,
         )
 
     def create(self, offset: int) -> MappedFile:
