@@ -1,0 +1,72 @@
+"""What the documents say is so: scores of request codes, tests that are named, files that are linked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.datasource.options import OPTIONS
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+
+ROOT = Path(__file__).parents[1]
+COMPATIBILITY = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+SENT_BY_THE_BROKER = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+_ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|", COMPATIBILITY, re.M)
+SCORES = {int(code): (name, score) for code, name, score in _ROWS}
+
+
+def test_every_request_code_has_a_score() -> None:
+    assert {code: name for code, (name, _) in SCORES.items()} == {int(code): code.name for code in RequestCode}
+    assert {score for _, score in SCORES.values()} == {"supported", "partial", "not"}
+
+
+def test_request_codes_are_scored_as_the_servers_answer() -> None:
+    """An empty request is answered with code 3 by both servers, or it is known to one of them."""
+    known = {int(code) for code in SENT_BY_THE_BROKER}
+    client = RemotingClient()
+    try:
+        with LocalCluster() as cluster:
+            for code in RequestCode:
+                for address in (cluster.name_server, cluster.broker_address):
+                    answer = client.invoke(address, RemotingCommand.request(code), timeout=10)
+                    if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                        known.add(int(code))
+    finally:
+        client.close()
+    assert known == {code for code, (_, score) in SCORES.items() if score != "not"}
+
+
+def test_what_is_supported_names_a_test() -> None:
+    rows = re.findall(r"^\| .*\| (?:supported|partial) \| *(.*?) *\|", COMPATIBILITY, re.M)
+    assert rows
+    assert all(re.fullmatch(r"`[\w/]+\.py(::\w+)?`", shown) for shown in rows)
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    named = set(re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", COMPATIBILITY))
+    for path, function in sorted(named):
+        file = ROOT / "tests" / path.removeprefix("tests/")
+        assert file.is_file(), path
+        if function:
+            assert re.search(rf"def {function}\b", file.read_text(encoding="utf-8")), f"{path}::{function}"
+
+
+def test_every_option_has_a_score() -> None:
+    assert {option.name for option in OPTIONS} <= set(re.findall(r"^\| `(\w+)` \| supported", COMPATIBILITY, re.M))
+
+
+@pytest.mark.parametrize("document", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_links_lead_somewhere(document: str) -> None:
+    file = ROOT / document
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", file.read_text(encoding="utf-8")):
+        assert (file.parent / target).exists(), target
+
+
+def test_the_readme_names_targets_of_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
