@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
 
@@ -190,17 +191,23 @@ class _Worker:
     def _run(self) -> None:
         done = -1  # the first registration is not asked for
         registered = False
+        due = 0.0  # of everything: topics told by themselves are no sign of life to a name server
         while True:
             with self._condition:
                 if done >= 0:
-                    self._condition.wait_for(lambda: self._stopping or self.wanted > done, self._period)  # noqa: B023
+                    left = max(0.0, due - time.monotonic())
+                    self._condition.wait_for(lambda: self._stopping or self.wanted > done, left)  # noqa: B023
                 if self._stopping:
                     break
-                topics = [] if self._everything or len(self._topics) > _FEW_TOPICS else sorted(self._topics)
+                everything = self._everything or len(self._topics) > _FEW_TOPICS or time.monotonic() >= due
+                topics = [] if everything else sorted(self._topics)
                 self._everything = False
                 self._topics.clear()
                 done = self.wanted
-            registered = self._register(topics if self.healthy and self._knows_217 else []) or registered
+            topics = topics if self.healthy and self._knows_217 else []
+            if not topics:
+                due = time.monotonic() + self._period
+            registered = self._register(topics) or registered
             self._owner.call_on_loop(self, done)
         if registered and self.healthy:
             try:
