@@ -15,7 +15,9 @@ anew from the log. Corresponds to org.apache.rocketmq.store.ConsumeQueue.
 from __future__ import annotations
 
 import mmap
+import os
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from spark_rocket.errors import StateError, StoreCorruptError
@@ -114,10 +116,19 @@ class ConsumeQueue:
         self.min_offset = self._first_entry()
 
     def _used(self, file: MappedFile, per_file: int) -> int:
-        low, high = 0, per_file
+        with file.descriptor() as fd:
+            head = os.pread(fd, _FIRST_STEP, 0)
+            in_head = len(head) // ENTRY_SIZE
+            if ENTRY.unpack_from(head, (in_head - 1) * ENTRY_SIZE)[1] > 0:
+                return self._search(in_head, per_file, lambda at: os.pread(fd, ENTRY_SIZE, at))
+        return self._search(0, in_head, lambda at: head[at : at + ENTRY_SIZE])  # most queues are short
+
+    @staticmethod
+    def _search(low: int, high: int, read: Callable[[int], bytes]) -> int:
+        """The first entry from ``low`` on that was not written."""
         while low < high:
             middle = (low + high) // 2
-            if ENTRY.unpack(file.read(middle * ENTRY_SIZE, ENTRY_SIZE))[1] > 0:
+            if ENTRY.unpack(read(middle * ENTRY_SIZE))[1] > 0:
                 low = middle + 1
             else:
                 high = middle
@@ -126,6 +137,8 @@ class ConsumeQueue:
     def _first_entry(self) -> int:
         low = self.files.min_offset // ENTRY_SIZE
         high = min(self.max_offset, low + self.files.file_size // ENTRY_SIZE)
+        if low == high or self.entry(low)[1] != FILLER_SIZE:
+            return low
         while low < high:
             middle = (low + high) // 2
             if self.entry(middle)[1] == FILLER_SIZE:

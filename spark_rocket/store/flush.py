@@ -30,10 +30,11 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import FlushDiskType, StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.layout import ENTRY_SIZE
-from spark_rocket.store.mapped_file import PAGE_SIZE
+from spark_rocket.store.mapped_file import PAGE_SIZE, sync_file_system
 
 _log = logging.getLogger(__name__)
 _THOROUGH_BYTES = 256 << 20
+_MANY_QUEUES = 200
 
 FlushCallback = Callable[[bool], None]
 
@@ -200,6 +201,14 @@ class FlushConsumeQueueService:
             offset = self._log.max_offset
             for queue in self._dirty():
                 self._pending[queue.files.directory] = queue
+            if thorough and len(self._pending) > _MANY_QUEUES:
+                ends = [(queue, queue.max_offset) for queue in self._pending.values()]
+                for queue, _ in ends:
+                    queue.unsynced_names = False
+                sync_file_system(self._config.consume_queue_path)
+                for queue, end in ends:
+                    queue.flushed_offset = end
+                self._pending.clear()
             least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_SIZE
             for directory, queue in list(self._pending.items()):
                 dirty = (queue.max_offset - queue.flushed_offset) * ENTRY_SIZE

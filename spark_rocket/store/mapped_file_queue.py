@@ -10,6 +10,7 @@ replaced, not changed. Corresponds to org.apache.rocketmq.store.MappedFileQueue.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
@@ -30,15 +31,20 @@ class MappedFileQueue:
 
     def load(self) -> None:
         """Find the files on disk. Maps nothing."""
-        names = sorted(entry for entry in self.directory.iterdir()) if self.directory.is_dir() else []
+        try:
+            with os.scandir(self.directory) as entries:
+                names = sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            names = []
         files: list[MappedFile] = []
-        for path in names:
-            if len(path.name) != 20 or not path.name.isdecimal() or not path.is_file():
+        for entry in names:
+            path = self.directory / entry.name
+            if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
                 raise StoreCorruptError(
                     f"{path} is not a file of a log: their names have 20 digits.", remedy="Move it elsewhere."
                 )
-            length = path.stat().st_size
-            if length == 0 and path is names[-1]:
+            length = entry.stat().st_size
+            if length == 0 and entry is names[-1]:
                 path.unlink()
                 continue
             if length != self.file_size:
@@ -46,7 +52,7 @@ class MappedFileQueue:
                     f"{path} has {length} bytes where {self.setting} says {self.file_size}.",
                     remedy=f"Set {self.setting} to what this directory was made with, or {self._mend}.",
                 )
-            offset = int(path.name)
+            offset = int(entry.name)
             if files and offset != files[-1].file_from_offset + self.file_size:
                 raise StoreCorruptError(
                     f"{path} does not follow {files[-1].path.name}: {self.file_size} bytes a file leave a gap.",
