@@ -45,10 +45,11 @@ TELL_SECONDS = 1.0
 class SendTarget:
     """A topic that has passed every check that does not depend on the message."""
 
-    __slots__ = ("queue_limit", "topic", "write_queues")
+    __slots__ = ("is_retry", "queue_limit", "topic", "write_queues")
 
     def __init__(self, config: TopicConfig) -> None:
         self.topic = config.topic_name
+        self.is_retry = config.topic_name.startswith(RETRY_PREFIX)
         self.write_queues = config.write_queue_nums
         self.queue_limit = max(config.write_queue_nums, config.read_queue_nums)
 
@@ -91,7 +92,8 @@ class BrokerService:
         self.clock = clock
         self.loop = loop
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
-        self._targets: dict[str, SendTarget] = {}
+        #: Topics that can be sent to without another look; the send processor looks here first.
+        self.targets: dict[str, SendTarget] = {}
         #: Topics whose last change is not yet on disk and told: acknowledged before that, a message of a new topic
         #: could be one of an unknown topic after a kill.
         self.settling: dict[str, asyncio.Future[None]] = {}
@@ -104,7 +106,7 @@ class BrokerService:
     # --- after a change -----------------------------------------------------------------------------------------
 
     def _topic_changed(self, topic: str) -> None:
-        self._targets.pop(topic, None)
+        self.targets.pop(topic, None)
         if self._turn is None:  # one for all the changes of this turn of the loop
             self._turn = self.loop.create_future()
             self.loop.call_soon(self._settle)
@@ -152,7 +154,7 @@ class BrokerService:
 
     def settings_changed(self) -> None:
         """Look at every setting again that was taken into account once."""
-        self._targets.clear()
+        self.targets.clear()
         self.registration.register()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -165,7 +167,7 @@ class BrokerService:
 
     def send_target(self, topic: str, default_topic: str, wanted_queues: int) -> SendTarget:
         """The topic to store into, created if it may be; refused as Apache's broker does, in its order."""
-        target = self._targets.get(topic)
+        target = self.targets.get(topic)
         if target is not None:
             return target
         config = self.config
@@ -195,7 +197,7 @@ class BrokerService:
         target = SendTarget(found)
         # What depends on the clock or on a setting that can change is asked again for every message.
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
-            self._targets[topic] = target
+            self.targets[topic] = target
         return target
 
     def choose_queue(self, target: SendTarget, queue_id: int) -> int:

@@ -344,13 +344,15 @@ def test_a_flush_that_takes_too_long_is_told_though_the_message_is_stored(
             later = [wire.send_later("T", b"%d" % number) for number in range(3)]
             # WAIT=false asks not to wait for the disk, and its answer overtakes the others.
             assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
-            assert [answer.done() for answer in later] == [False] * 3
-            for callback, ok in zip(waiting, (True, False, True), strict=True):
+            later.append(wire.send_later("T", b"careful", {"XWAIT": "false"}))
+            assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
+            assert [answer.done() for answer in later] == [False] * 4
+            for callback, ok in zip(waiting, (True, False, True, True), strict=True):
                 callback(ok)  # on a thread that is not the loop's, as the flush thread's are
-            assert len(wire.messages("T")) == 4
+            assert len(wire.messages("T")) == 6
             return [answer.result(20).code for answer in later]
 
-        assert await ask(broker, talk) == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0]
+        assert await ask(broker, talk) == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0, 0]
         await broker.close()
 
     run(scenario)

@@ -148,6 +148,9 @@ REFUSED = [
     ({"f": 0x80}, {}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),
     ({}, {"k": "v" * 40_000}, ResponseCode.MESSAGE_ILLEGAL, "propert"),
     ({"h": 2**31}, {}, ResponseCode.SYSTEM_ERROR, "out of its range"),
+    ({"f": 2**31}, {}, ResponseCode.SYSTEM_ERROR, "out of its range"),
+    ({"g": 2**63}, {}, ResponseCode.SYSTEM_ERROR, "out of its range"),
+    ({"j": -(2**31) - 1}, {}, ResponseCode.SYSTEM_ERROR, "out of its range"),
     ({"e": "zero"}, {}, ResponseCode.SYSTEM_ERROR, "number"),
 ]
 

@@ -43,8 +43,8 @@ class Wire:
         """SEND_MESSAGE_V2 as a Java client writes it; ``more`` overrides single letters."""
         return self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**_send_fields(topic, properties, queue_id), **more})
 
-    def send_later(self, topic: str, body: bytes) -> Future[RemotingCommand]:
-        ext = {name: _text(value) for name, value in _send_fields(topic, None, 0).items()}
+    def send_later(self, topic: str, body: bytes, properties: dict[str, str] | None = None) -> Future[RemotingCommand]:
+        ext = {name: _text(value) for name, value in _send_fields(topic, properties, 0).items()}
         request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, body)
         return self.client.invoke_async(self.address, request, timeout=30.0)
 

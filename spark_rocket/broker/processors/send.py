@@ -21,7 +21,6 @@ from functools import partial
 import numpy as np
 
 from spark_rocket.broker.service import BrokerService, SendTarget
-from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -53,15 +52,21 @@ _V2_LETTERS = {
 _REQUIRED = "abcdefgh"
 _NAMES = {letter: name for name, letter in _V2_LETTERS.items()}
 
-_REFUSED_SYS_FLAG = 0xC | 0xC0  # transaction bits, inner batch bits
-_HOST_BITS = 0x30  # the broker decides them by the addresses it stores
-_INT = 1 << 31
-_LONG = 1 << 63
+_TRANSACTION_BITS = 0xC
+_INNER_BATCH_BITS = 0xC0
+_HOST_BITS = 0x30
+_UNUSUAL_BITS = _TRANSACTION_BITS | _INNER_BATCH_BITS | _HOST_BITS
+_MIN_INT, _MAX_INT = -(1 << 31), (1 << 31) - 1
+_MIN_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
+# Members of enumerations that the hot path compares with, found once.
+_SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+_SUCCESS = int(ResponseCode.SUCCESS)
+_PUT_OK = PutStatus.PUT_OK
 _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 _NAME_ENDINGS = np.array([int.from_bytes(ending, "big") for ending in (b"AY", b"MS", b"EC", b"SG")], np.uint16)
 
-_CODES = {
+_CODES: dict[PutStatus, int] = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -75,6 +80,7 @@ class SendMessageProcessor:
 
     def __init__(self, service: BrokerService, unique_keys: UniqKeyGenerator) -> None:
         self._service = service
+        self._targets = service.targets
         self._store = service.store
         self._config = service.config
         self._unique_key: Callable[[], str] = unique_keys.next
@@ -103,29 +109,29 @@ class SendMessageProcessor:
             sys_flag = int(ext["f"])
             born = int(ext["g"])
             flag = int(ext["h"])
-            wanted_queues = int(ext["d"])
-            default_topic = ext["c"]
             reconsume_times = int(ext.get("j") or 0)
+            target = self._targets.get(topic)
+            if target is None:
+                target = self._service.send_target(topic, ext["c"], int(ext["d"]))
         except (KeyError, ValueError):
             raise _bad_header(ext) from None
-        if not (-_INT <= flag < _INT and -_INT <= sys_flag < _INT and -_LONG <= born < _LONG):
+        if not (
+            _MIN_INT <= flag <= _MAX_INT
+            and _MIN_INT <= sys_flag <= _MAX_INT
+            and _MIN_LONG <= born <= _MAX_LONG
+            and _MIN_INT <= reconsume_times <= _MAX_INT
+        ):
             raise _bad_header(ext)
-        service = self._service
-        target = service.send_target(topic, default_topic, wanted_queues)
-        batch = ext.get("m") == "true" or request.code == RequestCode.SEND_BATCH_MESSAGE
+        batch = request.code == _SEND_BATCH or ext.get("m") == "true"
         if queue_id < 0 or queue_id >= target.queue_limit:
-            queue_id = service.choose_queue(target, queue_id)
-        if topic.startswith(RETRY_PREFIX):
-            if batch:
-                raise RefusedError(
-                    f"batch request does not support retry group {topic}", response_code=ResponseCode.MESSAGE_ILLEGAL
-                )
-            target, queue_id = self._redirected(target, queue_id, ext)
+            queue_id = self._service.choose_queue(target, queue_id)
+        if target.is_retry:
+            target, queue_id = self._redirected(target, queue_id, ext, batch)
         body = request.body
         if len(body) > self._config.max_message_size:
             raise self._too_large(len(body))
-        if sys_flag & _REFUSED_SYS_FLAG:
-            raise _refuse_sys_flag(sys_flag)
+        if sys_flag & _UNUSUAL_BITS:
+            sys_flag = _usual_sys_flag(sys_flag)
         host = channel.attributes.get("born_host")
         if host is None:
             host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
@@ -134,64 +140,80 @@ class SendMessageProcessor:
             unique_key = None
             result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
         else:
-            if (
-                "DELAY\x01" in properties
-                or "TIMER_DEL" in properties
-                or "TRAN_MSG\x01" in properties
-                or "CLUSTER\x01" in properties
-                or "POP_CK\x01" in properties
-            ):
-                properties = _usual(properties)
-            start = properties.find("UNIQ_KEY\x01")
-            if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
-                properties, unique_key = self._with_unique_key(properties)
-            else:
-                end = properties.find("\x02", start)
-                unique_key = properties[start + 9 :] if end < 0 else properties[start + 9 : end]
-            wait = "WAIT\x01false" not in properties
-            # As Apache does, WAIT=true is not stored: nine bytes that say nothing.
-            start = properties.find("WAIT\x01true")
-            if start >= 0:
-                properties = _without_wait(properties, start)
-            if properties and properties[-1] != "\x02":
-                properties += "\x02"
+            stored, unique_key = self._properties_to_store(properties)
             result = self._store.put_message(
                 target.topic,
                 queue_id,
                 body,
-                (properties + self._suffix).encode(),
+                stored.encode(),
                 flag=flag,
-                sys_flag=sys_flag & ~_HOST_BITS,
+                sys_flag=sys_flag,
                 born_timestamp=born,
                 born_host=host,
                 reconsume_times=reconsume_times,
             )
-        if result.status is not PutStatus.PUT_OK and result.status is not PutStatus.FLUSH_DISK_TIMEOUT:
-            return self._refused(request, result)
-        service.stats.puts += result.count
+        code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
+        if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
+            return RemotingCommand.response(request, code, result.reason or result.status.value)
+        self._service.stats.puts += result.count
+        return self._answer(channel, request, code, target, queue_id, result, unique_key, properties)
+
+    def _answer(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        code: int,
+        target: SendTarget,
+        queue_id: int,
+        result: PutResult,
+        unique_key: str | None,
+        properties: str,
+    ) -> RemotingCommand | None:
+        service, config = self._service, self._config
         prefix = service.message_id_prefix
-        if batch:
-            message_id = message_ids(prefix, result.physical_offsets)
-            wait = "WAIT\x01false" not in properties
-        else:
-            message_id = f"{prefix}{result.physical_offset:016X}"
-        answer_ext = {
-            "msgId": message_id,
+        ext = {
+            "msgId": f"{prefix}{result.physical_offset:016X}"
+            if unique_key is not None
+            else message_ids(prefix, result.physical_offsets),
             "queueId": str(queue_id),
             "queueOffset": str(result.queue_offset),
-            "MSG_REGION": self._config.region_id,
-            "TRACE_ON": "true" if self._config.trace_on else "false",
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
         }
         if unique_key is not None:
-            answer_ext["transactionId"] = unique_key
-        answer = RemotingCommand.response(request, _CODES[result.status], None, answer_ext)
-        if self._sync_flush and wait:
+            ext["transactionId"] = unique_key
+        answer = RemotingCommand.response(request, code, None, ext)
+        if self._sync_flush and not _asks_not_to_wait(properties):
             deliver = partial(self._answers.flushed, channel, answer, target.topic)
             self._store.when_flushed(result.end_physical_offset, deliver)
             return None
-        if service.settling and not request.flag & 2:
-            return service.when_settled(channel, answer, [target.topic])
+        if service.settling and not request.is_oneway:
+            return service.when_settled(channel, answer, (target.topic,))
         return answer
+
+    def _properties_to_store(self, properties: str) -> tuple[str, str]:
+        """The property string with UNIQ_KEY and CLUSTER, without WAIT=true; and the unique key."""
+        if (
+            "DELAY\x01" in properties
+            or "TIMER_DEL" in properties
+            or "TRAN_MSG\x01" in properties
+            or "CLUSTER\x01" in properties
+            or "POP_CK\x01" in properties
+        ):
+            properties = _usual(properties)
+        start = properties.find("UNIQ_KEY\x01")
+        if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
+            properties, unique_key = self._with_unique_key(properties)
+        else:
+            end = properties.find("\x02", start)
+            unique_key = properties[start + 9 :] if end < 0 else properties[start + 9 : end]
+        # As in Apache's broker: nine bytes that say nothing.
+        start = properties.find("WAIT\x01true")
+        if start >= 0:
+            properties = _without_wait(properties, start)
+        if properties and properties[-1] != "\x02":
+            return f"{properties}\x02{self._suffix}", unique_key
+        return properties + self._suffix, unique_key
 
     def _put_batch(
         self,
@@ -214,18 +236,27 @@ class SendMessageProcessor:
             body,
             batch_properties=shared.encode(),
             flag=flag,
-            sys_flag=sys_flag & ~_HOST_BITS,
+            sys_flag=sys_flag,
             born_timestamp=born,
             born_host=host,
             reconsume_times=reconsume_times,
         )
 
-    def _redirected(self, target: SendTarget, queue_id: int, ext: dict[str, str]) -> tuple[SendTarget, int]:
+    def _redirected(
+        self, target: SendTarget, queue_id: int, ext: dict[str, str], batch: bool
+    ) -> tuple[SendTarget, int]:
+        """Where a message to a retry topic goes."""
+        if batch:
+            raise RefusedError(
+                f"batch request does not support retry group {target.topic}",
+                response_code=ResponseCode.MESSAGE_ILLEGAL,
+            )
         most = ext.get("l")
         try:
-            dead = self._service.redirect_retry(target.topic, int(ext.get("j") or 0), int(most) if most else None)
+            limit = int(most) if most else None
         except ValueError:
             raise _bad_header(ext) from None
+        dead = self._service.redirect_retry(target.topic, int(ext.get("j") or 0), limit)
         return (target, queue_id) if dead is None else (dead, 0)
 
     def _with_unique_key(self, properties: str) -> tuple[str, str]:
@@ -243,10 +274,6 @@ class SendMessageProcessor:
             f"limit {self._config.max_message_size}B, msg properties length limit 32767B",
             response_code=ResponseCode.MESSAGE_ILLEGAL,
         )
-
-    def _refused(self, request: RemotingCommand, result: PutResult) -> RemotingCommand:
-        reason = result.reason or result.status.value
-        return RemotingCommand.response(request, _CODES[result.status], reason)
 
 
 class _FlushedAnswers:
@@ -316,13 +343,20 @@ def _refuse_unsupported(values: dict[str, str]) -> None:
         raise _no_transactions()
 
 
-def _refuse_sys_flag(sys_flag: int) -> RefusedError:
-    if sys_flag & 0xC:
-        return _no_transactions()
-    return RefusedError(
-        "inner batches (sysFlag 0x40, 0x80) are not supported by this broker; send a batch with code 320",
-        response_code=ResponseCode.MESSAGE_ILLEGAL,
-    )
+def _usual_sys_flag(sys_flag: int) -> int:
+    """Refuse what cannot be stored; drop the bits that say what kind of addresses a record has, the store sets them."""
+    if sys_flag & _TRANSACTION_BITS:
+        raise _no_transactions()
+    if sys_flag & _INNER_BATCH_BITS:
+        raise RefusedError(
+            "inner batches (sysFlag 0x40, 0x80) are not supported by this broker; send a batch with code 320",
+            response_code=ResponseCode.MESSAGE_ILLEGAL,
+        )
+    return sys_flag & ~_HOST_BITS
+
+
+def _asks_not_to_wait(properties: str) -> bool:
+    return "WAIT\x01false" in properties and decode_properties(properties).get("WAIT") == "false"
 
 
 def _no_transactions() -> RefusedError:
