@@ -22,6 +22,7 @@ from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
 
 _LOOPBACK = "127.0.0.1"
@@ -204,7 +205,11 @@ class _Stopping:
 
 
 def _tune_collector() -> None:
-    """What is there after the start stays; requests leave no cycles, so the collector need not look often."""
+    """What is there after the start stays; requests leave no cycles, so the collector need not look often.
+
+    Memory of large answers is kept for the next one.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    keep_freed_memory()

@@ -19,6 +19,7 @@ from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.schema import project
+from spark_rocket.remoting.memory import keep_freed_memory
 
 
 @dataclass
@@ -32,6 +33,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     """Read one partition. An empty plan arrives as ``InputPartition(None)`` and has no rows."""
     if not isinstance(partition, RangePartition):
         return iter(())
+    keep_freed_memory()
     reader = reader_for(options.name_server, options.request_timeout_ms)
     return read_range(partition.span, options, project(schema), reader)
 

@@ -36,6 +36,7 @@ from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.send import BlockSender
 from spark_rocket.datasource.sink import sink_for
 from spark_rocket.errors import OptionError, SchemaError, StateError
+from spark_rocket.remoting.memory import keep_freed_memory
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -108,6 +109,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
     """A task's whole work."""
+    keep_freed_memory()
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     sink = sink_for(options)
