@@ -107,23 +107,21 @@ def _values(
 def _hash_values(
     block: RecordBlock, source: npt.NDArray[np.uint8], topics: list[str], records: Ints, starts: Ints, ends: Ints
 ) -> Hashes:
-    """``key_hash`` of values that stand in the block's bytes."""
-    count = len(records)
-    if not count:
-        return np.zeros(0, np.int32)
+    """``key_hash`` of values that stand in the block's bytes; values of one length at a time, as rows of a matrix."""
+    hashes = np.zeros(len(records), np.int32)
+    names = [topics[record] for record in records.tolist()]
+    prefixes = np.fromiter(map(_prefix_hash, names), np.uint32, len(names))
     lengths = ends - starts
-    after = np.cumsum(lengths)
-    places = np.arange(int(after[-1])) - np.repeat(after - lengths, lengths)
-    units = source[np.repeat(starts, lengths) + places].astype(np.uint32)
-    if len(units) and units.max() >= 0x80:  # not one unit a byte: hashed as text
-        names = [topics[record] for record in records.tolist()]
-        values = [
-            block.data[a:b].decode("utf-8", "replace") for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        hashes: Hashes = np.array([key_hash(*pair) for pair in zip(names, values, strict=True)], np.int32)
-        return hashes
-    units *= _POWERS[np.repeat(lengths, lengths) - 1 - places]
-    sums = np.zeros(len(units) + 1, np.uint32)
-    np.add.accumulate(units, out=sums[1:])
-    prefixes = np.array([_prefix_hash(topics[record]) for record in records.tolist()], np.uint32)
-    return _absolute(sums[after] - sums[after - lengths] + prefixes * _POWERS[lengths])
+    for length in np.unique(lengths).tolist():
+        chosen = np.flatnonzero(lengths == length)
+        if not length:
+            hashes[chosen] = _absolute(prefixes[chosen])
+            continue
+        units = np.lib.stride_tricks.sliding_window_view(source, length)[starts[chosen]]
+        if units.max() < 0x80:
+            powers = _POWERS[length - 1 :: -1] if length > 1 else _POWERS[:1]
+            hashes[chosen] = _absolute(units.astype(np.uint32) @ powers + prefixes[chosen] * _POWERS[length])
+        else:  # not one unit a byte: hashed as text
+            texts = [row.tobytes().decode("utf-8", "replace") for row in units]
+            hashes[chosen] = [key_hash(names[i], text) for i, text in zip(chosen.tolist(), texts, strict=True)]
+    return hashes

@@ -34,7 +34,8 @@ from spark_rocket.store.record_scan import LogScan, RecordBlock
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)
-_CHUNK = 128 << 10
+_CHUNK = 128 << 10  # at a time behind the writer's back, and when somebody waits
+_LARGE_CHUNK = 1 << 20
 _POLL = 0.1
 _PAUSE_IDLE = 1.0  # pauses, as multiples of the work before
 _PAUSE_BUSY = 8.0
@@ -124,7 +125,7 @@ class IndexService:
         target = self._log.max_offset
         try:
             while self._offset < target:
-                if not self._step(target) or time.monotonic() > deadline:
+                if not self._step(target, _LARGE_CHUNK) or time.monotonic() > deadline:
                     return self._offset >= target
         except OSError as error:
             self._complain(error)
@@ -151,11 +152,11 @@ class IndexService:
             _log.warning("the index in %s cannot be written, it waits: %s", self._config.index_path, error)
         self._failed = True
 
-    def _step(self, target: int) -> bool:
+    def _step(self, target: int, chunk: int = _CHUNK) -> bool:
         """Index one block of records; False when there is none."""
         with self._lock:
             self._offset = max(self._offset, self._log.min_offset)
-            scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=_CHUNK)
+            scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=chunk)
             for block in scan:
                 self._put(block)
                 self._offset = int(block.physical_offsets[-1] + block.sizes[-1])

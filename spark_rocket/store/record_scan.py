@@ -69,10 +69,9 @@ class RecordBlock:
 
     def topics(self) -> list[str]:
         data = self.data
-        return [
-            data[start:end].decode("utf-8", "replace")
-            for start, end in zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)
-        ]
+        raw = [data[start:end] for start, end in zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)]
+        names = {name: name.decode("utf-8", "replace") for name in set(raw)}
+        return [names[name] for name in raw]
 
 
 @dataclass(slots=True)
