@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT = 1.0
 _FEW_TOPICS = 32
+# A name server that does not answer is asked again after this long, then twice as long, up to the usual period.
+_FIRST_RETRY = 0.5
 
 
 class NameServerRegistration:
@@ -191,6 +193,7 @@ class _Worker:
     def _run(self) -> None:
         done = -1  # the first registration is not asked for
         registered = False
+        retry = _FIRST_RETRY
         due = 0.0  # of everything: topics told by themselves are no sign of life to a name server
         while True:
             with self._condition:
@@ -208,6 +211,11 @@ class _Worker:
             if not topics:
                 due = time.monotonic() + self._period
             registered = self._register(topics) or registered
+            if self.healthy:
+                retry = _FIRST_RETRY
+            else:
+                due = time.monotonic() + retry
+                retry = min(2 * retry, self._period)
             self._owner.call_on_loop(self, done)
         if registered and self.healthy:
             try:
@@ -225,11 +233,10 @@ class _Worker:
         except RocketError as error:
             if self.healthy:
                 _log.warning(
-                    "Not registered with name server %s: %s It is tried again every %.0f s; clients that know this "
-                    "broker's address are served meanwhile.",
+                    "Not registered with name server %s: %s It is tried again; clients that know this broker's address "
+                    "are served meanwhile.",
                     self.address,
                     error.message,
-                    self._period,
                 )
             self.healthy = False
             with self._condition:

@@ -249,7 +249,7 @@ def test_every_name_server_that_answers_is_told_and_the_others_are_waited_for_by
 def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         port = free_port()
-        broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}", registerNameServerPeriod=1_000))
+        broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}"))
         await broker.start()
         await broker.service.registration.register()
         assert (await ask(broker, lambda wire: wire.send("T", b"served all the same"))).code == ResponseCode.SUCCESS
