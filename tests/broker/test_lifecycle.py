@@ -18,6 +18,7 @@ from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.testing import LocalCluster
@@ -363,6 +364,34 @@ def test_without_name_servers_a_broker_serves(tmp_path: Path) -> None:
         broker = Broker(config(tmp_path))
         await broker.start()
         assert (await ask(broker, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
+        await broker.close()
+
+    run(scenario)
+
+
+# --- a client that is slow to read ------------------------------------------------------------------------------
+
+
+def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = Broker(config(tmp_path))
+        await broker.start()
+        await ask(broker, lambda wire: wire.send("T"))
+        slow = RemotingClient()
+        wire = Wire(slow, broker.address)
+        later = wire.pull_later("T", 1, sysFlag=6, suspendTimeoutMillis=30_000)
+        await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
+        held = broker.service.held
+        (pull,) = next(iter(held._by_queue.values()))
+        pull.channel._paused = True
+        await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
+        await asyncio.sleep(0)
+        assert not later.done()
+        assert held.count == 1  # held again for a moment, rather than written to where nobody reads
+        pull.channel._paused = False
+        answer = await asyncio.wrap_future(later)
+        assert [message.body for message in decode_messages(bytes(answer.body))] == [b"meanwhile"]
+        await asyncio.to_thread(slow.close)
         await broker.close()
 
     run(scenario)
