@@ -24,6 +24,7 @@ from pathlib import Path
 from struct import Struct
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.mapped_file import allocate, sync_data
 
 CHECKPOINT_SIZE = 4096
 _FIELDS = Struct(">5q")
@@ -86,10 +87,11 @@ class Checkpoint:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 if os.fstat(fd).st_size != CHECKPOINT_SIZE:
-                    os.posix_fallocate(fd, 0, CHECKPOINT_SIZE)  # so that a full disk cannot refuse it later
+                    os.ftruncate(fd, CHECKPOINT_SIZE)
+                    allocate(fd, 0, CHECKPOINT_SIZE)  # so that a full disk cannot refuse it later
                 os.pwrite(fd, raw, 0)
                 if sync:
-                    os.fdatasync(fd)
+                    sync_data(fd)
             finally:
                 os.close(fd)
             self._saved = raw

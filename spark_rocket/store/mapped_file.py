@@ -21,6 +21,7 @@ import ctypes
 import errno
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,11 +30,26 @@ from pathlib import Path
 from spark_rocket.errors import StateError, StoreCorruptError
 
 PAGE_SIZE = mmap.PAGESIZE
+_IS_LINUX = sys.platform == "linux"
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module of Python 3.11 has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the interpreter lock during the call
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _madvise.restype = ctypes.c_int
+
+
+def allocate(fd: int, start: int, length: int) -> None:
+    """Take disk blocks. Without ``posix_fallocate`` (macOS) a full disk shows only when it is too late."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, start, length)
+
+
+def sync_data(fd: int) -> None:
+    """``fdatasync``, or what there is of it."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
 
 
 def file_name(offset: int) -> str:
@@ -137,7 +153,7 @@ class MappedFile:
             start = self.allocated
             stop = min(-(-(end + step) // PAGE_SIZE) * PAGE_SIZE, self.size)
             if stop > start:
-                os.posix_fallocate(fd, start, stop - start)
+                allocate(fd, start, stop - start)
                 self.allocated = stop
 
     def read(self, position: int, size: int) -> bytes:
@@ -173,7 +189,7 @@ class MappedFile:
         """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""
         start -= start % PAGE_SIZE
         end = min(end, self.allocated)
-        if end <= start:
+        if end <= start or not _IS_LINUX:
             return
         anchor = ctypes.c_char.from_buffer(self.mm)  # a view: close() waits for it in vain and says so
         try:
@@ -191,7 +207,7 @@ class MappedFile:
     def flush(self) -> None:
         """Put every byte written so far on the disk. OSError when the disk says no."""
         with self.descriptor() as fd:
-            os.fdatasync(fd)
+            sync_data(fd)
 
     def clear_from(self, position: int) -> None:
         """Make every byte from ``position`` on zero, at no cost in time or disk, and forget reserved blocks.
@@ -240,6 +256,9 @@ class MappedFile:
 
 def sync_file_system(directory: Path) -> None:
     """Put everything on disk that lies in the file system of a directory: for many files cheaper than one by one."""
+    if not _IS_LINUX:
+        os.sync()
+        return
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if _libc.syncfs(fd):

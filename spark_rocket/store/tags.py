@@ -55,11 +55,29 @@ def tags_code(properties: bytes) -> int:
 
 def tags_codes(raw: bytes, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Tags codes of many messages whose property strings stand in one buffer."""
-    if raw.find(_TAGS) < 0:
-        return [0] * len(starts)
-    find = find_property
+    count = raw.count(_TAGS)
+    codes = [0] * len(starts)
+    if not count:
+        return codes
+    find, get = raw.find, _codes.get
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        at = find(_TAGS, start, end)
+        if at < 0:
+            continue
+        count -= 1
+        if at != start and raw[at - 1] != _SEPARATOR:
+            count = -1
+            break
+        stop = find(b"\x02", at, end)
+        tags = raw[at + 5 : end if stop < 0 else stop]
+        code = get(tags)
+        codes[i] = code_of(tags) if code is None else code
+    if not count:
+        return codes
+    # TAGS stands in a name, in a value, in a body, or twice in a message: each is looked at with care.
+    careful = find_property
     return [
-        code_of(value) if (value := find(raw, _TAGS, start, end)) else 0
+        code_of(value) if (value := careful(raw, _TAGS, start, end)) else 0
         for start, end in zip(starts, ends, strict=True)
     ]
 
