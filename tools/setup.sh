@@ -93,7 +93,7 @@ find_java() {
     for candidate in \
         "${JAVA_HOME:-/nonexistent}/bin/java" \
         "$(command -v java 2>/dev/null || true)" \
-        "$(/usr/libexec/java_home -v 17+ 2>/dev/null || true)/bin/java" \
+        "$(/usr/libexec/java_home -v 17+ 2>/dev/null || echo /nonexistent)/bin/java" \
         /usr/lib/jvm/*/bin/java \
         /opt/homebrew/opt/openjdk*/bin/java /usr/local/opt/openjdk*/bin/java \
         /Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java \
