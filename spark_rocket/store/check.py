@@ -142,7 +142,7 @@ class _Check:
             return self._problems
         self._check_log(index)
         self._check_queues()
-        index.finish()
+        index.finish(self._log.min_offset)
         self._check_checkpoint()
         self._queues.close()
         self._log.close()

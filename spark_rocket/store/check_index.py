@@ -111,11 +111,11 @@ class IndexCheck:
         if len(missing):
             self._add("index", self._directory, "a key of a record is not in the index", int(offsets[missing[0]]))
 
-    def finish(self) -> None:
-        """What no record accounts for, and what of the log the index lacks."""
+    def finish(self, min_offset: int) -> None:
+        """What no record accounts for (unless it is gone from the log's beginning), and what the index lacks."""
         if not self._exists:
             return
-        loose = np.flatnonzero(~self._claimed)
+        loose = np.flatnonzero(~self._claimed & (self._offsets >= min_offset))
         if self._sorted and len(loose):
             self._add("index", self._directory, "an entry is no key of a record", int(self._offsets[loose[0]]))
         if self._behind:

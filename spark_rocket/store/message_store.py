@@ -499,11 +499,11 @@ class MessageStore:
 
     def topics(self) -> set[str]:
         """Topics that have had a message."""
-        return {topic for topic, _ in self._queues.table}
+        return {topic for topic, _ in self._queues.known()}
 
     def queues(self, topic: str) -> list[int]:
         """Ids of a topic's queues that have had a message."""
-        return sorted(queue_id for name, queue_id in self._queues.table if name == topic)
+        return sorted(queue_id for name, queue_id in self._queues.known() if name == topic)
 
     def delete_topic(self, topic: str) -> int:
         """Remove a topic's consume queues and say how many. Its records stay in the log until that is trimmed."""

@@ -7,6 +7,7 @@ Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x
 from __future__ import annotations
 
 import resource
+import shutil
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,13 +117,15 @@ class ConsumeQueueTable:
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
             queue = self.table.pop(key)
-            if not queue.loaded:
-                queue.files.load()
-            queue.destroy()
+            queue.close()
         directory = self._root / topic
         if keys and directory.is_dir():
-            directory.rmdir()
+            shutil.rmtree(directory)
         return len(keys)
+
+    def known(self) -> Iterator[tuple[str, int]]:
+        """Topic and queue id of every queue that has, or once had, a message."""
+        return (key for key, queue in self.table.items() if queue.files.files or not queue.loaded)
 
     def close(self) -> None:
         for queue in self.table.values():

@@ -13,6 +13,7 @@ from struct import Struct
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE
@@ -20,6 +21,7 @@ from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _FEW = 64
+_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _SYS_FLAG = Struct(">i")
 _LONG = Struct(">q")
 _SYS_FLAG_AT = 36
@@ -51,8 +53,8 @@ class StoreReader:
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         first, end = queue.min_offset, queue.max_offset
-        if end == 0 or first >= end:
-            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, first, first, end)
+        if end == 0:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < first:
             return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, first, first, end)
         if offset == end:
@@ -151,6 +153,6 @@ class StoreReader:
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record that starts there, if one does: its own physical offset says so."""
         head = self._log.read(physical_offset, _HEAD_SIZE) if physical_offset >= 0 else b""
-        if not head or _LONG.unpack_from(head, 28)[0] != physical_offset:
+        if not head or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
             return None
         return self._log.read(physical_offset, _SYS_FLAG.unpack_from(head, 0)[0]) or None

@@ -3,7 +3,7 @@
 ===============  =================================================  ==================================================
 what is found    what is scanned, CRC checked                       what may lie behind the last good record
 ===============  =================================================  ==================================================
-clean stop       the last three files of the log                    nothing that matters, or StoreCorruptError
+clean stop       the last three files, at most 64 MiB               nothing that matters, or StoreCorruptError
 killed           from the file before the checkpoint's time on      the unflushed tail: cut off, and zeroed
 no checkpoint    the whole log                                      as above
 ===============  =================================================  ==================================================
@@ -52,6 +52,7 @@ from spark_rocket.store.tags import DelayLevels
 
 _log = logging.getLogger(__name__)
 _CLEAN_FILES = 3
+_CLEAN_BYTES = 64 << 20
 _SYSTEM_PREFIXES = ("RMQ_SYS_", "rmq_sys_", "TRANS_CHECK_MAX_TIME_TOPIC", SCHEDULE_TOPIC, "%RETRY%", "%DLQ%")
 
 
@@ -117,7 +118,7 @@ class Recovery:
             return report
         start = self._start(report.clean)
         if not any(True for _ in self._queues.table):
-            start = 0  # no consume queues at all: whatever there was is lost
+            start = self._log.min_offset  # no consume queues at all: whatever there was is lost
         elif self._log.min_offset == 0 and any(queue.min_offset for queue in self._queues.opened()):
             start = 0  # the log has everything, a queue does not: files of it are lost
         try:
@@ -125,7 +126,7 @@ class Recovery:
         except QueueGap as gap:
             _log.warning("%s: all consume queues are compared with the whole log", gap)
             try:
-                end = self._replay(report, 0)
+                end = self._replay(report, self._log.min_offset)
             except QueueGap as again:
                 raise StoreCorruptError(
                     f"{again.queue.files.directory}: {again}, and the log does not have the messages between.",
@@ -148,17 +149,36 @@ class Recovery:
     # --- where to start -----------------------------------------------------------------------------------------
 
     def _start(self, clean: bool) -> int:
-        """Index of the first file to scan."""
+        """The physical offset to scan from."""
         files = self._log.queue.files
         if clean:
-            return max(len(files) - _CLEAN_FILES, 0)
+            first = files[max(len(files) - _CLEAN_FILES, 0)].file_from_offset
+            return max(first, self._boundary_before_end())
         limit = self._checkpoint.recover_timestamp
         # From the front, so that a clock once set back cannot hide an unflushed file behind an older-looking one.
         for index, file in enumerate(files):
             stored = self._first_store_timestamp(file.file_from_offset)
             if stored is None or stored > limit:
-                return max(index - 1, 0)
-        return len(files) - 1
+                return files[max(index - 1, 0)].file_from_offset
+        return files[-1].file_from_offset
+
+    def _boundary_before_end(self) -> int:
+        """Where a record starts, some MiB before the end: the queue with the newest entry knows one."""
+        newest, queue = max(
+            ((queue.entry(queue.max_offset - 1)[0], queue) for queue in self._queues.opened() if queue.max_offset),
+            key=lambda pair: pair[0],
+            default=(0, None),
+        )
+        if queue is None or newest < _CLEAN_BYTES:
+            return 0
+        low, high = queue.min_offset, queue.max_offset - 1
+        while low < high:
+            middle = (low + high) // 2
+            if queue.entry(middle)[0] < newest - _CLEAN_BYTES:
+                low = middle + 1
+            else:
+                high = middle
+        return queue.entry(low)[0] if self._points_to_its_record(queue, low, self._log.queue.end_offset) else 0
 
     def _first_store_timestamp(self, offset: int) -> int | None:
         scan = LogScan(self._log.queue, offset, check_crc=False, chunk=4096)
@@ -168,16 +188,15 @@ class Recovery:
 
     # --- the scan -----------------------------------------------------------------------------------------------
 
-    def _replay(self, report: RecoveryReport, first: int) -> ScanEnd:
-        """Scan from a file on, replay into the queues, and settle where the log ends."""
+    def _replay(self, report: RecoveryReport, start: int) -> ScanEnd:
+        """Scan from an offset on, replay into the queues, and settle where the log ends."""
         log_queue = self._log.queue
-        start = log_queue.files[first].file_from_offset
         known, clean = self._known, report.clean
         dispatcher = Dispatcher(
             self._queues,
             self._delays,
             self._deleted,
-            may_start_anywhere=first == 0,
+            may_start_anywhere=start == log_queue.min_offset,
             ignores=lambda topic, offset: is_deleted(topic, known) and (clean or offset > 0),
         )
         report.start_offset, report.records = start, 0

@@ -133,6 +133,17 @@ def test_get_statuses(store: MessageStore) -> None:
     assert get(0, queue_id=9) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
 
 
+def test_a_queue_whose_messages_are_all_gone_goes_on(store: MessageStore) -> None:
+    for _ in range(3):
+        put(store, "T", 0, b"x")
+    store._queues.correct_min_offsets(store.max_physical_offset)  # as when the log's old files are removed
+    result = store.get_message("T", 0, 3, 32, 1 << 20)
+    assert (result.status, result.next_begin_offset) == (GetMessageStatus.OFFSET_OVERFLOW_ONE, 3)
+    result = store.get_message("T", 0, 0, 32, 1 << 20)
+    assert (result.status, result.next_begin_offset) == (GetMessageStatus.OFFSET_TOO_SMALL, 3)
+    assert put(store, "T", 0, b"x").queue_offset == 3
+
+
 @pytest.mark.parametrize("count", [10, 200])  # the ways of few and of many entries
 def test_limits_by_count_and_bytes(store: MessageStore, count: int) -> None:
     for _ in range(count):

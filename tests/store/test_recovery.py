@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store import StoreConfig
+from spark_rocket.store import StoreConfig, recovery
 from spark_rocket.store.check import check_store
 from spark_rocket.store.recovery import is_deleted
 from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, put, put_batch, small
@@ -74,6 +74,19 @@ def test_clean(filled: StoreConfig) -> None:
     assert report.start_offset == 7 * filled.mapped_file_size_commit_log
     assert (report.entries_mended, report.cut_reason) == (0, "")
     assert report.last_store_timestamp == START + 10 * COUNT
+    store.close()
+    assert read_all(filled) == ALL
+
+
+@pytest.mark.parametrize("lost", ["", "T/1", "T"])
+def test_a_clean_start_scans_a_bounded_end(filled: StoreConfig, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_CLEAN_BYTES", 5000)
+    if lost:
+        shutil.rmtree(filled.consume_queue_path / lost)
+    store = opened(filled)
+    assert store.recovery is not None
+    scanned = store.max_physical_offset - store.recovery.start_offset
+    assert scanned == store.max_physical_offset if lost else 3000 < scanned < 6000
     store.close()
     assert read_all(filled) == ALL
 
@@ -207,6 +220,7 @@ def test_the_first_files_of_the_log_gone_is_a_trimmed_log(filled: StoreConfig) -
     assert bodies(store, "T", 0) == ALL[0][lowest:]
     assert store.get_message("T", 0, 0, 32, 1 << 20).next_begin_offset == lowest
     store.close()
+    assert check_store(filled.store_path, filled) == []
     shutil.rmtree(filled.consume_queue_path)
     shutil.rmtree(filled.index_path)
     assert read_all(filled) == [every[-len(found) :] for every, found in zip(ALL, read_all(filled), strict=True)]
