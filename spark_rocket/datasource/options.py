@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -344,15 +344,17 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     )
 
 
-def check_option_names(raw: Iterable[str], scopes: frozenset[Scope]) -> None:
-    """Refuse what is no option of any of ``scopes``."""
-    for key in raw:
+def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
+    """Refuse what is no option of any of ``scopes``, and values that would not do in any."""
+    for key, text in raw.items():
         key = key.lower()
         option = _BY_KEY.get(key)
         if option is None:
             if key not in _SPARKS_OWN:
                 raise _unknown(key, scopes)
-        elif not option.scopes & scopes:
+        elif option.scopes & scopes:
+            option.parse(option.name, text)
+        else:
             wanted = " and ".join(sorted(scope.value for scope in scopes))
             belongs = " and ".join(sorted(scope.value for scope in option.scopes))
             hint = ' Reads name their topics with "subscribe".' if key == "topic" else ""
@@ -373,7 +375,7 @@ def _unknown(key: str, scopes: frozenset[Scope]) -> OptionError:
 
 
 def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:
-    check_option_names(raw.keys(), frozenset({scope}))
+    check_options(raw, frozenset({scope}))
     given = {key.lower(): value for key, value in raw.items()}
     values: dict[str, object] = {}
     for option in OPTIONS:

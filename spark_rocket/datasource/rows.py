@@ -249,11 +249,12 @@ class RowEncoder:
 
     def _cuts(self, targets: np.ndarray[Any, Any], positions: I64) -> Iterator[tuple[int, int]]:
         edges = [0, *(np.flatnonzero(np.diff(targets)) + 1).tolist(), len(targets)]
-        for begin, end in pairwise(edges):
-            low = begin
+        for low, end in pairwise(edges):
+            # Blocks of nearly the same size, rather than full ones and a small rest.
+            size = int(positions[end] - positions[low])
+            aim = -(-size // -(-size // self._options.send_batch_bytes))
             while low < end:
-                room = positions[low] + self._options.send_batch_bytes
-                fits = int(np.searchsorted(positions, room, side="right")) - 1
+                fits = int(np.searchsorted(positions, positions[low] + aim, side="right")) - 1
                 high = min(end, low + self._options.send_batch_size, max(low + 1, fits))
                 yield low, high
                 low = high

@@ -26,10 +26,10 @@ class RocketDataSource(DataSource):
         return "rocket"
 
     def schema(self) -> StructType:
-        from spark_rocket.datasource.options import READS, check_option_names
+        from spark_rocket.datasource.options import READS, check_options
         from spark_rocket.datasource.schema import SOURCE_SCHEMA
 
-        check_option_names(self.options, READS)
+        check_options(self.options, READS)
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> RocketBatchReader:

@@ -34,6 +34,7 @@ def source(spark: SparkSession, name_server: str, topic: str) -> DataFrame:
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 100)
+        .option("consumerGroup", "killed")
         .option("arrowBatchRows", 10)
         .option("pullBatchSize", 10)
         .load()
