@@ -214,14 +214,6 @@ class CommitLog:
             return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
         return b"".join([self.read(start, stop - start) for start, stop in zip(starts, stops, strict=True)])
 
-    def view(self, offset: int, size: int) -> memoryview:
-        """The bytes themselves. The file cannot be closed while the view lives."""
-        file = self.queue.find(offset)
-        if file is None or offset + size > file.file_from_offset + self.file_size:
-            return memoryview(b"")
-        start = offset - file.file_from_offset
-        return memoryview(file.mm)[start : start + size]
-
     # --- flushing -----------------------------------------------------------------------------------------------
 
     def flush(self) -> int:

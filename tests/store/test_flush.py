@@ -179,10 +179,10 @@ def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
     refused = store.put_message("T", 0, b"more", b"", born_timestamp=1, born_host=BORN)
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "Input/output error" in refused.reason
+    monkeypatch.undo()  # the disk works again, but nobody knows what it has
     with pytest.raises(StoreError, match="could not be flushed"):
         store.close()
     assert (config.store_path / "abort").exists()
-    monkeypatch.undo()
     store = opened(config)
     assert bodies(store, "T", 0)[0] == b"safe"
     store.close()
