@@ -11,6 +11,7 @@ Parquet folder again and its messages under the same ids (``writeId``), so that 
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,9 +139,22 @@ def start(
     return writer.start()
 
 
-def rows_read(query: StreamingQuery) -> int:
-    """Rows that the query's finished micro-batches have read, since this start."""
-    return sum(progress.numInputRows for progress in query.recentProgress)
+class RowsRead:
+    """Rows that the query's finished micro-batches have read since this start. Spark remembers the last 100 only."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._counted_until = ""
+        self._rows = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            for progress in self._query.recentProgress:
+                if progress.timestamp > self._counted_until:
+                    self._counted_until = progress.timestamp
+                    self._rows += progress.numInputRows
+            return self._rows
 
 
 def run(spark: SparkSession, places: Places, *, continuous: bool = False, **settings: int | str) -> Delays:
@@ -151,15 +165,17 @@ def run(spark: SparkSession, places: Places, *, continuous: bool = False, **sett
     query = start(spark, places, sink, continuous=continuous, **settings)  # type: ignore[arg-type]
     stop = _stop_on_signals() if continuous else (lambda: False)
 
+    rows_read = RowsRead(query)
+
     def describe() -> str:
         doing = str(query.status["message"]).lower()
-        return f"{rows_read(query):,} flights in, {sink.rows:,} totals out ({doing})"
+        return f"{rows_read():,} flights in, {sink.rows:,} totals out ({doing})"
 
     with Progress(describe):
         while not query.awaitTermination(1) and not stop():
             pass
     query.stop()
-    return Delays(rows_read(query), sink.rows, time.monotonic() - started)
+    return Delays(rows_read(), sink.rows, time.monotonic() - started)
 
 
 def _stop_on_signals() -> Callable[[], bool]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ import pytest
 
 from jobs.flights import FLIGHT_COLUMNS, airline_names, load_flights
 from jobs.flights_chart import draw
+from jobs.flights_delays import RowsRead
 from jobs.flights_report import table_of
 from jobs.session import job_parser
 from jobs.terminal import Progress, rate, table
@@ -131,3 +133,21 @@ def test_every_job_explains_itself(job: str) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert ("--nameserver" in run.stdout) == (job != "demo")
+
+
+class FakeQuery:
+    def __init__(self) -> None:
+        self.recentProgress: list[SimpleNamespace] = []
+
+    def batch(self, second: int, rows: int) -> None:
+        moment = f"2026-01-01T00:00:{second:02d}.000Z"
+        self.recentProgress = [*self.recentProgress[-2:], SimpleNamespace(timestamp=moment, numInputRows=rows)]
+
+
+def test_rows_are_counted_though_spark_forgets_old_batches() -> None:
+    query = FakeQuery()
+    rows_read = RowsRead(query)  # type: ignore[arg-type]
+    assert rows_read() == 0
+    for second in range(10):
+        query.batch(second, rows=100)
+        assert rows_read() == rows_read() == 100 * (second + 1)
