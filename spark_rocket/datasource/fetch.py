@@ -8,9 +8,11 @@ What an answer means (the broker's statuses):
 
 =================  =====================================================================================
 FOUND              records; go on at ``next_offset``. Those past the range's end are dropped while decoding
-NO_MATCHED_MSG     nothing for us up to ``next_offset``
-NO_NEW_MSG         the queue ends here although the range does not: it was shortened
+NO_MATCHED_MSG,    with a later ``next_offset``: a stretch was deleted, for no message is filtered out
+NO_NEW_MSG
+NO_NEW_MSG         else: the queue ends here although the range does not: it was shortened
 OFFSET_ILLEGAL     before the queue's first message: deleted; after its last: shortened
+anything else      contradicts itself: asked again, until ``retryTimeout`` is over
 =================  =====================================================================================
 
 Belongs to one task and thread. Corresponds to PullAPIWrapper and DefaultMQPullConsumer's loop.
@@ -31,7 +33,7 @@ from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.resolve import LossPolicy
 from spark_rocket.datasource.schema import Projection
-from spark_rocket.errors import OffsetsError, RocketError
+from spark_rocket.errors import OffsetsError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
 
 
@@ -98,30 +100,45 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
     while offset < span.end:
         try:
             answer = (pending or ask(offset)).result()
+            following = _following(answer, offset, span, loss, reader)
         except RocketError as error:
+            # The driver has seen the topic and its queue, so a route that lacks them is a broker that is away.
+            if isinstance(error, TopicNotFoundError | QueueNotFoundError):
+                error.retriable = True
             patience.wait(error, doing)
             pending = None
             continue
         patience.reset()
-        found = answer.status is PullStatus.FOUND
-        if (
-            found
-            or answer.status is PullStatus.NO_MATCHED_MSG
-            or (answer.status is PullStatus.NO_NEW_MSG and answer.next_offset > offset)
-        ):
-            following = answer.next_offset
-            if following <= offset:
-                raise OffsetsError(
-                    f"the broker answered a pull of {name(span.queue)} at {offset} with the next offset {following}.",
-                    remedy="Check the broker's consume queue (rocket store check); nothing more was read.",
-                )
-        elif offset < answer.min_offset:
-            loss.deleted(span.queue, offset, answer.min_offset, span.end)
-            following = answer.min_offset
-        else:
-            loss.shortened(span.queue, span.end, answer.max_offset)
+        if following is None:
             return
         pending = ask(following) if following < span.end else None
-        if found:
+        if answer.status is PullStatus.FOUND:
             yield Chunk(answer.records, offset, following)
         offset = following
+
+
+def _following(answer: PullResult, offset: int, span: OffsetRange, loss: LossPolicy, reader: Reader) -> int | None:
+    """Where to go on after an answer; None if the queue ends before the range does. Errors may be retriable."""
+    queue, following = span.queue, answer.next_offset
+    if answer.status is PullStatus.FOUND and following > offset:
+        return following
+    if answer.status is PullStatus.OFFSET_ILLEGAL and offset < answer.min_offset:
+        loss.deleted(queue, offset, answer.min_offset, span.end)
+        return answer.min_offset
+    if answer.status in (PullStatus.NO_MATCHED_MSG, PullStatus.NO_NEW_MSG) and following > offset:
+        # Every message matches, so these are gone. Brokers then name the start of their next file of the queue, and
+        # there may be messages before it.
+        low = reader.min_offset(queue)
+        left = low if low > offset else following
+        loss.deleted(queue, offset, left, span.end)
+        return left
+    if answer.status in (PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL) and answer.max_offset < span.end:
+        loss.shortened(queue, span.end, answer.max_offset)
+        return None
+    # The broker contradicts itself: it may be at work on its queue just now.
+    raise OffsetsError(
+        f"the broker answered a pull of {name(queue)} at {offset} with {answer.status.value} and the next offset "
+        f"{following}, and its queue goes from {answer.min_offset} to {answer.max_offset}.",
+        remedy="Check the broker's consume queue (rocket store check); nothing more was read.",
+        retriable=True,
+    )

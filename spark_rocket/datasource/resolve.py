@@ -47,7 +47,7 @@ class LossPolicy:
             queue,
             "deleted",
             f"{name(queue)}: messages {wanted} to {last} were deleted before they were read; "
-            f"the queue now begins at {first_left}.",
+            f"the next one left is {first_left}.",
         )
 
     def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:

@@ -19,7 +19,9 @@ from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,
+    NameServerUnreachableError,
     OffsetsError,
+    QueueNotFoundError,
     RemotingConnectError,
     RocketError,
     TopicNotFoundError,
@@ -68,6 +70,10 @@ class ListBroker:
         else:
             future.set_result(answer)
         return future
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        assert queue == QUEUE
+        return self.low
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         if offset < self.low:
@@ -149,25 +155,49 @@ def test_the_next_pull_is_under_way_before_a_batch_is_used() -> None:
     assert [offset for offset, _ in broker.asked] == [0, 10, 20]
 
 
-def test_filtered_stretches_are_passed_over() -> None:
-    broker = ListBroker(0, 100, most=10)
-    broker.instead[10] = [broker.result(PullStatus.NO_MATCHED_MSG, 50)]
-    broker.instead[60] = [broker.result(PullStatus.NO_NEW_MSG, 70)]  # a consume queue file that was deleted
-    assert offsets(read(broker, 0, 100)) == [*range(10), *range(50, 60), *range(70, 100)]
+@pytest.mark.parametrize("status", [PullStatus.NO_MATCHED_MSG, PullStatus.NO_NEW_MSG])
+def test_a_stretch_that_the_broker_jumps_over_is_a_loss(status: PullStatus, caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers jump to the start of their next file; what is left before it is read all the same."""
+
+    def broker(low: int) -> ListBroker:
+        broker = ListBroker(low, 100, most=10)
+        broker.instead[10] = [broker.result(status, 50)]
+        broker.instead[0] = [broker.result(PullStatus.FOUND, 10, b"".join(map(record, range(10))))]
+        return broker
+
+    with pytest.raises(DataLossError, match=r"orders/broker-a/3: messages 10 to 29 were deleted.*next one left is 30"):
+        read(broker(30), 0, 100)
+    with pytest.raises(DataLossError, match=r"orders/broker-a/3: messages 10 to 49 were deleted.*next one left is 50"):
+        read(broker(0), 0, 100)
+    with pytest.raises(DataLossError, match=r"orders/broker-a/3: messages 10 to 19 were deleted.*next one left is 50"):
+        read(broker(0), 0, 20)
+    with caplog.at_level(logging.WARNING):
+        assert offsets(read(broker(30), 0, 100, failOnDataLoss="false")) == [*range(10), *range(30, 100)]
+        assert offsets(read(broker(0), 0, 100, failOnDataLoss="false")) == [*range(10), *range(50, 100)]
+    assert caplog.text.count("were deleted") == 2
 
 
-@pytest.mark.parametrize("status", [PullStatus.FOUND, PullStatus.NO_MATCHED_MSG])
-def test_an_answer_that_leads_nowhere_is_an_error(status: PullStatus) -> None:
+@pytest.mark.parametrize(
+    ("status", "following"),
+    [(PullStatus.FOUND, 5), (PullStatus.NO_MATCHED_MSG, 5), (PullStatus.NO_NEW_MSG, 5), (PullStatus.OFFSET_ILLEGAL, 3)],
+)
+def test_an_answer_that_contradicts_itself_is_asked_for_again(
+    status: PullStatus, following: int, no_waiting: list[float]
+) -> None:
     broker = ListBroker(0, 100)
-    broker.instead[5] = [broker.result(status, 5)]
-    with pytest.raises(OffsetsError, match="pull of orders/broker-a/3 at 5 with the next offset 5"):
+    broker.instead[5] = [broker.result(status, following)] * 3
+    assert offsets(read(broker, 5, 10, failOnDataLoss="false")) == list(range(5, 10))
+    assert no_waiting == [0.1, 0.2, 0.4]
+    broker.instead[5] = [broker.result(status, following)] * 1000
+    with pytest.raises(OffsetsError, match=f"at 5 with {status.value} and the next offset {following}.*retryTimeout"):
         read(broker, 5, 10)
+    assert sum(no_waiting) < 62
 
 
 def test_messages_deleted_between_planning_and_reading(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataLossError, match="orders/broker-a/3: messages 10 to 39 were deleted"):
         read(ListBroker(40, 100), 10, 90)
-    with pytest.raises(DataLossError, match=r"messages 10 to 19 were deleted.*begins at 40"):
+    with pytest.raises(DataLossError, match=r"messages 10 to 19 were deleted.*next one left is 40"):
         read(ListBroker(40, 100), 10, 20)
     with caplog.at_level(logging.WARNING):
         assert offsets(read(ListBroker(40, 100), 10, 90, failOnDataLoss="false")) == list(range(40, 90))
@@ -196,6 +226,20 @@ def test_failures_that_do_not_pass_are_not(no_waiting: list[float]) -> None:
     with pytest.raises(RemotingConnectError, match="Tried to pull orders/broker-a/3 for"):
         read(broker, 0, 100, retryTimeout="5000")
     assert 3 < sum(no_waiting) <= 5
-    broker.instead[0] = [TopicNotFoundError("gone")]
-    with pytest.raises(TopicNotFoundError):
+    del no_waiting[:]
+    broker.instead[0] = [BrokerError("no permission", response_code=16)]
+    with pytest.raises(BrokerError, match="no permission"):
         read(broker, 0, 100)
+    assert no_waiting == []
+
+
+@pytest.mark.parametrize("error", [TopicNotFoundError, QueueNotFoundError, NameServerUnreachableError])
+def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketError], no_waiting: list[float]) -> None:
+    """The driver has planned with the queue, so it is there; a worker that starts meanwhile knows no older route."""
+    broker = ListBroker(0, 100)
+    broker.instead[0] = [error("away"), error("away")]
+    assert offsets(read(broker, 0, 100)) == list(range(100))
+    assert no_waiting == [0.1, 0.2]
+    broker.instead[0] = [error("away")] * 100
+    with pytest.raises(error, match="retryTimeout"):
+        read(broker, 0, 100, retryTimeout="5000")
