@@ -33,7 +33,7 @@ from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.resolve import LossPolicy
 from spark_rocket.datasource.schema import Projection
-from spark_rocket.errors import OffsetsError, QueueNotFoundError, RocketError, TopicNotFoundError
+from spark_rocket.errors import OffsetsError, ProtocolError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
 
 
@@ -69,13 +69,21 @@ def _decode(chunks: list[Chunk], span: OffsetRange, projection: Projection) -> I
     if not chunks:
         return
     records = chunks[0].records if len(chunks) == 1 else b"".join(chunk.records for chunk in chunks)
-    batch = decode_records(
-        records,
-        projection.columns,
-        broker_name=span.queue.broker_name,
-        start_offset=chunks[0].start,
-        end_offset=min(chunks[-1].end, span.end),
-    )
+    start, end = chunks[0].start, min(chunks[-1].end, span.end)
+    try:
+        batch = decode_records(
+            records,
+            projection.columns,
+            broker_name=span.queue.broker_name,
+            start_offset=start,
+            end_offset=end,
+        )
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"messages {start} to {end - 1} of {name(span.queue)} cannot be decoded: {error.message}",
+            remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Leave out body (.schema(…)) if only "
+            "that cannot be read, or begin after it with startingOffsets as JSON and a new checkpoint directory.",
+        ) from error
     if batch.num_rows:
         yield projection.conform(batch)
 

@@ -21,6 +21,7 @@ from spark_rocket.errors import (
     DataLossError,
     NameServerUnreachableError,
     OffsetsError,
+    ProtocolError,
     QueueNotFoundError,
     RemotingConnectError,
     RocketError,
@@ -192,6 +193,18 @@ def test_an_answer_that_contradicts_itself_is_asked_for_again(
     with pytest.raises(OffsetsError, match=f"at 5 with {status.value} and the next offset {following}.*retryTimeout"):
         read(broker, 5, 10)
     assert sum(no_waiting) < 62
+
+
+def test_what_cannot_be_decoded_is_named() -> None:
+    broker = ListBroker(0, 100)
+    broken = bytearray(record(12) + record(13))
+    broken[4:8] = b"\0\0\0\1"  # no record's magic code
+    broker.instead[12] = [broker.result(PullStatus.FOUND, 14, bytes(broken))]
+    broker.most = 12
+    with pytest.raises(
+        ProtocolError, match=r"messages 12 to 13 of orders/broker-a/3 cannot be decoded: .*pullBatchSize=1"
+    ):
+        read(broker, 0, 14, arrowBatchRows="1")
 
 
 def test_messages_deleted_between_planning_and_reading(caplog: pytest.LogCaptureFixture) -> None:
