@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,16 @@ def test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer
     mq.send(topic, ["c"], queue=1)
     assert run(mq.stream(topic, startingOffsets="latest")) == ["c"]
     assert run(mq.stream(topic, startingOffsets="earliest")) == []
+
+
+def test_a_stored_checkpoint_of_version_1_goes_on(mq: Rocket, run: Run, tmp_path: Path) -> None:
+    topic = mq.cluster.create_topic("golden-v1", 2)
+    assert mq.queues(topic)[0].broker_name == "broker-a", "the stored offsets name it"
+    for queue in range(2):
+        mq.send(topic, [f"{queue}-{number}" for number in range(10)], queue)
+    shutil.copytree(Path(__file__).parent / "golden" / "checkpoint-v1", tmp_path / "checkpoint")
+    rest = [f"0-{number}" for number in range(6, 10)] + [f"1-{number}" for number in range(5, 10)]
+    assert sorted(run(mq.stream(topic, startingOffsets="earliest"))) == rest
 
 
 def test_all_ways_to_begin(mq: Rocket, run: Run) -> None:
