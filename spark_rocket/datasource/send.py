@@ -3,23 +3,32 @@ help.
 
 A block for a given queue waits until the queue's last one is answered, so that rows keep their order even if a broker
 handles requests of one connection in several threads. A free block goes to the next queue in turn, and after a
-failure to another one. A request that failed may have been carried out, so rows may be stored twice: at least once,
-and the repeat has the same UNIQ_KEY.
+failure to another one; a broker that will not take the topic (codes 1, 16, 17) is left out from then on. A request
+that failed may have been carried out, so rows may be stored twice: at least once, and the repeat has the same UNIQ_KEY.
+
+A broker that could not flush or replicate in time has the messages all the same (RocketMQ counts it as sent). They are
+counted as ``unconfirmed`` and logged once.
 
 Belongs to one task and thread. Corresponds to DefaultMQProducerImpl's retries and its back-pressure.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
-from spark_rocket.errors import RocketError, RowError
-from spark_rocket.model import MessageQueue, SendResult
+from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
+from spark_rocket.model import MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.codes import ResponseCode
+
+log = logging.getLogger("spark_rocket.datasource")
+
+# This broker does not take the topic; another one may, as the client's producer has it.
+_ELSEWHERE = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST})
 
 Submit = Callable[[Block, MessageQueue], Future[SendResult]]
 
@@ -29,6 +38,7 @@ class _Flight:
     block: Block
     queue: MessageQueue
     patience: Patience
+    refused_by: set[str] = field(default_factory=set)
 
 
 class BlockSender:
@@ -52,12 +62,15 @@ class BlockSender:
         self.messages = 0
         self.bytes = 0
         self.requests = 0
+        self.unconfirmed = 0
 
     def put(self, block: Block) -> None:
         """Send a block as soon as there is room."""
         while len(self._under_way) >= self._limit or (block.queue is not None and self._is_busy(block.queue)):
             self._settle()
-        self._launch(_Flight(block, block.queue or self._next_queue(block.topic), self._patience()))
+        patience = self._patience()
+        queue = block.queue or patience.call(lambda: self._next_queue(block.topic), f"to find {block.topic}")
+        self._launch(_Flight(block, queue, patience))
 
     def finish(self) -> None:
         """Wait until everything is stored."""
@@ -67,13 +80,10 @@ class BlockSender:
     def _is_busy(self, queue: MessageQueue) -> bool:
         return any(flight.queue == queue for flight in self._under_way.values())
 
-    def _next_queue(self, topic: str, avoid: str | None = None) -> MessageQueue:
-        """The next queue in turn, on another broker than the one that just failed if there is one."""
+    def _next_queue(self, topic: str) -> MessageQueue:
         queues = sorted(self._queues_of(topic))
-        elsewhere = [queue for queue in queues if queue.broker_name != avoid]
         self._turn += 1
-        candidates = elsewhere or queues
-        return candidates[self._turn % len(candidates)]
+        return queues[self._turn % len(queues)]
 
     def _launch(self, flight: _Flight) -> None:
         while True:
@@ -89,7 +99,7 @@ class BlockSender:
         for future in done:
             flight = self._under_way.pop(future)
             try:
-                future.result()
+                result = future.result()
             except RocketError as error:
                 self._failed(flight, error)
                 self._launch(flight)
@@ -97,13 +107,41 @@ class BlockSender:
                 self.requests += 1
                 self.messages += flight.block.count
                 self.bytes += len(flight.block.body)
+                if result.status is not SendStatus.SEND_OK:
+                    self._note_unconfirmed(flight, result.status)
+
+    def _note_unconfirmed(self, flight: _Flight, status: SendStatus) -> None:
+        if not self.unconfirmed:
+            log.warning(
+                "%s stored %s but answered %s: they could be lost if it fails right now. This is said once per task.",
+                flight.queue.broker_name,
+                flight.block.rows(),
+                status.value,
+            )
+        self.unconfirmed += flight.block.count
 
     def _failed(self, flight: _Flight, error: RocketError) -> None:
-        if error.response_code == ResponseCode.MESSAGE_ILLEGAL:
+        """Prepare the next try, or raise: ``error``, or the RowError that it means."""
+        if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
+            about_body = error.response_code is not None and "body" in error.message.lower()
             raise RowError(
-                f"{flight.block.rows()} ({len(flight.block.body)} bytes): the broker refused: {error.message}",
-                remedy="Set the option maxMessageSize to the broker's maxMessageSize.",
+                f"{flight.block.rows()} ({len(flight.block.body)} bytes) cannot be sent: {error.message}",
+                remedy="Set the option maxMessageSize to the broker's maxMessageSize." if about_body else error.remedy,
             ) from error
-        flight.patience.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
-        if flight.block.queue is None:
-            flight.queue = self._next_queue(flight.block.topic, avoid=flight.queue.broker_name)
+        free = flight.block.queue is None
+        elsewhere = self._elsewhere(flight) if free else []
+        if elsewhere and error.response_code in _ELSEWHERE:
+            flight.refused_by.add(flight.queue.broker_name)
+        else:
+            flight.patience.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
+        if elsewhere:
+            self._turn += 1
+            flight.queue = elsewhere[self._turn % len(elsewhere)]
+
+    def _elsewhere(self, flight: _Flight) -> list[MessageQueue]:
+        """Queues of other brokers than the one that just failed and those that refused; none if none is known now."""
+        avoid = flight.refused_by | {flight.queue.broker_name}
+        try:
+            return [queue for queue in sorted(self._queues_of(flight.block.topic)) if queue.broker_name not in avoid]
+        except RocketError:
+            return []

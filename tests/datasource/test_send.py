@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 
 import pytest
@@ -7,10 +8,23 @@ import pytest
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
 from spark_rocket.datasource.send import BlockSender
-from spark_rocket.errors import BrokerError, RemotingTimeoutError, RocketError, RowError, TopicNotFoundError
-from spark_rocket.model import MessageQueue
+from spark_rocket.errors import (
+    BrokerError,
+    MessageTooLargeError,
+    NameServerUnreachableError,
+    QueueNotFoundError,
+    RemotingTimeoutError,
+    RocketError,
+    RowError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
 QUEUES = [MessageQueue("t", broker, number) for broker in ("a", "b") for number in range(2)]
+
+
+def answer(queue: MessageQueue, status: SendStatus = SendStatus.SEND_OK) -> SendResult:
+    return SendResult(status, "", "", queue, 0)
 
 
 class Wire:
@@ -19,12 +33,20 @@ class Wire:
     def __init__(self, *, at_once: bool = True) -> None:
         self.at_once = at_once
         self.sent: list[tuple[Block, MessageQueue]] = []
-        self.open: list[Future[object]] = []
+        self.open: list[Future[SendResult]] = []
         self.errors: dict[int, RocketError] = {}
         self.most_open = 0
+        self.status = SendStatus.SEND_OK
+        self.route: list[list[MessageQueue] | RocketError] = []  # what the look-ups give, in turn; then QUEUES
 
-    def submit(self, block: Block, queue: MessageQueue) -> Future[object]:
-        future: Future[object] = Future()
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        found = self.route.pop(0) if self.route else QUEUES
+        if isinstance(found, RocketError):
+            raise found
+        return found
+
+    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
+        future: Future[SendResult] = Future()
         number = len(self.sent)
         self.sent.append((block, queue))
         self.open.append(future)
@@ -32,13 +54,13 @@ class Wire:
         if number in self.errors:
             future.set_exception(self.errors[number])
         elif self.at_once:
-            future.set_result(None)
+            future.set_result(answer(queue, self.status))
         return future
 
     def sender(self, limit: int = 3) -> BlockSender:
         return BlockSender(
             self.submit,
-            lambda topic: QUEUES,
+            self.queues_of,
             limit=limit,
             first_turn=0,
             patience=lambda: Patience(1000, clock=lambda: 0.0, sleep=lambda seconds: None),
@@ -66,11 +88,11 @@ def test_a_block_for_a_queue_waits_for_the_one_before_it() -> None:
     sender = wire.sender()
     sender.put(block(0, QUEUES[0]))
     sender.put(block(1, QUEUES[1]))
-    wire.open[0].set_result(None)
+    wire.open[0].set_result(answer(QUEUES[0]))
     sender.put(block(2, QUEUES[0]))
     assert [each.first_row for each, _ in wire.sent] == [0, 1, 2]
     for future in wire.open[1:]:
-        future.set_result(None)
+        future.set_result(answer(QUEUES[0]))
     sender.finish()
     assert sender.requests == 3
 
@@ -80,7 +102,7 @@ def test_no_more_than_the_limit_is_under_way() -> None:
     sender = wire.sender(limit=2)
     sender.put(block(0))
     sender.put(block(1))
-    wire.open[1].set_result(None)
+    wire.open[1].set_result(answer(QUEUES[1]))
     sender.put(block(2))
     assert wire.most_open == 2
 
@@ -105,12 +127,101 @@ def test_a_failed_block_for_a_queue_stays_with_it() -> None:
     assert [queue for _, queue in wire.sent] == [QUEUES[3], QUEUES[3]]
 
 
+def test_a_broker_that_does_not_take_the_topic_is_left_out() -> None:
+    for error in (
+        BrokerError("no right", response_code=16),
+        TopicNotFoundError("not here", response_code=17),
+        BrokerError("disk", response_code=1),
+    ):
+        wire = Wire()
+        wire.errors = {0: error, 1: RemotingTimeoutError("late")}
+        sender = wire.sender()
+        sender.put(block(0))
+        sender.finish()
+        first, *others = [queue.broker_name for _, queue in wire.sent]
+        assert len(others) == 2
+        assert first not in others, "not even after the other one was late"
+        assert sender.messages == 5
+
+
+def test_when_every_broker_refuses_the_error_is_final() -> None:
+    wire = Wire()
+    wire.errors = {number: BrokerError(f"no right {number}", response_code=16) for number in range(10)}
+    sender = wire.sender()
+    sender.put(block(0))
+    with pytest.raises(BrokerError, match="no right 1"):
+        sender.finish()
+    assert len(wire.sent) == 2
+
+
+def test_a_block_for_a_queue_does_not_go_elsewhere() -> None:
+    wire = Wire()
+    wire.errors = {0: BrokerError("no right", response_code=16)}
+    sender = wire.sender()
+    sender.put(block(0, QUEUES[0]))
+    with pytest.raises(BrokerError, match="no right"):
+        sender.finish()
+
+
+def test_a_route_that_cannot_be_asked_for_is_a_delay() -> None:
+    wire = Wire()
+    wire.route = [NameServerUnreachableError("restarting"), NameServerUnreachableError("restarting")]
+    sender = wire.sender()
+    sender.put(block(0))
+    sender.finish()
+    assert (sender.messages, wire.route) == (5, [])
+    wire.route = [TopicNotFoundError("no such topic")]
+    with pytest.raises(TopicNotFoundError):
+        sender.put(block(1))
+
+
+def test_a_failed_free_block_keeps_its_queue_while_no_route_can_be_had() -> None:
+    wire = Wire()
+    wire.errors = {0: RemotingTimeoutError("late")}
+    wire.route = [QUEUES, QueueNotFoundError("no master now", retriable=True)]
+    sender = wire.sender()
+    sender.put(block(0))
+    sender.finish()
+    assert wire.sent[0][1] == wire.sent[1][1]
+    assert sender.messages == 5
+
+
+@pytest.mark.parametrize("status", [status for status in SendStatus if status is not SendStatus.SEND_OK])
+def test_what_is_stored_but_not_confirmed_is_counted_and_said_once(
+    status: SendStatus, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire = Wire()
+    sender = wire.sender()
+    sender.put(block(0))
+    wire.status = status
+    sender.put(block(1))
+    sender.put(block(2))
+    with caplog.at_level(logging.WARNING):
+        sender.finish()
+    assert (sender.messages, sender.unconfirmed, len(wire.sent)) == (15, 10, 3)
+    assert caplog.text.count(status.value) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "expected", "text"),
     [
         (TopicNotFoundError("gone"), TopicNotFoundError, "gone"),
-        (BrokerError("no right", response_code=16), BrokerError, "no right"),
-        (BrokerError("too big", response_code=13), RowError, "5 rows from row 7 on .*too big.*maxMessageSize"),
+        (BrokerError("no such request", response_code=3), BrokerError, "no such request"),
+        (
+            BrokerError("maybe msg body or properties length not matched", response_code=13),
+            RowError,
+            "5 rows from row 7 on .*not matched Set the option maxMessageSize",
+        ),
+        (
+            BrokerError("topic too long", response_code=13, remedy="Shorten it."),
+            RowError,
+            "5 rows from row 7 on .*topic too long Shorten it",
+        ),
+        (
+            MessageTooLargeError("32,770 bytes of properties", remedy="Move them into the body."),
+            RowError,
+            "5 rows from row 7 on .*of properties Move them into the body",
+        ),
     ],
 )
 def test_an_error_that_is_final_surfaces(error: RocketError, expected: type[RocketError], text: str) -> None:
