@@ -36,6 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.datasource.options import WriteOptions
+from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, MessageQueue
 from spark_rocket.protocol.columnar import encode_batch, encode_properties_columns, hex_strings
@@ -210,7 +211,8 @@ class RowEncoder:
         if queues is None:
             if not topic:
                 raise self._error(int(members[0]), "topic is empty.", "Give it one, or use the option topic.")
-            queues = self._queues[topic] = sorted(self._queues_of(topic))
+            patience = Patience(self._options.retry_timeout_ms)
+            queues = self._queues[topic] = sorted(patience.call(lambda: self._queues_of(topic), f"to find {topic}"))
         return queues
 
     def _choose(

@@ -7,6 +7,7 @@ Thread-safe as the producer is. Corresponds to MQClientAPIImpl.sendMessage.
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cache
 
 from spark_rocket.client.producer import Producer
@@ -42,7 +43,11 @@ class Sink:
         return self._producer.send_async(message, queue=queue)
 
 
-@cache
 def sink_for(options: WriteOptions) -> Sink:
-    """This process's sink for these options."""
+    """This process's sink for these options. Writes that differ in their name alone share it."""
+    return _sink_for(replace(options, write_id=None))
+
+
+@cache
+def _sink_for(options: WriteOptions) -> Sink:
     return Sink(options)

@@ -35,7 +35,8 @@ from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.send import BlockSender
 from spark_rocket.datasource.sink import sink_for
-from spark_rocket.errors import OptionError, SchemaError, StateError
+from spark_rocket.errors import OptionError, SchemaError, StateError, TopicNotFoundError
+from spark_rocket.model import MessageQueue
 from spark_rocket.remoting.memory import keep_freed_memory
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -60,11 +61,12 @@ _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...], str]] = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task sent."""
+    """What one task sent, and how many messages of it a broker had not yet flushed or replicated as it should."""
 
     messages: int
     bytes: int
     requests: int
+    unconfirmed: int = 0
 
 
 def check_append(overwrite: bool, remedy: str) -> None:
@@ -113,19 +115,30 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     sink = sink_for(options)
-    encoder = RowEncoder(options, sink.queues_of, write_key(name, batch_id, partition), f"partition {partition}")
+    key = write_key(name, batch_id, partition)
+
+    def queues_of(topic: str) -> list[MessageQueue]:
+        try:
+            return sink.queues_of(topic)
+        except TopicNotFoundError as error:
+            # Named by the query itself, so it likelier is on a broker that is away than not there.
+            error.retriable = topic == options.topic
+            raise
+
+    encoder = RowEncoder(options, queues_of, key, f"partition {partition}")
     sender = BlockSender(
         sink.submit,
-        sink.queues_of,
+        queues_of,
         limit=options.max_requests_in_flight,
-        first_turn=partition,
+        # Not the same queue for the first (often the only) block of every micro-batch.
+        first_turn=int.from_bytes(key, "big"),
         patience=lambda: Patience(options.retry_timeout_ms),
     )
     for batch in batches:
         for block in encoder.blocks(batch):
             sender.put(block)
     sender.finish()
-    return Written(sender.messages, sender.bytes, sender.requests)
+    return Written(sender.messages, sender.bytes, sender.requests, sender.unconfirmed)
 
 
 def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -137,6 +150,8 @@ def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
         sum(message.bytes for message in done),
         sum(message.requests for message in done),
     )
+    if unconfirmed := sum(message.unconfirmed for message in done):
+        log.warning("%s: %d of them are stored, but were not yet flushed or replicated in time", what, unconfirmed)
 
 
 class RocketWriter(DataSourceArrowWriter):

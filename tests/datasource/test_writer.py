@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import Future
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     BinaryType,
@@ -17,9 +19,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from spark_rocket.datasource import writer
 from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_options
-from spark_rocket.datasource.writer import RocketStreamWriter, check_append, check_columns
-from spark_rocket.errors import OptionError, SchemaError
+from spark_rocket.datasource.patience import Patience
+from spark_rocket.datasource.rows import Block
+from spark_rocket.datasource.sink import sink_for
+from spark_rocket.datasource.writer import RocketStreamWriter, Written, check_append, check_columns, write_rows
+from spark_rocket.errors import NameServerUnreachableError, OptionError, RocketError, SchemaError, TopicNotFoundError
+from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
 KINDS: dict[str, DataType] = {
     "string": StringType(),
@@ -91,3 +98,78 @@ def test_only_append() -> None:
 def test_a_writer_is_values_only() -> None:
     writer = RocketStreamWriter(options(topic="t"), struct("body string"))
     assert vars(pickle.loads(pickle.dumps(writer))) == vars(writer)
+
+
+# --- a task -----------------------------------------------------------------------------------------------------
+
+
+class FakeSink:
+    """Stores everything; look-ups fail as often as ``failures`` says."""
+
+    def __init__(self) -> None:
+        self.used: list[MessageQueue] = []
+        self.failures: list[RocketError] = []
+        self.status = SendStatus.SEND_OK
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        if self.failures:
+            raise self.failures.pop(0)
+        return [MessageQueue(topic, "broker-a", number) for number in range(4)]
+
+    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
+        self.used.append(queue)
+        future: Future[SendResult] = Future()
+        future.set_result(SendResult(self.status, "", "", queue, 0))
+        return future
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> FakeSink:
+    fake = FakeSink()
+    pauses: list[float] = []
+    monkeypatch.setattr(writer, "sink_for", lambda options: fake)
+    monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": pauses.append})
+    return fake
+
+
+def write(batch: int = 0, **columns: list[str]) -> Written:
+    rows = pa.record_batch({"body": ["a", "b"]} | columns)
+    return write_rows(iter([rows]), options(**({} if columns else {"topic": "t"})), "query", str(batch))
+
+
+def test_small_micro_batches_do_not_all_go_to_one_queue(sink: FakeSink) -> None:
+    for batch in range(64):
+        write(batch)
+    assert {sink.used.count(queue) > 5 for queue in sink.queues_of("t")} == {True}
+    first = sink.used[:]
+    for batch in range(64):
+        write(batch)
+    assert sink.used[64:] == first, "a batch that is repeated takes the same way"
+
+
+@pytest.mark.parametrize("error", [TopicNotFoundError, NameServerUnreachableError])
+def test_a_route_that_is_away_is_waited_for(sink: FakeSink, error: type[RocketError]) -> None:
+    sink.failures = [error("away"), error("away")]
+    assert write().messages == 2
+    sink.failures = [error("away") for _ in range(100)]
+    with pytest.raises(error, match=r"Tried to find t for .*retryTimeout"):
+        write()
+
+
+def test_a_topic_that_only_a_row_names_is_not_waited_for(sink: FakeSink) -> None:
+    sink.failures = [TopicNotFoundError("no such topic")]
+    with pytest.raises(TopicNotFoundError):
+        write(topic=["u", "u"])
+    assert sink.used == []
+
+
+def test_what_was_written_says_what_was_not_confirmed(sink: FakeSink) -> None:
+    assert write().unconfirmed == 0
+    sink.status = SendStatus.FLUSH_DISK_TIMEOUT
+    assert (write().messages, write().unconfirmed) == (2, 2)
+
+
+def test_writes_share_a_sink_whatever_they_are_called() -> None:
+    every = [parse_write_options({"nameServer": "x:1", "writeId": name}, Scope.WRITE) for name in ("a", "b")]
+    assert sink_for(every[0]) is sink_for(every[1])
+    assert sink_for(every[0]) is not sink_for(options(nameServer="y:1"))
