@@ -22,6 +22,7 @@ Pure and immutable, so safe from any thread. Corresponds to the offset tables of
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,7 @@ EARLIEST = -2
 Positions = Mapping[MessageQueue, int]
 Tree = dict[str, dict[str, dict[str, int]]]
 
+_QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # one spelling for each queue
 _EXAMPLE = 'Write it as {"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest.'
 
 
@@ -53,12 +55,20 @@ def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
     for topic, brokers in _entries(tree, "topics"):
         for broker, queues in _entries(brokers, f"the brokers of {topic}"):
             for queue_id, value in _entries(queues, f"the queues of {topic}/{broker}"):
-                if not (queue_id.isascii() and queue_id.isdigit()):
-                    raise ValueError(f"{topic}/{broker} has a queue called {queue_id!r}, which is not a number")
-                if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                if not _QUEUE_ID.fullmatch(queue_id):
+                    raise ValueError(f"{topic}/{broker} has a queue called {queue_id!r}, which is not a queue's number")
+                if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value < 2**63:
                     raise ValueError(f"{topic}/{broker}/{queue_id} is {json.dumps(value)}, which is not an offset")
                 positions[MessageQueue(topic, broker, int(queue_id))] = value
     return positions
+
+
+def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
+        raise ValueError(f"{twice!r} is named twice")
+    return entries
 
 
 def _entries(value: object, what: str) -> list[tuple[str, object]]:
@@ -70,7 +80,7 @@ def _entries(value: object, what: str) -> list[tuple[str, object]]:
 def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
     """Read the JSON of ``startingOffsets`` or ``endingOffsets``. -1 and -2 are kept as they are."""
     try:
-        positions = from_tree(json.loads(text), lowest=EARLIEST)
+        positions = from_tree(json.loads(text, object_pairs_hook=_no_duplicates), lowest=EARLIEST)
     except ValueError as error:
         raise OptionError(f"option {option} is not offsets JSON: {error}.", remedy=_EXAMPLE) from None
     if not positions:

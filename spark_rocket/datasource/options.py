@@ -149,6 +149,25 @@ def _topic(option: str, text: str) -> str:
     return text
 
 
+# What only brokers write, or stands for something else; retry topics take no batch sends.
+_NOT_WRITABLE = re.compile(
+    r"TBW102|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
+    r"|(?i:rmq_sys_).*|%RETRY%.*"
+)
+WRITABLE_TOPIC = "a topic's name, 1 to 127 of the characters a-z A-Z 0-9 _ - % |, and no system or retry topic"
+
+
+def can_be_written(topic: str) -> bool:
+    """Whether messages may be sent to a topic of this name."""
+    return bool(_NAME.fullmatch(topic)) and not _NOT_WRITABLE.fullmatch(topic)
+
+
+def _writable_topic(option: str, text: str) -> str:
+    if not can_be_written(text):
+        raise _bad(option, text, WRITABLE_TOPIC)
+    return text
+
+
 def _topics(option: str, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_topic(option, topic.strip()) for topic in text.split(",")))
 
@@ -179,12 +198,17 @@ def _text(option: str, text: str) -> str:
 def _timestamp(option: str, text: str) -> int:
     """Milliseconds since the epoch, or ISO-8601; without a zone it is UTC. Rounded up: a later start loses nothing."""
     text = text.strip()
+    wanted = "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
     if text.isascii() and text.isdigit():
+        if len(text) in (4, 8):
+            raise _bad(option, text, f"{wanted}; for a date write 2026-01-31")
+        if len(text) > 19 or int(text) >= 2**63:
+            raise _bad(option, text, f"{wanted}, below 2^63")
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise _bad(option, text, "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z") from None
+        raise _bad(option, text, wanted) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
@@ -245,7 +269,7 @@ OPTIONS: tuple[Option, ...] = (
            "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
     Option("arrowBatchBytes", READS, _number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
            "Bytes at which an Arrow batch is handed to Spark."),
-    Option("topic", WRITES, _topic, None, "The topic to write to. It overrides a `topic` column."),
+    Option("topic", WRITES, _writable_topic, None, "The topic to write to. It overrides a `topic` column."),
     Option("producerGroup", WRITES, _group, "spark_rocket_writer", "The producer group that brokers are told."),
     Option("writeId", frozenset({Scope.WRITE}), _text, None,
            "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "

@@ -26,6 +26,7 @@ SelectMessageQueueByHash.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,15 +36,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.datasource.options import WriteOptions
+from spark_rocket.datasource.options import WRITABLE_TOPIC, WriteOptions, can_be_written
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, MessageQueue
 from spark_rocket.protocol.columnar import encode_batch, encode_properties_columns, hex_strings
+from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH
 from spark_rocket.protocol.subscription import java_hash
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 
+PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and more
 FREE = -1  # a row whose queue is chosen block by block
 # What brokers set by themselves, or what belongs to one stored message: not copied from a message that was read.
 _NOT_COPIED = (UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET")
@@ -121,6 +124,7 @@ class RowEncoder:
                 {TAGS: tags, KEYS: keys, SHARDING_KEY: sharding, UNIQ_KEY: unique_keys(self._key, rows)},
                 _reorder(properties, order),
             )
+            self._check_properties(strings, rows)
             encoded, positions = encode_batch(body, strings)
         except ProtocolError as error:
             raise self._bad_row(rows, error) from None
@@ -170,10 +174,22 @@ class RowEncoder:
         mask = properties.is_null() if properties.null_count else None
         return pa.MapArray.from_arrays(properties.offsets, names, items, type=kind, mask=mask)
 
+    def _check_properties(self, strings: pa.Array, rows: I64) -> None:
+        lengths = pc.binary_length(strings)
+        if pc.max(lengths).as_py() > PROPERTIES_LIMIT:
+            row = _first(pc.greater(lengths, PROPERTIES_LIMIT))
+            raise RowError(
+                f"row {int(rows[row])} of {self._where}: its properties take {lengths[row].as_py()} bytes, tags, keys "
+                f"and ids included, and the limit is {PROPERTIES_LIMIT}: RocketMQ's 32767 less what brokers add.",
+                remedy="Move large values into the body.",
+            )
+
     def _bad_row(self, rows: I64, error: ProtocolError) -> RowError:
         row = getattr(error, "row", None)
         if isinstance(row, int):
-            return RowError(f"row {int(rows[row])} of {self._where}: {error.message}", remedy=error.remedy)
+            # The codec counts the rows as they are put in order; only our number means something to the user.
+            text = re.sub(r"^row -?\d+ ", "it ", error.message)
+            return RowError(f"row {int(rows[row])} of {self._where}: {text}", remedy=error.remedy)
         return RowError(f"{self._where}: {error.message}", remedy=error.remedy)
 
     # --- queues -----------------------------------------------------------------------------------------------
@@ -209,8 +225,12 @@ class RowEncoder:
     def _queues_for(self, topic: str, members: I64) -> list[MessageQueue]:
         queues = self._queues.get(topic)
         if queues is None:
-            if not topic:
-                raise self._error(int(members[0]), "topic is empty.", "Give it one, or use the option topic.")
+            if not can_be_written(topic):
+                raise self._error(
+                    int(members[0]),
+                    f"topic is {topic[:200]!r}, which cannot be written to.",
+                    f"It should be {WRITABLE_TOPIC}.",
+                )
             patience = Patience(self._options.retry_timeout_ms)
             queues = self._queues[topic] = sorted(patience.call(lambda: self._queues_of(topic), f"to find {topic}"))
         return queues

@@ -81,6 +81,9 @@ def test_an_offset_of_another_version_is_refused(value: dict[str, object]) -> No
         ({"version": 1, "offsets": {"t": 3}}, "brokers of t"),
         ({"version": 1, "offsets": {"t": {"b": []}}}, "queues of t/b"),
         ({"version": 1, "offsets": {"t": {"b": {"x": 1}}}}, "'x'"),
+        ({"version": 1, "offsets": {"t": {"b": {"0": 5, "00": 7}}}}, "'00'"),
+        ({"version": 1, "offsets": {"t": {"b": {"01": 7}}}}, "'01'"),
+        ({"version": 1, "offsets": {"t": {"b": {"0": 2**63}}}}, "9223372036854775808"),
         ({"version": 1, "offsets": {"t": {"b": {"0": 1.5}}}}, "1.5"),
         ({"version": 1, "offsets": {"t": {"b": {"0": True}}}}, "true"),
         ({"version": 1, "offsets": {"t": {"b": {"0": -1}}}}, "-1"),
@@ -106,6 +109,19 @@ def test_bad_json_in_an_option_names_the_option_and_shows_the_form(text: str) ->
         parse_offsets_option(text, "startingOffsets")
     assert "startingOffsets" in str(caught.value)
     assert '{"topic": {"broker-a": {"0": 123' in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ('{"t": {"b": {"0": 1, "0": 2}}}', "'0' is named twice"),
+        ('{"t": {"b": {"0": 1}}, "u": {"b": {"0": 1}}, "t": {"c": {"0": 1}}}', "'t' is named twice"),
+        ('{"t": {"b": {"0": 1, "00": 2}}}', "'00', which is not a queue's number"),
+    ],
+)
+def test_no_queue_is_named_twice(text: str, twice: str) -> None:
+    with pytest.raises(OptionError, match=twice):
+        parse_offsets_option(text, "startingOffsets")
 
 
 def test_a_tree_round_trips() -> None:

@@ -10,6 +10,7 @@ from spark_rocket.datasource.options import (
     Position,
     Scope,
     Start,
+    can_be_written,
     parse_read_options,
     parse_write_options,
 )
@@ -114,6 +115,10 @@ def test_what_spark_adds_is_let_through() -> None:
         ("consumerGroup", "x" * 121),
         ("startingOffsets", "newest"),
         ("startingTimestamp", "yesterday"),
+        ("startingTimestamp", "2026"),
+        ("startingTimestamp", "20260131"),
+        ("startingTimestamp", "9223372036854775808"),
+        ("startingTimestamp", "9" * 5000),
         ("requestTimeout", "1"),
     ],
 )
@@ -142,6 +147,36 @@ def test_time_stamps(text: str, ms: int) -> None:
     assert parse_read_options(both, STREAM).starting == expected
     ends = {"subscribe": "t", "endingTimestamp": text}
     assert parse_read_options(ends, BATCH).ending == expected
+
+
+def test_a_date_without_dashes_gets_a_hint_and_the_largest_time_passes() -> None:
+    assert "for a date write 2026-01-31" in bad(startingTimestamp="20260131")
+    largest = {"subscribe": "t", "startingTimestamp": str(2**63 - 1)}
+    assert parse_read_options(largest, STREAM).starting.timestamp_ms == 2**63 - 1
+
+
+NOT_WRITABLE = [
+    "TBW102",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "rmq_sys_x",
+    "%RETRY%g",
+    "a b",
+    "",
+    "x" * 128,
+]
+
+
+@pytest.mark.parametrize("topic", NOT_WRITABLE)
+def test_topics_that_cannot_be_written(topic: str) -> None:
+    assert not can_be_written(topic)
+    with pytest.raises(OptionError, match="option topic is"):
+        parse_write_options({"topic": topic}, WRITE)
+
+
+@pytest.mark.parametrize("topic", ["orders", "TBW1020", "x" * 127, "%DLQ%g", "RMQ_SYSTEM", "BenchmarkTest"])
+def test_topics_that_can(topic: str) -> None:
+    assert parse_write_options({"topic": topic}, WRITE).topic == topic
 
 
 def test_contradictions() -> None:

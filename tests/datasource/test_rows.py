@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -152,6 +153,31 @@ def test_a_bad_row_is_named(columns: dict[str, pa.Array], text: str) -> None:
         list(encoder(topic="t").blocks(batch))
 
 
+@pytest.mark.parametrize("limit", ["4194304", "1024"])
+def test_properties_leave_room_for_what_brokers_add(limit: str) -> None:
+    def keys(total: int) -> pa.Array:
+        return pa.array(["", "x" * (total - len("KEYS\1\2UNIQ_KEY\1\2") - 32), ""])
+
+    body = {"body": pa.array(["x" * 1000] * 3)}
+    target = encoder(topic="t", maxMessageSize=limit)
+    assert len(messages(list(target.blocks(pa.record_batch(body | {"keys": keys(32_767 - 512)}))))) == 3
+    with pytest.raises(
+        RowError, match=r"row 4 of partition 3: its properties take 32256 bytes.*the limit is 32255"
+    ) as e:
+        list(target.blocks(pa.record_batch(body | {"keys": keys(32_767 - 511)})))
+    assert "maxMessageSize" not in str(e.value)
+
+
+def test_only_one_row_is_named() -> None:
+    batch = pa.record_batch(
+        {"body": ["0", "1", "2"], "queueId": pa.array([2, 1, 0], pa.int32()), "tags": ["\x01", "b", "c"]}
+    )
+    with pytest.raises(RowError) as caught:
+        list(encoder(topic="t").blocks(batch))
+    assert re.findall(r"row \d+", str(caught.value)) == ["row 0"]
+    assert "row 0 of partition 3: it has a separator" in str(caught.value)
+
+
 def test_bad_rows_keep_their_number_when_rows_are_put_in_order_of_queues() -> None:
     batch = pa.record_batch(
         {"body": ["0", "1", "2"], "queueId": pa.array([2, 1, 0], pa.int32()), "tags": ["\x01", "b", "c"]}
@@ -160,8 +186,11 @@ def test_bad_rows_keep_their_number_when_rows_are_put_in_order_of_queues() -> No
         list(encoder(topic="t").blocks(batch))
 
 
-@pytest.mark.parametrize(("topics", "row"), [(["a", None], 1), (["", "a"], 0)])
-def test_a_row_without_a_topic_is_named(topics: list[str | None], row: int) -> None:
+@pytest.mark.parametrize(
+    ("topics", "row"),
+    [(["a", None], 1), (["", "a"], 0), (["a", "no spaces"], 1), (["a", "TBW102"], 1), (["%RETRY%g", "a"], 0)],
+)
+def test_a_row_without_a_topic_that_can_be_written_is_named(topics: list[str | None], row: int) -> None:
     batch = pa.record_batch({"body": pa.array(["a", "b"]), "topic": pa.array(topics, pa.string())})
     with pytest.raises(RowError, match=f"row {row} of partition 3: topic is"):
         list(encoder().blocks(batch))
