@@ -85,7 +85,10 @@ class CommitLog:
             self._thread.join()
             self._thread = None
         if self._next is not None:
-            self._next.destroy()
+            if self._next.file_from_offset >= self.queue.end_offset:
+                self._next.destroy()
+            else:  # would be a file of the log: never delete such a one
+                self._next.close()
             self._next = None
 
     def close(self) -> None:
@@ -109,10 +112,8 @@ class CommitLog:
         """Have ``size`` writable bytes at ``position``, in the next file if need be. OSError: nothing was changed."""
         file = self._current
         need = size + END_FILE_MIN_BLANK_LENGTH
-        if file is None:
-            file = self._roll(self.base + self.position, need)
-        elif self.position + need > self.file_size:
-            file = self._roll_over(file, need)
+        if file is None or self.position + need > self.file_size:
+            file = self._roll(need)
         end = self.position + need
         file.reserve(end)
         self._wake.set()
@@ -121,35 +122,26 @@ class CommitLog:
         else:
             self.soft_limit = max(end, file.allocated - self._ahead // 2)
 
-    def _roll_over(self, file: MappedFile, need: int) -> MappedFile:
-        """End a file with a blank record and go to the next; whatever can fail is done first."""
-        position = self.position
-        file.reserve(position + END_FILE_MIN_BLANK_LENGTH)
-        next_file = self._take_next(file.file_from_offset + self.file_size, need)
-        SIZE_AND_MAGIC.pack_into(file.mm, position, self.file_size - position, MAGIC_BLANK)
-        return self._enter(next_file)
+    def _roll(self, need: int) -> MappedFile:
+        """Go on in the next file, behind a blank record in this one; whatever can fail is done first.
 
-    def _roll(self, offset: int, need: int) -> MappedFile:
-        """The first file, or the one after a file that recovery found full."""
-        return self._enter(self._take_next(offset, need))
-
-    def _enter(self, file: MappedFile) -> MappedFile:
-        self.queue.add(file)
-        self._current = file
-        self.base = file.file_from_offset
-        self.position = 0
-        self.max_offset = self.base
-        return file
-
-    def _take_next(self, offset: int, need: int) -> MappedFile:
+        The lock is kept until the file is the current one: the allocator must never find it to be neither the next
+        nor the current, or it makes the same file once more, as one that nobody uses.
+        """
         with self._next_lock:
-            file = self._next
-            if file is None or file.file_from_offset != offset:
-                file = self.queue.create(offset)
+            last, position = self._current, self.position
+            if last is not None:
+                last.reserve(position + END_FILE_MIN_BLANK_LENGTH)
+            file = self._next or self.queue.create(self.queue.end_offset if self.queue.files else self.base + position)
             self._next = file  # kept should the reservation fail: it is taken at the next attempt
             _ = file.mm
             file.reserve(need)
+            if last is not None:
+                SIZE_AND_MAGIC.pack_into(last.mm, position, self.file_size - position, MAGIC_BLANK)
             self._next = None
+            self.queue.add(file)
+            self._current = file
+            self.base, self.position, self.max_offset = file.file_from_offset, 0, file.file_from_offset
             return file
 
     def advance(self, size: int) -> None:
@@ -171,16 +163,20 @@ class CommitLog:
             try:
                 self._extend(file, min(self.position + self._ahead, self.file_size))
                 if self.file_size - self.position < max(2 * self._ahead, self.file_size // 8) and self._next is None:
-                    with self._next_lock:
-                        offset = file.file_from_offset + self.file_size
-                        if self._next is None and file is self._current:
-                            self._next = self.queue.create(offset)
-                            self._extend(self._next, self._ahead)
+                    self._prepare_next(file)
                 failed = False
             except OSError as error:  # the writer meets the same error and refuses; this thread only helps
                 if not failed:
                     _log.warning("no room could be made ahead in %s: %s", file.path, error)
                 failed = True
+
+    def _prepare_next(self, file: MappedFile) -> None:
+        """Make the file behind ``file``, unless the writer has been there meanwhile."""
+        with self._next_lock:
+            offset = file.file_from_offset + self.file_size
+            if self._next is None and offset == self.queue.end_offset:
+                self._next = self.queue.create(offset)
+                self._extend(self._next, self._ahead)
 
     @staticmethod
     def _extend(file: MappedFile, end: int) -> None:
