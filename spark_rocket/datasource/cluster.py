@@ -48,7 +48,9 @@ class Cluster:
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         return self._ask(lambda reader: reader.offset_for_time(queue, timestamp_ms), "to search by time")
 
-    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+    def committed_offset(self, group: str, queue: MessageQueue, *, patient: bool = True) -> int | None:
+        if not patient:
+            return self._reader.committed_offset(group, queue)
         return self._ask(lambda reader: reader.committed_offset(group, queue), "to ask for a group's offset")
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:

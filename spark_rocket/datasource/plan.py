@@ -8,15 +8,19 @@ Corresponds to KafkaOffsetReader and KafkaMicroBatchStream in Spark.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name
-from spark_rocket.datasource.options import ReadOptions
+from spark_rocket.datasource.options import Position, ReadOptions, Start
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.datasource.resolve import LossPolicy, Queues, fit, resolve_end, resolve_start
 from spark_rocket.errors import OffsetsError, RocketError
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
+
+RECHECK_SECONDS = 60.0
 
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
@@ -46,13 +50,15 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
 class StreamPlanner:
     """All of the stream's decisions, over the ``Queues`` questions and without Spark."""
 
-    def __init__(self, queues: Queues, options: ReadOptions) -> None:
+    def __init__(self, queues: Queues, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._queues = queues
         self._options = options
         self._loss = LossPolicy(options.fail_on_data_loss)
         self._pinned: dict[MessageQueue, int] | None = None
         self._seen: dict[MessageQueue, int] = {}
+        self._clock = clock
         self._committed: dict[MessageQueue, int] = {}
+        self._checked = clock()
         self._said: set[str] = set()
 
     def pin(self) -> None:
@@ -65,9 +71,9 @@ class StreamPlanner:
 
     def next_end(self, previous: StreamOffset | None, max_records: int | None) -> StreamOffset | None:
         """Where the batch after ``previous`` ends; None if there is nothing new."""
+        latest = self._pinned if self._pinned is not None else self._latest()
         if previous is not None:
             self.commit(previous)
-        latest = self._pinned if self._pinned is not None else self._latest()
         if previous is None:
             fresh = resolve_start(
                 self._queues, self._options.starting, latest, group=self._options.consumer_group, loss=self._loss
@@ -86,15 +92,20 @@ class StreamPlanner:
         return StreamOffset(ends, fresh)
 
     def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
-        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""
-        moved = {}
-        for queue, end in latest.items():
-            if queue not in before:
-                moved[queue] = min(self._queues.min_offset(queue), end)
-            else:
-                start = fit(self._queues, queue, before[queue], end, self._loss)
-                if start != before[queue]:
-                    moved[queue] = start
+        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over.
+
+        A new queue may be one whose broker was away at the start. ``group`` and ``timestamp`` mean the same then and
+        now; for the other ways the first message is the one start that loses nothing.
+        """
+        position = self._options.starting
+        if position.kind not in (Start.GROUP, Start.TIMESTAMP):
+            position = Position(Start.EARLIEST)
+        new = {queue: end for queue, end in latest.items() if queue not in before}
+        moved = resolve_start(self._queues, position, new, group=self._options.consumer_group, loss=self._loss)
+        for queue in latest.keys() - new.keys():
+            start = fit(self._queues, queue, before[queue], latest[queue], self._loss)
+            if start != before[queue]:
+                moved[queue] = start
         return moved
 
     def _latest(self) -> dict[MessageQueue, int]:
@@ -109,20 +120,28 @@ class StreamPlanner:
     def commit(self, offset: StreamOffset) -> None:
         """Tell the brokers what the group has processed: the next offset, never backwards.
 
-        It is for people and tools to see. The checkpoint is the truth, so a failure is logged and the query goes on.
+        It is for people and tools to see. The checkpoint is the truth, so a failure is logged and the query goes on;
+        a broker that is away is not waited for but told at a later trigger. What brokers were told is looked at again
+        now and then, for a broker that was killed may have forgotten it.
         """
         group = self._options.consumer_group
         if group is None:
             return
+        now = self._clock()
+        if now - self._checked >= RECHECK_SECONDS:
+            self._committed.clear()
+            self._checked = now
+        away: set[str] = set()
         for queue, end in offset.ends.items():
-            if self._committed.get(queue, -1) >= end:
+            if queue not in self._seen or queue.broker_name in away or self._committed.get(queue, -1) >= end:
                 continue
             try:
-                on_broker = self._queues.committed_offset(group, queue)
+                on_broker = self._queues.committed_offset(group, queue, patient=False)
                 if on_broker is None or on_broker < end:
                     self._queues.commit_offset(group, queue, end)
                 self._committed[queue] = end
             except RocketError as error:
+                away.add(queue.broker_name)
                 self._say(f"the offset of group {group} could not be committed for {name(queue)}: {error}")
 
     def _say(self, text: str) -> None:

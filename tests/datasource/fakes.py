@@ -19,6 +19,7 @@ class FakeQueues:
         self.spans = {q(int(name.removeprefix("q"))): span for name, span in spans.items()}
         self.groups: dict[tuple[str, MessageQueue], int] = {}
         self.commits: list[tuple[str, MessageQueue, int]] = []
+        self.asked: list[tuple[MessageQueue, bool]] = []  # committed offsets, and whether to wait for the answer
         self.down = False
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
@@ -35,7 +36,8 @@ class FakeQueues:
         low, high = self.spans[queue]
         return max(low, min(high, -(-timestamp_ms // 10)))
 
-    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+    def committed_offset(self, group: str, queue: MessageQueue, *, patient: bool = True) -> int | None:
+        self.asked.append((queue, patient))
         if self.down:
             raise BrokerError("down")
         return self.groups.get((group, queue))

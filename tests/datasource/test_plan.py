@@ -120,6 +120,31 @@ def test_a_new_queue_begins_at_its_first_message_and_says_so_in_the_offset() -> 
     assert plan.next_end(following, None) is None
 
 
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"startingOffsets": "group", "consumerGroup": "g"}, 90),
+        ({"startingTimestamp": "405"}, 41),
+        ({"startingTimestamp": "20000"}, 100),
+        ({"startingOffsets": "earliest"}, 10),
+        ({"startingOffsets": "latest"}, 10),
+        ({"startingOffsets": '{"orders": {"broker-a": {"0": 5}}}'}, 10),
+    ],
+)
+def test_a_queue_whose_broker_was_away_at_the_start(options: dict[str, str], start: int) -> None:
+    queues = FakeQueues(q0=(0, 100))
+    queues.groups["g", q(1)] = 90
+    plan = planner(queues, **options)
+    end = plan.next_end(None, None)
+    queues.spans[q(1)] = (10, 100)
+    queues.spans[q(2)] = (10, 100)
+    following = plan.next_end(end, None)
+    assert following is not None
+    without = 10 if start == 90 else start
+    assert following.starts == {q(1): start, q(2): without}
+    assert following.ends == {q(0): 100, q(1): 100, q(2): 100}
+
+
 def test_a_queue_whose_broker_is_away_keeps_its_position(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 10))
     plan = planner(queues, startingOffsets="earliest")
@@ -219,6 +244,50 @@ def test_a_group_that_cannot_be_committed_does_not_stop_the_stream(caplog: pytes
     queues.down = False
     plan.next_end(end, None)
     assert queues.commits == [("g", q(0), 100)]
+
+
+def test_committing_waits_for_nobody() -> None:
+    """A broker that is away must not hold up the others' batches, for their group's offsets least of all."""
+    queues = FakeQueues(q0=(0, 100), q1=(0, 10))
+    plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
+    end = plan.next_end(None, None)
+    away = queues.spans.pop(q(1))
+    queues.spans[q(0, broker="broker-b")] = (0, 5)
+    following = plan.next_end(end, None)
+    assert queues.asked == [(q(0), False)], "nothing is asked about a queue without a broker"
+    queues.spans[q(1)] = away
+    plan.next_end(following, None)
+    assert queues.groups["g", q(1)] == 10, "it is told when it is back"
+    assert not any(patient for _, patient in queues.asked)
+
+
+def test_a_broker_that_does_not_answer_is_asked_once_a_trigger() -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 10), q2=(0, 1))
+    queues.spans[q(0, broker="broker-b")] = (0, 5)
+    plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
+    end = plan.next_end(None, None)
+    queues.down = True
+    plan.next_end(end, None)
+    assert sorted(queue.broker_name for queue, _ in queues.asked) == ["broker-a", "broker-b"]
+
+
+def test_what_a_broker_forgot_is_committed_again_within_a_minute_of_an_idle_stream() -> None:
+    now = [0.0]
+    queues = FakeQueues(q0=(0, 100))
+    plan = StreamPlanner(queues, stream(consumerGroup="g", startingOffsets="earliest"), clock=lambda: now[0])
+    end = plan.next_end(None, None)
+    assert plan.next_end(end, None) is None
+    queues.groups.clear()  # killed before it had written them down
+    now[0] = 59.0
+    assert plan.next_end(end, None) is None
+    assert queues.groups == {}
+    now[0] = 60.0
+    assert plan.next_end(end, None) is None
+    assert queues.groups == {("g", q(0)): 100}
+    asked = len(queues.asked)
+    now[0] = 119.0
+    assert plan.next_end(end, None) is None
+    assert len(queues.asked) == asked
 
 
 # --- any history ------------------------------------------------------------------------------------------------
