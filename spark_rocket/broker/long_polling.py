@@ -13,10 +13,13 @@ Corresponds to org.apache.rocketmq.broker.longpolling.{PullRequestHoldService, M
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 from spark_rocket.remoting.server import Channel
+
+_log = logging.getLogger(__name__)
 
 _K = TypeVar("_K")
 
@@ -98,11 +101,18 @@ class PullRequestHoldService:
     def _run_woken(self) -> None:
         woken, self._woken = self._woken, []
         for pull in woken:
-            pull.answer()
+            self._answer(pull)
 
     def _expire(self, pull: HeldPull) -> None:
         self._forget(pull)
-        pull.answer()
+        self._answer(pull)
+
+    @staticmethod
+    def _answer(pull: HeldPull) -> None:
+        try:
+            pull.answer()
+        except Exception:  # the others that were woken with it still get theirs
+            _log.exception("a held pull of %s was not answered", pull.key)
 
     def _forget(self, pull: HeldPull) -> None:
         if pull.timer is not None:

@@ -25,6 +25,8 @@ from spark_rocket.errors import ProtocolError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
+#: How long a request body may be that is not standard JSON: one peer must not keep a server from the others.
+REQUEST_ODD_LIMIT = 256 * 1024
 
 # One token, with the blanks before it. Possessive quantifiers: nothing is ever tried twice.
 _TOKEN = re.compile(
@@ -41,12 +43,20 @@ _WORDS = {"true": True, "false": False, "null": None, "NaN": None}
 _ODD_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(v)|(')|([0-7])|(.))", re.DOTALL)
 
 
-def loads_tolerant(data: Buffer | str) -> Any:
-    """The value of a text in either spelling; ``ProtocolError`` for anything else."""
+def loads_tolerant(data: Buffer | str, *, odd_limit: int | None = None) -> Any:
+    """The value of a text in either spelling; ``ProtocolError`` for anything else.
+
+    What is not standard JSON is read in Python, about 1 MB a second; above ``odd_limit`` it is refused.
+    """
     try:
         return orjson.loads(data)
     except ValueError:  # not standard; the error is of no use, since this parser takes more
         pass
+    if odd_limit is not None and len(data) > odd_limit:
+        raise ProtocolError(
+            f"A text of {len(data):,} bytes is not standard JSON; other spellings are read up to {odd_limit:,}.",
+            remedy="Quote every key and send UTF-8, or send less at once.",
+        )
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SUB_ALL = "*"
 TYPE_TAG = "TAG"
 TYPE_SQL92 = "SQL92"
+MAX_EXPRESSION = 64 * 1024
 
 _BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
 _STEP = 64
@@ -107,6 +108,11 @@ class TagExpression:
 
 def parse_tags(expression: str | None) -> TagExpression:
     """``"A || B"`` as a set of tags; ``"*"``, nothing and blanks as all."""
+    if expression and len(expression) > MAX_EXPRESSION:
+        raise ProtocolError(
+            f"A tag expression has {len(expression):,} characters, {MAX_EXPRESSION:,} are possible.",
+            remedy='Subscribe to fewer tags, or to all with "*" and choose in the reader.',
+        )
     text = (expression or SUB_ALL).strip(_BLANKS)
     if text in ("", SUB_ALL):
         return TagExpression(frozenset(), frozenset())

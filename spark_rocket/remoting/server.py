@@ -12,6 +12,7 @@ does not read          above ``high_water`` bytes of answers nothing more is rea
                        ``hard_limit`` the connection is dropped
 says nothing           closed after ``idle_timeout`` seconds without a byte from it
 opens connections      above ``max_connections`` closed at once
+sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile
 =====================  ==============================================================================================
 
 Thread-safety: everything here, channels included, belongs to the event loop's thread; from another thread use
@@ -27,7 +28,6 @@ import errno
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, TypeVar, cast
@@ -73,7 +73,7 @@ class Channel(asyncio.Protocol):
         self._server = server
         self._session: Session[asyncio.Future[RemotingCommand]] = Session(server.max_frame_length)
         self._transport: asyncio.Transport | None = None
-        self._backlog: deque[memoryview] = deque()  # frames that wait until the peer reads its answers
+        self._backlog: list[memoryview] = []  # frames that wait for their turn, or until the peer reads its answers
         self._paused = False
         self._idle = 0  # sweeps since the last byte came
 
@@ -166,18 +166,44 @@ class Channel(asyncio.Protocol):
         elif frames:
             handled = self._handle(frames)
             if handled < len(frames):
-                self._backlog.extend(frames[handled:])
+                self._keep(frames[handled:])
             self._server._stay_awake()
 
+    def _keep(self, frames: list[memoryview]) -> None:
+        """Serve these later. Until then nothing more is read: the others' turn would not come before that is read."""
+        self._backlog = frames
+        transport = cast(asyncio.Transport, self._transport)
+        if not self._paused and not transport.is_closing():  # a paused one goes on when writing does
+            transport.pause_reading()
+            self._server.loop.call_soon(self._serve_backlog)
+
+    def _serve_backlog(self) -> None:
+        transport = cast(asyncio.Transport, self._transport)
+        if self._paused or transport.is_closing():
+            return
+        if self._backlog:
+            frames, self._backlog = self._backlog, []
+            handled = self._handle(frames)
+            if handled < len(frames):
+                self._keep(frames[handled:])
+                return
+        if not self._paused and not transport.is_closing():
+            transport.resume_reading()
+
     def _handle(self, frames: list[memoryview]) -> int:
-        """Serve frames until the peer is behind with reading; how many were served."""
+        """Serve frames until the peer is behind with reading or its time is up; how many were served."""
         server = self._server
         handlers = server.handlers
         transport = cast(asyncio.Transport, self._transport)
         decode = RemotingCommand.decode
         answers: list[Any] = []
         size = 0
+        served = len(frames)
+        until = perf_counter() + server.time_slice if served > 1 else 0.0
         for index, frame in enumerate(frames):
+            if index and perf_counter() >= until:
+                served = index
+                break
             try:
                 command = decode(frame)
             except ProtocolError as error:
@@ -202,7 +228,7 @@ class Channel(asyncio.Protocol):
                     answers.append(encoded)
                     size += len(encoded)
             except Exception as error:
-                failure = _failure(self, command, error)
+                failure = failure_of(self, command, error)
                 if not command.flag & 2:
                     answers.append(failure.encode())
             if size > FLUSH_SIZE:
@@ -216,7 +242,7 @@ class Channel(asyncio.Protocol):
                 transport.write(answers[0])
         else:
             self._write_all(transport, answers)
-        return len(frames)
+        return served
 
     @staticmethod
     def _write_all(transport: asyncio.Transport, answers: list[Any]) -> None:
@@ -232,13 +258,7 @@ class Channel(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self._idle = 0
-        transport = cast(asyncio.Transport, self._transport)
-        if self._backlog and not transport.is_closing():
-            frames = list(self._backlog)
-            self._backlog.clear()
-            self._backlog.extend(frames[self._handle(frames) :])
-        if not self._paused and not transport.is_closing():
-            transport.resume_reading()
+        self._serve_backlog()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._backlog.clear()
@@ -279,7 +299,8 @@ class Channel(asyncio.Protocol):
 Handler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 
 
-def _failure(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
+def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
+    """The answer to a request whose handling raised; what is no refusal is logged."""
     code: int = ResponseCode.SYSTEM_ERROR
     if isinstance(error, RocketError):  # an answer like any other: wrong header, unknown topic, full disk
         code = error.response_code or code
@@ -316,6 +337,7 @@ class RemotingServer:
         idle_timeout: float = 120.0,
         max_connections: int = 20_000,
         busy_poll: float = 60e-6,
+        time_slice: float = 2e-3,
         name: str = "server",
     ) -> None:
         self.host = host
@@ -326,6 +348,7 @@ class RemotingServer:
         self.hard_limit = hard_limit
         self.idle_timeout = idle_timeout
         self.max_connections = max_connections
+        self.time_slice = time_slice
         self.name = name
         self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop

@@ -28,6 +28,7 @@ import spark_rocket
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.java_properties import render_properties
 from spark_rocket.broker.server import Broker
+from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, StateError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -280,6 +281,7 @@ class _ServerThread:
         self.pid = os.getpid()
         self.name_server = ""
         self.broker = ""
+        self.service: BrokerService | None = None  # for tests of the broker itself
         self._data_dir = data_dir
         self._config = config
         self._ports = ports
@@ -320,6 +322,7 @@ class _ServerThread:
             try:
                 await asyncio.wait([broker.service.registration.register()], timeout=2.0)
                 self.name_server, self.broker = namesrv.address, broker.address
+                self.service = broker.service
                 self._ready.set()
                 await self._stop.wait()
             finally:

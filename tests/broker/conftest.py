@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_rocket.broker.service import BrokerService
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire
 
 _numbers = itertools.count(1)
@@ -18,6 +20,15 @@ _numbers = itertools.count(1)
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(in_process=True) as running:
         yield running
+
+
+@pytest.fixture
+def service(cluster: LocalCluster) -> BrokerService:
+    """The insides of that broker, which runs on another thread: look, or replace one attribute."""
+    server = cluster._server
+    assert isinstance(server, _ServerThread)
+    assert server.service is not None
+    return server.service
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+import pytest
+
 from spark_rocket.broker.long_polling import HeldPull, PullRequestHoldService
 from spark_rocket.remoting.server import Channel
 
@@ -107,3 +109,18 @@ def test_a_closed_connection_takes_its_pulls_along() -> None:
         await settle()
 
     assert run(scenario) == ["b"]
+
+
+def test_one_that_fails_does_not_take_the_others_along(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise OSError("no file left")
+
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        for name in "ab":
+            service.hold(HeldPull(CHANNEL, ("T", 0), 0, None, fail), 60)
+            service.hold(held(answered, name), 60)
+        service.notify_arriving("T", 0, 6, 0)
+        await settle()
+
+    assert sorted(run(scenario)) == ["a", "b"]
+    assert caplog.text.count("was not answered") == 2

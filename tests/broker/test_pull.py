@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, cast
+
 import pytest
 
+from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message
 from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, KVTable, SubscriptionData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import decode_messages
+from spark_rocket.store.results import GetMessageResult
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 
@@ -235,3 +242,76 @@ def test_a_group_that_may_not_broadcast(wire: Wire, topic: str, group: str) -> N
     heartbeat(wire, group, topic, message_model="BROADCASTING")
     answer = wire.pull(topic, 0, consumerGroup=group, sysFlag=0)
     assert answer.code == ResponseCode.NO_PERMISSION
+
+
+def hold(wire: Wire, topic: str, count: int, **more: object) -> list[Future[RemotingCommand]]:
+    before = held_pulls(wire)
+    pulls = [
+        wire.pull_later(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, **{"suspendTimeoutMillis": 25_000, **more})
+        for _ in range(count)
+    ]
+    assert held_pulls(wire) == before + count  # asked on the same connection, so after them
+    return pulls
+
+
+def held_pulls(wire: Wire) -> int:
+    answer = wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    return int(KVTable.from_json(bytes(answer.body)).table["heldPulls"])
+
+
+def test_a_held_pull_that_fails_is_answered_and_the_others_too(
+    wire: Wire, topic: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = service.store.get_message
+    failures = [OSError(24, "Too many open files")]
+
+    def fail_once(*arguments: Any) -> GetMessageResult:
+        if failures:
+            raise failures.pop()
+        return read(*arguments)
+
+    pulls = hold(wire, topic, 3)
+    monkeypatch.setattr(service.store, "get_message", fail_once)
+    wire.send(topic)
+    answers = [pull.result(10) for pull in pulls]
+    assert sorted(answer.code for answer in answers) == [0, 0, ResponseCode.SYSTEM_ERROR]
+    assert "Too many open files" in next(answer.remark or "" for answer in answers if answer.code)
+    assert "failed" in caplog.text
+
+
+def test_a_held_pull_keeps_nothing_of_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
+    ext = wire.pull_fields(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=25_000)
+    pull = wire.client.invoke_async(
+        wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(1 << 20)), timeout=30.0
+    )
+    held_pulls(wire)
+    (waiting,) = service.held._by_queue[topic, 0]
+    request = cast("partial[None]", waiting.answer).args[1]
+    assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")
+    wire.send(topic)
+    assert pull.result(10).code == 0
+
+
+@pytest.mark.parametrize("name", ["queueOffset", "commitOffset"])
+@pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 10**25])
+def test_offsets_that_are_none(wire: Wire, topic: str, group: str, name: str, value: int) -> None:
+    answer = wire.pull(topic, 0, consumerGroup=group, sysFlag=SUBSCRIPTION | 1, **{name: value})
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "a number of the pull request is not one")
+    found = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+    assert found.ext_fields["offset"] == "0"  # nothing was committed
+
+
+@pytest.mark.parametrize("milliseconds", [10**9, 10**25])
+def test_nothing_is_held_for_ever(wire: Wire, topic: str, service: BrokerService, milliseconds: int) -> None:
+    (pull,) = hold(wire, topic, 1, suspendTimeoutMillis=milliseconds)
+    (waiting,) = service.held._by_queue[topic, 0]
+    assert waiting.timer is not None
+    assert waiting.timer.when() - service.loop.time() < 301
+    wire.send(topic)
+    assert pull.result(10).code == 0
+
+
+def test_more_tags_than_anybody_has(wire: Wire, topic: str) -> None:
+    answer = wire.pull(topic, 0, tags="||".join(f"t{number}" for number in range(20_000)))
+    assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "65,536 are possible" in (answer.remark or "")

@@ -209,3 +209,11 @@ def test_long_texts_take_linear_time() -> None:
     for hostile in ('{0:"' + "\\\\" * 500_000, "{0:" + "1" * 500_000, "{0:" + " " * 500_000, '{0:"' + "x" * 1_000_000):
         with pytest.raises(ProtocolError):
             loads_tolerant(hostile)
+
+
+def test_how_much_of_its_own_spelling_a_server_reads() -> None:
+    odd = b'{0:"' + b"x" * 100 + b'"}'
+    assert loads_tolerant(odd, odd_limit=len(odd)) == {"0": "x" * 100}
+    with pytest.raises(ProtocolError, match="not standard JSON; other spellings are read up to 50"):
+        loads_tolerant(odd, odd_limit=50)
+    assert loads_tolerant(odd.replace(b"0", b'"0"'), odd_limit=50) == {"0": "x" * 100}  # standard: as long as it likes

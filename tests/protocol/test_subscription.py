@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.bodies import SubscriptionData
-from spark_rocket.protocol.subscription import java_hash, java_hash_many, parse_tags, tags_code
+from spark_rocket.protocol.subscription import MAX_EXPRESSION, java_hash, java_hash_many, parse_tags, tags_code
 
 # Worked out by hand from h = 31 h + unit, or known from Java.
 HASHES = [
@@ -112,3 +112,10 @@ def test_subscription_data() -> None:
     assert (sql.sub_string, sql.expression_type, sql.tags_set) == ("a > 5", "SQL92", [])
     for data in (tagged, sql):
         assert SubscriptionData.from_json(data.to_json()) == data
+
+
+def test_an_expression_of_any_length_takes_no_time() -> None:
+    tags = "||".join(["tag"] * (MAX_EXPRESSION // 5))
+    assert parse_tags(tags).tags == {"tag"}
+    with pytest.raises(ProtocolError, match="65,536 are possible"):
+        parse_tags("x" * (MAX_EXPRESSION + 1))

@@ -268,6 +268,63 @@ def test_a_peer_far_behind_is_dropped(serve: Serve, dial: Dial, loop_factory: ob
     server.run(lambda: channels[0].write(push))  # after the end it does nothing
 
 
+def test_a_flood_leaves_the_others_their_turn(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    asked = threading.Event()
+    order: list[str] = []
+
+    def one_of_many(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        assert asked.wait(10)  # until the bystander's request is there, the flood has its turn
+        order.append("flood")
+        return RemotingCommand.response(command)
+
+    def bystander(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        order.append("bystander")
+        return RemotingCommand.response(command)
+
+    server = serve({8: one_of_many, 9: bystander}, loop_factory=loop_factory, time_slice=0.0)
+    flood, other = dial(server.address), dial(server.address)
+    assert flood.ask(request(ECHO)).code == other.ask(request(ECHO)).code == 0
+    flood.send(*(request(8, n) for n in range(500)))
+    other.send(request(9, 1))
+    asked.set()
+    assert other.receive().opaque == 1
+    assert [flood.receive().opaque for _ in range(500)] == list(range(500))
+    assert len(order) == 501
+    assert order.index("bystander") < 400
+    assert flood.ask(request(ECHO, 7)).opaque == 7  # reading goes on
+
+
+def test_a_flood_that_reads_late_is_served_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    client = dial(serve(loop_factory=loop_factory, time_slice=0.0, high_water=64 * 1024).address)
+    body = random.Random(2).randbytes(40_000)
+    sender = threading.Thread(target=client.send, args=[request(ECHO, n, body) for n in range(200)])
+    sender.start()
+    for n in range(200):
+        answer = client.receive()
+        assert (answer.opaque, answer.body == body) == (n, True)
+    sender.join()
+
+
+def test_a_flood_of_one_way_requests_is_carried_out_though_its_sender_leaves(
+    serve: Serve, dial: Dial, loop_factory: object
+) -> None:
+    server = serve(loop_factory=loop_factory, time_slice=0.0)
+    client = dial(server.address)
+    client.send(*(RemotingCommand.request(ECHO, {}, b"%d" % n, oneway=True) for n in range(500)))
+    client.close()
+    for _ in range(500):
+        assert server.arrived.acquire(timeout=10)
+    assert [bytes(seen.body) for seen in server.requests] == [b"%d" % n for n in range(500)]
+
+
+def test_what_came_before_garbage_is_answered_in_slices_too(serve: Serve, dial: Dial, loop_factory: object) -> None:
+    client = dial(serve(loop_factory=loop_factory, time_slice=0.0).address)
+    frames = b"".join(request(ECHO, n).encode() for n in range(50))
+    client.socket.sendall(frames + GARBAGE["no JSON"] + request(ECHO, 99).encode())
+    assert [client.receive().opaque for _ in range(50)] == list(range(50))
+    assert client.at_end()
+
+
 def test_a_silent_peer_is_closed(serve: Serve, dial: Dial, loop_factory: object) -> None:
     client = dial(serve(idle_timeout=0.05, loop_factory=loop_factory).address)
     assert client.at_end()

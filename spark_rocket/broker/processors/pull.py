@@ -30,7 +30,7 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.subscription import parse_tags
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server import Channel, Handler, failure_of
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _COMMIT = 1
@@ -59,6 +59,8 @@ _REQUIRED = (
     "suspendTimeoutMillis",
     "subVersion",
 )
+_LONG = 1 << 63
+_MAX_HELD_MS = 300_000
 # A held pull whose connection is behind with reading is tried again after this long.
 _BACK_OFF_SECONDS = 0.05
 
@@ -112,6 +114,8 @@ class PullMessageProcessor:
             max_bytes = int(ext.get("maxMsgBytes") or 0)
         except (KeyError, ValueError):
             raise _bad_header(ext) from None
+        if not (-_LONG <= offset < _LONG and -_LONG <= commit_offset < _LONG):
+            raise _bad_header(ext)
         service = self._service
         self._check_broker(request)
         settings = service.group_to_consume(group)
@@ -126,7 +130,8 @@ class PullMessageProcessor:
             service.offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
         if sys_flag & _SUSPEND:
-            held_ms = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
+            wanted = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
+            held_ms = min(max(wanted, 0), _MAX_HELD_MS)
         return self._run(channel, request, pull, held_ms)
 
     # --- checks -------------------------------------------------------------------------------------------------
@@ -225,6 +230,7 @@ class PullMessageProcessor:
         return _answer(request, code, status.value, result)
 
     def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
+        request.body = b""  # a view that would keep everything that was read with it
         again = partial(self._again, channel, request, pull)
         held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.tag_codes, again)
         self._service.held.hold(held, seconds)
@@ -239,8 +245,8 @@ class PullMessageProcessor:
         try:
             self._service.topic_to_read(pull.topic, pull.queue_id, pull.group)
             answer = self._run(channel, request, pull, None)
-        except RefusedError as error:
-            answer = RemotingCommand.response(request, error.response_code or 1, error.message)
+        except Exception as error:  # as the server does for a first pass: a request never stays without an answer
+            answer = failure_of(channel, request, error)
         if answer is not None and not request.is_oneway:
             channel.write(answer)
 
