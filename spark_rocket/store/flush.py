@@ -10,7 +10,8 @@ checkpoint             the log's time after each flush of the log; the queues' o
 =====================  ========================================================================================
 
 A failed ``fdatasync`` is never tried again in hope: the kernel has marked the pages clean, so a later success proves
-nothing. The store takes no more writes then, waiters are told ``False``, and what is on the disk is found at restart.
+nothing. The store takes no more writes then, waiters are told ``False``, every later flush of log or queues fails at
+once, the checkpoint stays, and what is on the disk is found at restart.
 
 Thread-safety: ``wait_for`` from any thread. Callbacks run in a flush thread, each exactly once.
 Corresponds to CommitLog's FlushRealTimeService and GroupCommitService, and FlushConsumeQueueService.
@@ -23,6 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from spark_rocket.store.checkpoint import Checkpoint
@@ -59,7 +61,8 @@ class FlushCommitLogService:
         self._wake = threading.Event()
         self._flushing = threading.Lock()
         self._stop = False
-        self._failed = False
+        self.failure: OSError | None = None
+        """Of this or the other service's first failed flush."""
         self._last_thorough = 0.0
         self._thread: threading.Thread | None = None
 
@@ -99,18 +102,29 @@ class FlushCommitLogService:
     def flush(self) -> None:
         """Flush now and answer whoever that satisfies. OSError when the disk fails."""
         with self._flushing:
+            self.refuse_after_failure()
             timestamp = self._store_timestamp()  # read first: what it names is below the offset flushed next
             try:
                 flushed = self._log.flush()
             except OSError as error:
-                self._failed = True
-                self._on_failure(error)
-                self._answer_up_to(-1)
+                self.fail(error)
                 raise
             if timestamp != self._checkpoint.physic_msg_timestamp:
                 self._checkpoint.physic_msg_timestamp = timestamp
                 self._checkpoint.save(sync=False)
             self._answer_up_to(flushed)
+
+    def fail(self, error: OSError) -> None:
+        """Remember that the disk cannot be believed any more, and tell everybody."""
+        self.failure = self.failure or error
+        self._on_failure(error)
+        self._answer_up_to(-1)
+
+    def refuse_after_failure(self) -> None:
+        """OSError if a flush has failed before."""
+        if self.failure is not None:
+            self._answer_up_to(-1)
+            raise OSError(self.failure.errno, f"{self.failure.strerror}, in an earlier flush")
 
     def _answer_up_to(self, flushed: int) -> None:
         """Answer the waiters below ``flushed``; all of them with False when it is negative."""
@@ -137,9 +151,10 @@ class FlushCommitLogService:
         while not self._stop:
             woken = self._wake.wait(interval)
             self._wake.clear()
-            if self._stop or self._failed:
+            failed = self.failure is not None
+            if self._stop or failed:
                 if self._waiters:
-                    self._answer_up_to(-1 if self._failed else self._log.flushed_where)
+                    self._answer_up_to(-1 if failed else self._log.flushed_where)
                 continue
             dirty = self._log.max_offset - self._log.flushed_where
             now = time.monotonic()
@@ -167,7 +182,6 @@ class FlushConsumeQueueService:
         dirty: Callable[[], list[ConsumeQueue]],
         store_timestamp: Callable[[], int],
         commit_log_service: FlushCommitLogService,
-        on_failure: Callable[[OSError], None],
     ) -> None:
         self._config = config
         self._log = commit_log
@@ -175,7 +189,6 @@ class FlushConsumeQueueService:
         self._dirty = dirty
         self._store_timestamp = store_timestamp
         self._commit_log_service = commit_log_service
-        self._on_failure = on_failure
         self._pending: dict[Path, ConsumeQueue] = {}
         self._flushing = threading.Lock()
         self._wake = threading.Event()
@@ -197,33 +210,39 @@ class FlushConsumeQueueService:
     def flush(self, *, thorough: bool) -> None:
         """Flush the queues that have something to flush. OSError when the disk fails."""
         with self._flushing:
+            self._commit_log_service.refuse_after_failure()
             timestamp = self._store_timestamp()  # read first, see above
             offset = self._log.max_offset
-            for queue in self._dirty():
-                self._pending[queue.files.directory] = queue
-            if thorough and len(self._pending) > _MANY_QUEUES:
-                ends = [(queue, queue.max_offset) for queue in self._pending.values()]
-                for queue, _ in ends:
-                    queue.unsynced_names = False
-                sync_file_system(self._config.consume_queue_path)
-                for queue, end in ends:
-                    queue.flushed_offset = end
-                self._pending.clear()
-            least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_SIZE
-            for directory, queue in list(self._pending.items()):
-                dirty = (queue.max_offset - queue.flushed_offset) * ENTRY_SIZE
-                if dirty >= least or dirty <= 0:
-                    del self._pending[directory]
-                    if dirty > 0:
-                        try:
-                            queue.flush()
-                        except FileNotFoundError:  # its topic was deleted meanwhile
-                            continue
+            try:
+                self._flush_queues(thorough)
+            except OSError as error:
+                self._commit_log_service.fail(error)
+                raise
             if thorough:
                 if timestamp:
                     self._checkpoint.logics_msg_timestamp = timestamp
                 self._checkpoint.save()
                 self._thorough_offset = offset
+
+    def _flush_queues(self, thorough: bool) -> None:
+        for queue in self._dirty():
+            self._pending[queue.files.directory] = queue
+        if thorough and len(self._pending) > _MANY_QUEUES:
+            ends = [(queue, queue.max_offset) for queue in self._pending.values()]
+            for queue, _ in ends:
+                queue.unsynced_names = False
+            sync_file_system(self._config.consume_queue_path)
+            for queue, end in ends:
+                queue.flushed_offset = end
+            self._pending.clear()
+        least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_SIZE
+        for directory, queue in list(self._pending.items()):
+            dirty = (queue.max_offset - queue.flushed_offset) * ENTRY_SIZE
+            if dirty >= least or dirty <= 0:
+                if dirty > 0:
+                    with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                        queue.flush()
+                del self._pending[directory]
 
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue / 1000
@@ -234,10 +253,11 @@ class FlushConsumeQueueService:
                 now - self._last_thorough >= self._config.flush_consume_queue_thorough_interval / 1000
                 or self._log.max_offset - self._thorough_offset >= _THOROUGH_BYTES
             )
+            if self._commit_log_service.failure is not None:
+                continue
             try:
                 self.flush(thorough=thorough)
             except OSError as error:
-                self._on_failure(error)
                 _log.error("the consume queues could not be flushed: %s", error)
             if thorough:
                 self._last_thorough = now

@@ -14,6 +14,7 @@ thrown away, and the thread builds them anew. Corresponds to org.apache.rocketmq
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -30,6 +31,7 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import key_hash, keys_of
+from spark_rocket.store.mapped_file import sync_directory
 from spark_rocket.store.record_scan import LogScan, RecordBlock
 from spark_rocket.store.results import QueryMessageResult
 
@@ -61,6 +63,7 @@ class IndexService:
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._failed = False
+        self._sync_failed = False
 
     def load(self, *, clean: bool) -> None:
         """Open the files; after a kill without those that were still being written."""
@@ -111,6 +114,19 @@ class IndexService:
             for file in self._files:
                 file.close()
             self._files = []
+
+    def flush(self) -> None:
+        """Put the newest file on disk, and the names of all. OSError when the disk fails, and ever after."""
+        with self._lock:
+            if self._sync_failed:
+                raise OSError(errno.EIO, "the index could not be flushed before", str(self._config.index_path))
+            try:
+                if self._files:
+                    self._files[-1].flush()
+                    sync_directory(self._config.index_path)
+            except OSError:
+                self._sync_failed = True
+                raise
 
     @property
     def behind(self) -> int:
@@ -192,11 +208,11 @@ class IndexService:
     def _writable(self) -> IndexFile:
         if self._files and not self._files[-1].is_full:
             return self._files[-1]
+        directory = self._config.index_path
         if self._files:  # full: once it is on disk the checkpoint vouches for it
             full = self._files[-1]
-            full.flush()
+            self.flush()
             self._checkpoint.index_msg_timestamp = max(self._checkpoint.index_msg_timestamp, full.end_timestamp)
-        directory = self._config.index_path
         directory.mkdir(exist_ok=True)
         moment = datetime.fromtimestamp(self._clock() / 1000)
         name = _name(moment)

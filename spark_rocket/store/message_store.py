@@ -70,11 +70,9 @@ class MessageStore:
             self._queues.take_dirty,
             self._get_store_timestamp,
             self._flush_log,
-            self._disk_failed,
         )
         self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self._running = False
-        self._disk_error: OSError | None = None
         self._boot_timestamp = 0
         self.recovery: RecoveryReport | None = None
 
@@ -146,22 +144,24 @@ class MessageStore:
         self._flush_log.stop()
         self._flush_queues.stop()
         self._log.shutdown()
-        try:
-            if self._disk_error is None:  # after a failure a later success would prove nothing
-                self._flush_log.flush()
-                self._flush_queues.flush(thorough=True)
-                abort_path(self.config.store_path).unlink(missing_ok=True)
+        failure: OSError | None = None
+        try:  # after a failed flush both fail at once: a later success would prove nothing
+            self._flush_log.flush()
+            self._flush_queues.flush(thorough=True)
+            if self._index is not None:
+                self._index.flush()
+            abort_path(self.config.store_path).unlink(missing_ok=True)
         except OSError as error:
-            self._disk_error = error
+            failure = error
         self._appender.forget()
         if self._index is not None:
             self._index.close()
         self._queues.close()
         self._log.close()
         self._lock.release()
-        if self._disk_error is not None:
+        if failure is not None:
             raise StoreError(
-                f"The store in {self.config.store_path} could not be flushed: {self._disk_error}.",
+                f"The store in {self.config.store_path} could not be flushed: {failure}.",
                 remedy="Mend the disk; the next start recovers what reached it.",
             )
 
@@ -169,7 +169,6 @@ class MessageStore:
         return self._appender.store_timestamp
 
     def _disk_failed(self, error: OSError) -> None:
-        self._disk_error = error
         self._appender.write_error = StoreNotWritableError(
             f"The disk of {self.config.store_path} failed: {error}.",
             remedy="Mend the disk and start the broker again; it recovers what reached the disk.",

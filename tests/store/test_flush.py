@@ -189,6 +189,63 @@ def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
     assert check_store(config.store_path, config) == []
 
 
+@pytest.mark.parametrize("directory", ["commitlog", "consumequeue", "index"])
+def test_after_one_failed_flush_nothing_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
+) -> None:
+    """The disk says no once and yes ever after: neither checkpoint nor a clean stop may say that all is there."""
+    config, clock = small(tmp_path / "store"), Clock()
+    store = opened(config, clock)
+    put(store, "T", 0, b"safe", b"KEYS\x01k")
+    store.flush()
+    assert len(store.query_message("T", "k", 1, 0, 1 << 62).records) == 1
+    clock.now += 10
+    result = put(store, "T", 0, b"lost?", b"KEYS\x01k")
+    real = os.fdatasync
+    failed: list[Path] = []
+
+    def fails_once(fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        if not failed and directory in path.parts:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fails_once)
+    if directory != "index":
+        with pytest.raises(OSError, match="Input/output error"):
+            store.flush()
+        for _ in range(2):
+            with pytest.raises(OSError, match="earlier flush"):
+                store._flush_queues.flush(thorough=True)
+            with pytest.raises(OSError, match="earlier flush"):
+                store._flush_log.flush()
+        refused = store.put_message("T", 0, b"more", b"", born_timestamp=1, born_host=BORN)
+        assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
+        answers = Answers()
+        if directory == "commitlog":
+            store.when_flushed(result.end_physical_offset, answers.callback(0))
+            assert answers.wait(1) == {0: False}
+    with pytest.raises(StoreError, match="could not be flushed"):
+        store.close()
+    assert len(failed) == 1
+    assert (config.store_path / "abort").exists()
+    log_time, queue_time = checkpoint_of(store)
+    assert (log_time, queue_time) == {
+        "commitlog": (START, START),
+        "consumequeue": (START + 10, START),
+        "index": (START + 10, START + 10),
+    }[directory]
+    monkeypatch.undo()
+    store = opened(config, clock)
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    assert bodies(store, "T", 0) == [b"safe", b"lost?"]
+    assert len(store.query_message("T", "k", 10, 0, 1 << 62).records) == 2
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
 def test_a_waiters_mistake_does_not_stop_the_others(sync_store: MessageStore) -> None:
     answers = Answers()
 
