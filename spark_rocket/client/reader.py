@@ -17,7 +17,11 @@ OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after
 ==================  =====================  ============================================================================
 
 Errors that pass by themselves (no connection, time-out, codes 2 and 14) have ``retriable`` set; waiting is the
-caller's business. Reads go to a slave only while the master cannot be reached.
+caller's business.
+
+Pulls go to a slave while the master cannot be reached; ``from_master`` is then False. What a slave gives is right, but
+it may lag behind: where its queue ends, or what it says was never written, is no news about the queue, and the next
+pull asks the master again. Every question about offsets is for the master alone, so it fails while that is away.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.DefaultMQPullConsumer.
 """
@@ -31,7 +35,7 @@ from typing import Self
 
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
-from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -90,6 +94,7 @@ class PullResult:
     min_offset: int
     max_offset: int
     records: memoryview
+    from_master: bool = True
 
 
 class Reader(Client):
@@ -188,6 +193,13 @@ class Reader(Client):
             found = self.pull(queue, offset, max_msgs=1)
             if found.status is PullStatus.FOUND:
                 return view_record(found.records, check_crc=False).store_timestamp
+            if not found.from_master:
+                raise QueueNotFoundError(
+                    f"The slave of broker {queue.broker_name!r} cannot serve {_name(queue)} at {offset}, and its master"
+                    " is away.",
+                    remedy="Wait until the master is back; a slave may lag behind it.",
+                    retriable=True,
+                )
             if found.status is not PullStatus.NO_MATCHED_MSG or found.next_offset <= offset:
                 return None
             offset = found.next_offset
@@ -240,7 +252,9 @@ class Reader(Client):
         With ``suspend_ms`` the broker waits so long for a message if there is none yet. ``max_bytes`` bounds the
         answer, as far as the broker knows that field. ``timeout`` (seconds) comes on top of the suspension.
         """
-        address, request, seconds = self._pull_request(queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout)
+        (address, from_master), request, seconds = self._pull_request(
+            queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout
+        )
         answer = self._instance().invoke(
             address,
             request,
@@ -249,7 +263,7 @@ class Reader(Client):
             timeout=seconds,
             allowed=_STATUS_CODES,
         )
-        return _pull_result(answer)
+        return self._pull_result(answer, queue, from_master)
 
     def pull_async(
         self,
@@ -264,7 +278,7 @@ class Reader(Client):
     ) -> Future[PullResult]:
         """As ``pull``, with a future: keep the next pull under way while the last one is used."""
         try:
-            address, request, seconds = self._pull_request(
+            (address, from_master), request, seconds = self._pull_request(
                 queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout
             )
         except RocketError as error:
@@ -275,7 +289,7 @@ class Reader(Client):
             address,
             request,
             f"the pull of {_name(queue)} at {offset}",
-            _pull_result,
+            lambda answer: self._pull_result(answer, queue, from_master),
             topic=queue.topic,
             timeout=seconds,
             allowed=_STATUS_CODES,
@@ -317,7 +331,7 @@ class Reader(Client):
         tags: str,
         suspend_ms: int,
         timeout: float | None,
-    ) -> tuple[str, RemotingCommand, float]:
+    ) -> tuple[tuple[str, bool], RemotingCommand, float]:
         header = PullMessageRequestHeader(
             consumer_group=self.group,
             topic=queue.topic,
@@ -335,8 +349,8 @@ class Reader(Client):
         seconds = timeout or self._timeout
         if suspend_ms > 0:
             seconds += suspend_ms / 1000 + SUSPEND_MARGIN
-        address = self._instance().routes.reader(queue)
-        return address, RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext()), seconds
+        request = RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext())
+        return self._instance().routes.reader(queue), request, seconds
 
     def _ask(
         self,
@@ -346,11 +360,10 @@ class Reader(Client):
         what: str,
         allowed: frozenset[int] = frozenset({int(ResponseCode.SUCCESS)}),
     ) -> RemotingCommand:
-        """A question about a queue; groups' offsets are the master's business alone."""
+        """A question about a queue, for its master: a slave that lags behind would name an end that is none."""
         instance = self._instance()
-        about_group = code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET)
         return instance.invoke(
-            instance.routes.master(queue) if about_group else instance.routes.reader(queue),
+            instance.routes.master(queue),
             RemotingCommand.request(code, ext),
             f"{what} {_name(queue)}",
             topic=queue.topic,
@@ -358,18 +371,20 @@ class Reader(Client):
             allowed=allowed,
         )
 
-
-def _pull_result(answer: RemotingCommand) -> PullResult:
-    header = PullMessageResponseHeader.from_ext(answer.ext_fields)
-    status = _STATUS[answer.code]
-    body = answer.body if status is PullStatus.FOUND else b""
-    return PullResult(
-        status,
-        header.next_begin_offset,
-        header.min_offset,
-        header.max_offset,
-        body if isinstance(body, memoryview) else memoryview(body),
-    )
+    def _pull_result(self, answer: RemotingCommand, queue: MessageQueue, from_master: bool) -> PullResult:
+        header = PullMessageResponseHeader.from_ext(answer.ext_fields)
+        status = _STATUS[answer.code]
+        if not from_master and status is not PullStatus.FOUND:
+            self._instance().routes.try_master(queue)
+        body = answer.body if status is PullStatus.FOUND else b""
+        return PullResult(
+            status,
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            body if isinstance(body, memoryview) else memoryview(body),
+            from_master,
+        )
 
 
 def _name(queue: MessageQueue) -> str:

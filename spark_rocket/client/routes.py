@@ -235,13 +235,19 @@ class RouteTable:
             )
         return address
 
-    def reader(self, queue: MessageQueue) -> str:
-        """The address to pull from: the master, or a slave while the master is away."""
+    def reader(self, queue: MessageQueue) -> tuple[str, bool]:
+        """The address to pull from, and whether it is the master's: it is a slave's while the master is away."""
         addresses = self._addresses(queue)
         master = addresses.get(MASTER_ID)
         if master is not None and (len(addresses) == 1 or self._away.get(master, 0.0) <= self._clock()):
-            return master
-        return addresses[min((id_ for id_ in addresses if id_ != MASTER_ID), default=MASTER_ID)]
+            return master, True
+        return addresses[min(id_ for id_ in addresses if id_ != MASTER_ID)], False
+
+    def try_master(self, queue: MessageQueue) -> None:
+        """A slave could not serve the queue: the next read asks the master first, which may be back."""
+        route = self._routes.get(queue.topic)
+        if route is not None:
+            self._away.pop(route.brokers.get(queue.broker_name, {}).get(MASTER_ID, ""), None)
 
     def went_away(self, address: str) -> None:
         """No connection to a broker: reads try its slaves for a while, and the name server may know more."""

@@ -165,8 +165,36 @@ def test_a_lost_broker_is_retriable_and_slaves_serve_reads(
         with pytest.raises(RemotingConnectError) as caught:
             pull(QUEUE, 5)
         assert caught.value.retriable
-        assert pull(QUEUE, 5).status is PullStatus.FOUND, "the caller's next attempt goes to the slave"
+        found = pull(QUEUE, 5)
+        assert found.status is PullStatus.FOUND, "the caller's next attempt goes to the slave"
+        assert not found.from_master
         reader._instance().routes._away.clear()
+
+
+def test_a_slave_is_not_believed_about_the_end(
+    fake: Callable[..., FakeCluster], closing: Callable[[Reader], Reader]
+) -> None:
+    cluster = fake(2)
+    master, slave = cluster.brokers
+    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: master.address, 1: slave.address}})
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
+        slave.answers[code] = says(0, None, {"offset": "5"})
+    slave.answers[PULL] = says(19, None, position(5, most=5))
+    reader = closing(Reader(cluster.name_server.address))
+    master.close()
+    questions = (reader.min_offset, reader.max_offset, lambda queue: reader.offset_for_time(queue, 1))
+    for ask in questions:
+        for _ in range(2):  # the second time the master is known to be away
+            with pytest.raises(RemotingConnectError):
+                ask(QUEUE)
+    assert slave.requests == []
+    with pytest.raises(QueueNotFoundError) as caught:
+        reader._store_time(QUEUE, 9)
+    assert caught.value.retriable
+    with pytest.raises(RemotingConnectError):
+        reader.pull(QUEUE, 5)  # the slave could not serve it: the master is tried again
+    found = reader.pull(QUEUE, 5)
+    assert (found.status, found.from_master) == (PullStatus.NO_NEW_MSG, False)
 
 
 def test_messages_are_decoded_and_tags_compared(mq: FakeCluster, reader: Reader) -> None:

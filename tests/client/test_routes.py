@@ -45,7 +45,8 @@ def test_a_route_is_asked_for_once(fake: Callable[..., FakeCluster], table: Call
     ]
     for _ in range(3):
         assert list(routes.route("t").readable) == list(routes.route("t").writable) == wanted
-        assert routes.master(wanted[2]) == routes.reader(wanted[2]) == cluster.brokers[1].address
+        assert routes.master(wanted[2]) == cluster.brokers[1].address
+        assert routes.reader(wanted[2]) == (cluster.brokers[1].address, True)
     assert cluster.name_server.codes() == [ROUTE]
     sent = cluster.name_server.requests[0]
     assert sent.ext_fields == {"topic": "t", "acceptStandardJsonOnly": "true"}
@@ -62,7 +63,7 @@ def test_permissions_and_missing_masters(fake: Callable[..., FakeCluster], table
     found = routes.route("t")
     assert [(q.broker_name, q.queue_id) for q in found.readable] == [("read", 0), ("read", 1), ("slave-only", 0)]
     assert [(q.broker_name, q.queue_id) for q in found.writable] == [("write", 0)]
-    assert routes.reader(MessageQueue("t", "slave-only", 0)) == "s:1"
+    assert routes.reader(MessageQueue("t", "slave-only", 0)) == ("s:1", False)
     with pytest.raises(QueueNotFoundError, match="no master") as caught:
         routes.master(MessageQueue("t", "slave-only", 0))
     assert caught.value.retriable
@@ -166,12 +167,15 @@ def test_reads_go_to_a_slave_while_the_master_is_away(
     cluster.topics["t"] = route({"b": (1, 1, 6)}, {"b": {0: "master:1", 2: "slave:2", 1: "slave:1"}})
     routes = table(cluster.name_server.address, clock=lambda: now[0])
     queue = MessageQueue("t", "b", 0)
-    assert routes.reader(queue) == "master:1"
+    assert routes.reader(queue) == ("master:1", True)
     routes.went_away("master:1")
-    assert routes.reader(queue) == "slave:1"
+    assert routes.reader(queue) == ("slave:1", False)
     assert routes.master(queue) == "master:1"
     now[0] += AWAY_SECONDS
-    assert routes.reader(queue) == "master:1"
+    assert routes.reader(queue) == ("master:1", True)
+    routes.went_away("master:1")
+    routes.try_master(queue)
+    assert routes.reader(queue) == ("master:1", True)
 
 
 def test_only_topics_in_use_are_refreshed(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
