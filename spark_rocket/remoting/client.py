@@ -28,7 +28,8 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
-from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter
+from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter, Waiter
+from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
 
 
@@ -42,6 +43,27 @@ class _Place:
         self.connection: Connection | None = None
         self.failures = 0
         self.error: RemotingConnectError | None = None  # of the last attempt
+
+
+class _Expiry:
+    """An asynchronous request's deadline. Neither the request nor its answer: they may be large, and long gone."""
+
+    __slots__ = ("_addr", "_code", "_opaque", "_session", "_timeout")
+
+    def __init__(self, session: Session[Waiter], opaque: int, addr: str, code: int, timeout: float) -> None:
+        self._session = session
+        self._opaque = opaque
+        self._addr = addr
+        self._code = code
+        self._timeout = timeout
+
+    def needed(self) -> bool:
+        return self._session.expects(self._opaque)
+
+    def expire(self) -> None:
+        late = self._session.take(self._opaque)
+        if late is not None:
+            late.fail(_no_answer(self._addr, self._code, self._timeout))
 
 
 class RemotingClient:
@@ -94,7 +116,7 @@ class RemotingClient:
             opaque = connection.request(request, waiter, deadline)
             if not connection.wait(waiter, deadline):
                 if connection.session.take(opaque) is not None:
-                    raise _no_answer(addr, request, timeout)
+                    raise _no_answer(addr, request.code, timeout)
                 waiter.wait(60.0)  # the answer has just been taken by the reader: it is a moment away
             return waiter.result()
         finally:
@@ -123,13 +145,7 @@ class RemotingClient:
         except BaseException:  # a request that cannot be encoded: the caller's mistake, not the network's
             self._permits.release()
             raise
-
-        def expire() -> None:
-            late = connection.session.take(opaque)
-            if late is not None:
-                late.fail(_no_answer(addr, request, timeout))
-
-        self._timer.call_at(deadline, expire)
+        self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
         return waiter.future
 
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
@@ -233,9 +249,9 @@ def _closed(addr: str) -> StateError:
     return StateError(f"The client was closed; nothing was sent to {addr}.", remedy="Make a new client.")
 
 
-def _no_answer(addr: str, request: RemotingCommand, timeout: float) -> RemotingTimeoutError:
+def _no_answer(addr: str, code: int, timeout: float) -> RemotingTimeoutError:
     return RemotingTimeoutError(
-        f"{addr} did not answer request code {int(request.code)} within {timeout:g} s.",
+        f"{addr} did not answer request code {int(code)} within {timeout:g} s.",
         remedy="It may have been carried out all the same; a longer timeout waits for slow servers.",
     )
 

@@ -44,6 +44,10 @@ class Session(Generic[Waiter]):
     def expect(self, opaque: int, waiter: Waiter) -> None:
         self._waiters[opaque] = waiter
 
+    def expects(self, opaque: int) -> bool:
+        """Whether :meth:`take` would find somebody."""
+        return opaque in self._waiters
+
     def take(self, opaque: int) -> Waiter | None:
         """The waiter of a request, once: for its answer, or to give it up. None: answered, given up or never asked."""
         return self._waiters.pop(opaque, None)

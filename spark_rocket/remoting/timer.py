@@ -1,7 +1,9 @@
 """Deadlines of many requests, watched by one thread.
 
-A heap of (time, what to do); an entry whose request was answered meanwhile stays until its time and then does nothing,
-which is cheaper than looking for it. The thread starts with the first entry and is a daemon.
+A heap of (time, deadline); one whose request was answered meanwhile stays, which is cheaper than looking for it, and
+does nothing at its time. Lest a busy client keep as many as it asks in a whole time-out, the heap is swept whenever it
+has doubled. So a deadline must be small: it knows its request's number, not the request. The thread starts with the
+first entry and is a daemon.
 Thread-safety: all methods. Corresponds to the HashedWheelTimer and scanResponseTable of NettyRemotingClient.
 """
 
@@ -12,6 +14,21 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
+
+SWEEP_FROM = 1024  # entries
+
+
+class Deadline(Protocol):
+    """What is done when a time has come."""
+
+    def needed(self) -> bool:
+        """False once the deadline has nothing to do any more; it never becomes True again."""
+        ...
+
+    def expire(self) -> None:
+        """Must be quick and raise nothing."""
+        ...
 
 
 class DeadlineTimer:
@@ -19,8 +36,9 @@ class DeadlineTimer:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()  # equal times: first come first served, and callables are never compared
+        self._heap: list[tuple[float, int, Deadline]] = []
+        self._sweep_at = SWEEP_FROM
+        self._order = itertools.count()  # equal times: first come first served, and deadlines are never compared
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -28,10 +46,14 @@ class DeadlineTimer:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def call_at(self, when: float, action: Callable[[], None]) -> None:
-        """Run ``action``, which must be quick and raise nothing, on the timer's thread at ``when`` or soon after."""
+    def call_at(self, when: float, deadline: Deadline) -> None:
+        """``expire`` on the timer's thread at ``when`` or soon after, unless it is not needed by then."""
         with self._changed:
-            heapq.heappush(self._heap, (when, next(self._order), action))
+            if len(self._heap) >= self._sweep_at:
+                self._heap = [entry for entry in self._heap if entry[2].needed()]
+                heapq.heapify(self._heap)
+                self._sweep_at = max(SWEEP_FROM, 2 * len(self._heap))
+            heapq.heappush(self._heap, (when, next(self._order), deadline))
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="rocket-timer", daemon=True)
                 self._thread.start()
@@ -44,8 +66,8 @@ class DeadlineTimer:
             with self._changed:
                 if not self._heap or self._heap[0][0] > now:
                     return self._heap[0][0] if self._heap else None
-                action = heapq.heappop(self._heap)[2]
-            action()  # outside the lock: it may enter another deadline
+                deadline = heapq.heappop(self._heap)[2]
+            deadline.expire()  # outside the lock: it may enter another deadline
 
     def _run(self) -> None:
         while True:

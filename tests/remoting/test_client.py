@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -161,6 +163,24 @@ def test_an_async_call_times_out(serve: Serve, client: RemotingClient) -> None:
         quick.result(10)
     assert not slow.done()
     assert client.invoke(address, request()).code == 0
+
+
+class Body(bytearray):
+    """Bytes that a weak reference can watch."""
+
+
+def test_nothing_of_an_answered_request_is_kept_until_its_deadline(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+    asked = Body(b"x" * 100_000)
+    future = client.invoke_async(address, request(ECHO, 0, asked), timeout=3600)
+    body = future.result(10).body
+    assert isinstance(body, memoryview)
+    seen = [weakref.ref(asked), weakref.ref(body), weakref.ref(future)]
+    del asked, future, body
+    client.invoke_async(address, request(), timeout=3600).result(10)  # the reader has left the first answer behind
+    gc.collect()
+    assert [ref() for ref in seen] == [None, None, None]
+    assert len(client._timer) == 2
 
 
 def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient) -> None:
