@@ -2,9 +2,10 @@
 
 A route is fetched when a topic is first used. From then on one daemon thread asks again every 30 s for topics used in
 the last two minutes; the others are asked for when they are next used, and the thread ends when none is left. After a
-failed request the caller asks for a refresh at once. A route is never thrown away for want of an answer: while a broker
-restarts, its name server says that the topic does not exist, and the last known route, with the connection error that
-it leads to, is the better answer. Only a broker that says so makes a known topic unknown.
+lost connection the thread asks at once, though not twice within a second: a broker may be back at another address.
+A route is never thrown away for want of an answer: while a broker restarts, its name server says that the topic does
+not exist, and the last known route, with the connection error that it leads to, is the better answer. Only a broker
+that says so makes a known topic unknown.
 
 Name servers are tried in turn, beginning with the one that answered last.
 
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUES = 4
+HURRY_SECONDS = 1.0  # between refreshes that lost connections ask for
 AWAY_SECONDS = 30.0  # for how long reads go to a slave after their master could not be reached
 
 
@@ -140,12 +142,14 @@ class RouteTable:
         """Threads and locks of the parent are not there any more."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._closed = threading.Event()
         self._refresher: threading.Thread | None = None
 
     def close(self) -> None:
         with self._lock:
             self._routes.clear()
             self._used.clear()
+        self._closed.set()
         self._wake.set()  # the thread finds nothing to do and ends
 
     # --- routes -----------------------------------------------------------------------------------------------
@@ -250,8 +254,15 @@ class RouteTable:
             self._away.pop(route.brokers.get(queue.broker_name, {}).get(MASTER_ID, ""), None)
 
     def went_away(self, address: str) -> None:
-        """No connection to a broker: reads try its slaves for a while, and the name server may know more."""
+        """No connection to a broker: reads try its slaves for a while, and the name server may know more.
+
+        Does not block: it is also called on threads that read connections.
+        """
         self._away[address] = self._clock() + AWAY_SECONDS
+        with self._lock:
+            if self._used:
+                self._start_refresher()
+        self._wake.set()
 
     def _addresses(self, queue: MessageQueue) -> dict[int, str]:
         topic = queue.topic
@@ -284,11 +295,14 @@ class RouteTable:
             self._refresher.start()
 
     def _refresh_forever(self) -> None:
-        wake = self._wake
+        wake, closed = self._wake, self._closed
         while True:
-            wake.wait(self._config.route_refresh_interval)
+            hurried = wake.wait(self._config.route_refresh_interval)
+            wake.clear()  # before asking: a connection lost from now on is another reason to ask
             if not self.refresh_used():
                 return
+            if hurried:
+                closed.wait(HURRY_SECONDS)
 
     def refresh_used(self) -> bool:
         """One round of the thread; False when there is nothing left to refresh, and so no thread needed."""

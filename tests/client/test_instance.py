@@ -11,11 +11,12 @@ import pytest
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import acquire, release
-from spark_rocket.errors import StateError
-from spark_rocket.model import Message
+from spark_rocket.errors import RemotingConnectError, StateError
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.codes import RequestCode
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import FakeCluster, route, says
 
+POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
 
 
@@ -102,3 +103,43 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
         assert producer.send(Message.of("t", "b")).queue_offset == 7, "the parent goes on as before"
     bodies = [bytes(r.body) for r in mq.brokers[0].requests if r.code == RequestCode.SEND_MESSAGE_V2]
     assert bodies == [b"b", b"from the child", b"b"]
+
+
+@pytest.mark.parametrize("how", ["invoke", "invoke_async"])
+def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
+    fake: Callable[..., FakeCluster], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.routes.HURRY_SECONDS", 3600.0)
+    cluster = fake(2)
+    old, new = cluster.brokers
+    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: old.address}})
+    new.answers[RequestCode.PULL_MESSAGE] = says(0, None, POSITION)
+    queue = MessageQueue("t", "b0", 0)
+    with Reader(cluster.name_server.address) as reader:
+        assert reader.address(queue) == old.address
+        routes = reader._instance().routes
+        thread, looked, refresh = routes._refresher, threading.Semaphore(0), routes.refresh_used
+
+        def watched() -> bool:
+            try:
+                return refresh()
+            finally:
+                looked.release()
+
+        monkeypatch.setattr(routes, "refresh_used", watched)
+        cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: new.address}})
+        old.close()
+
+        def pull() -> object:
+            return reader.pull(queue, 0) if how == "invoke" else reader.pull_async(queue, 0).result(10)
+
+        with pytest.raises(RemotingConnectError):
+            pull()
+        assert looked.acquire(timeout=10), "long before the 30 s between refreshes are over"
+        assert pull()
+        for _ in range(3):
+            routes.went_away(old.address)
+        assert not looked.acquire(blocking=False)
+    assert thread is not None
+    thread.join(10)
+    assert not thread.is_alive(), "closing ends the pause"
