@@ -208,7 +208,12 @@ class BrokerService:
                 response_code=ResponseCode.INVALID_PARAMETER,
             )
         if queue_id < 0:
-            return random.randrange(max(target.write_queues, 1))
+            if not target.write_queues:
+                raise RefusedError(
+                    f"topic:[{target.topic}] has no queue to write to, its writeQueueNums is 0",
+                    response_code=ResponseCode.INVALID_PARAMETER,
+                )
+            return random.randrange(target.write_queues)
         return queue_id
 
     def redirect_retry(self, topic: str, reconsume_times: int, max_reconsume_times: int | None) -> SendTarget | None:

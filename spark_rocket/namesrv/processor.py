@@ -145,7 +145,7 @@ class NamesrvProcessor:
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryDataVersionRequestHeader.from_ext(request.ext_fields)
         known = self._routes.data_version_of(header.cluster_name, header.broker_addr)
-        changed = known is None or known != DataVersion.from_json(request.body)
+        changed = known is None or known != DataVersion.from_request(request.body)
         if not changed:  # the broker will not register now, so this is its sign of life
             self._routes.heartbeat(header.cluster_name, header.broker_addr)
         ext = QueryDataVersionResponseHeader(changed).to_ext()
@@ -193,7 +193,7 @@ class NamesrvProcessor:
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = RegisterTopicRequestHeader.from_ext(request.ext_fields)
-        route = TopicRouteData.from_json(request.body)
+        route = TopicRouteData.from_request(request.body)
         self._routes.register_topic(header.topic, route.queue_datas)
         return _answer(request)
 

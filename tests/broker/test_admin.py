@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from spark_rocket.broker.topics import alter_attributes, topic_problem
@@ -22,9 +24,11 @@ from spark_rocket.protocol.bodies import (
     TopicStatsTable,
 )
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
 from tests.broker.wire import Wire
+from tests.remoting.conftest import RawClient
 
 
 def create(wire: Wire, topic: str, **fields: object) -> tuple[int, str]:
@@ -308,3 +312,81 @@ def test_entries_of_a_consume_queue(wire: Wire, topic: str) -> None:
     assert (body.min_queue_index, body.max_queue_index) == (0, 5)
     assert [row.physic_offset for row in body.queue_data] == [message.physical_offset for message in stored[1:4]]
     assert all(row.tags_code == ord("t") and row.eval for row in body.queue_data)
+
+
+def test_one_way_administration_is_carried_out_and_never_answered(wire: Wire) -> None:
+    fields = {"defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "false"}
+    client = RawClient(wire.address)
+    commands = [
+        RemotingCommand.request(17, {**fields, "topic": "OneWay-1", "topicFilterType": "SINGLE_TAG"}, oneway=True),
+        RemotingCommand.request(
+            18, body=CreateTopicListRequestBody([TopicConfig("OneWay-2", 1, 1)]).to_json(), oneway=True
+        ),
+        RemotingCommand.request(215, {"topic": "OneWay-1"}, oneway=True),
+        RemotingCommand.request(17, {**fields, "topic": "OneWay-3", "topicFilterType": "SINGLE_TAG"}),
+    ]
+    for opaque, command in enumerate(commands):
+        command.opaque = opaque
+    client.send(*commands)
+    assert client.receive().opaque == 3
+    client.close()
+    assert [topic_config(wire, f"OneWay-{number}") is not None for number in (1, 2, 3)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"topicSysFlag": 1 << 40}, "topicSysFlag is 1099511627776, which has more than 32 bits"),
+        ({"topicFilterType": "BOGUS"}, "is not SINGLE_TAG or MULTI_TAG"),
+    ],
+)
+def test_a_topic_that_apache_could_not_read_is_refused(wire: Wire, change: dict[str, object], remark: str) -> None:
+    topic = {"topicName": "Unreadable", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, **change}
+    answer = wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, json.dumps({"topicConfigList": [topic]}).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert remark in (answer.remark or "")
+    assert topic_config(wire, "Unreadable") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"retryQueueNums": -5}, "retryQueueNums is -5, not between 0 and 65536"),
+        ({"retryQueueNums": 1_000_000}, "retryQueueNums is 1000000, not between 0 and 65536"),
+        ({"retryMaxTimes": 1 << 40}, "retryMaxTimes is 1099511627776, which has more than 32 bits"),
+        ({"groupSysFlag": -(1 << 31) - 1}, "groupSysFlag"),
+        ({"consumeTimeoutMinute": 1 << 31}, "consumeTimeoutMinute"),
+        ({"groupRetryPolicy": json.loads("[" * 200 + "]" * 200)}, "nested deeper"),
+    ],
+)
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_group_that_could_not_be_kept_is_refused(
+    wire: Wire, group: str, change: dict[str, object], remark: str, listed: bool
+) -> None:
+    value = {"groupName": group, **change}
+    if listed:
+        answer = wire.ask(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, json.dumps({"groupConfigList": [value]}).encode()
+        )
+    else:
+        answer = wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(value).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert remark in (answer.remark or "")
+    found = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
+    assert found.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_of_very_many_queues_those_with_messages_are_reported(wire: Wire, group: str) -> None:
+    assert create(wire, "Wide", readQueueNums=65_536, writeQueueNums=65_536) == (0, "")
+    for queue_id in (3, 65_535):
+        wire.send("Wide", queue_id=queue_id)
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic="Wide", queueId=3, commitOffset=1)
+    stats = TopicStatsTable.from_json(bytes(wire.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="Wide").body))
+    lag = ConsumeStats.from_json(bytes(wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group).body))
+    span = QueryConsumeTimeSpanBody.from_json(
+        bytes(wire.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, topic="Wide", group=group).body)
+    )
+    assert {queue.queue_id: row.max_offset for queue, row in stats.offset_table.items()} == {3: 1, 65_535: 1}
+    assert sorted(queue.queue_id for queue in lag.offset_table) == [3, 65_535]
+    assert lag.total_lag == 1
+    assert len(span.consume_time_span_set) == 2

@@ -191,3 +191,28 @@ def test_a_member_without_heartbeats_expires() -> None:
     assert clients.consumers["g"].client_ids() == ["young"]
     assert clients.producers == {}
     assert told == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("body", "remark"),
+    [
+        (
+            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_001).to_json(),
+            "names 1001 groups, at most 1000",
+        ),
+        (HeartbeatData("c", [ProducerData("p")] * 600, [ConsumerData("g")] * 600).to_json(), "names 1200 groups"),
+        (b'{"clientID":"c","x":"' + b"x" * (1 << 20) + b'"}', "at most 1048576 are taken"),
+        (b'{"clientID":"c","x":{' + b",".join([b"0:1"] * 70_000) + b"}}", "is not standard JSON"),
+    ],
+    ids=["consumers", "both", "bytes", "odd"],
+)
+def test_a_heartbeat_that_would_keep_the_others_waiting(wire: Wire, body: bytes, remark: str) -> None:
+    answer = wire.ask(RequestCode.HEART_BEAT, body)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert remark in (answer.remark or "")
+
+
+def test_a_heartbeat_as_large_as_allowed(wire: Wire) -> None:
+    data = HeartbeatData("c", [ProducerData(f"Large-P-{number}") for number in range(1_000)])
+    assert wire.ask(RequestCode.HEART_BEAT, data.to_json()).code == ResponseCode.SUCCESS
+    assert wire.ask(RequestCode.HEART_BEAT, b'{clientID:"c",x:{0:1}}').code == ResponseCode.SUCCESS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +16,9 @@ from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import view_record
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.remoting.conftest import RawClient
+
+SEND_FIELDS = {"a": "g", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1795229620131", "h": "0"}
 
 UNIQUE = "FD0000000000000000000000000000027B085FFD2B27679E2FA30000"
 JAVA_PROPERTIES = {"colour": "blue", "KEYS": "key-0", "UNIQ_KEY": UNIQUE, "WAIT": "true", "TAGS": "TagA", "n": "0"}
@@ -245,3 +249,30 @@ def test_properties_of_any_text_come_back(wire: Wire, topic: str) -> None:
     (message,) = wire.messages(topic)
     assert {name: message.properties[name] for name in properties} == properties
     assert decode_properties("a\x01b") == {"a": "b"}
+
+
+def test_any_queue_of_a_topic_without_queues_to_write_to(wire: Wire, topic: str) -> None:
+    fields = {"readQueueNums": 4, "writeQueueNums": 0, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+    wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", **fields)
+    answer = wire.send(topic, queue_id=-1)
+    assert (answer.code, wire.messages(topic)) == (ResponseCode.INVALID_PARAMETER, [])
+    assert "no queue to write to" in (answer.remark or "")
+
+
+@pytest.fixture(scope="module")
+def sync_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True, config={"flushDiskType": "SYNC_FLUSH"}) as running:
+        yield running
+
+
+def test_a_one_way_message_is_stored_and_never_answered(sync_cluster: LocalCluster, cluster: LocalCluster) -> None:
+    """Neither with the flush nor with the settling of the topic that it creates."""
+    for running in (cluster, sync_cluster):
+        client = RawClient(running.broker_address)
+        requests = [RemotingCommand.request(310, {**SEND_FIELDS, "b": "OneWay"}, b"x", oneway=n < 2) for n in range(3)]
+        for opaque, request in enumerate(requests):
+            request.opaque = opaque
+        client.send(*requests)
+        answer = client.receive()
+        assert (answer.opaque, answer.ext_fields["queueOffset"]) == (2, "2")
+        client.close()

@@ -12,7 +12,7 @@ import time
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, is_system_topic, topic_problem
-from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.protocol.bodies import (
     CreateTopicListRequestBody,
     KVTable,
@@ -35,6 +35,7 @@ from spark_rocket.remoting.server import Channel, Handler
 _log = logging.getLogger(__name__)
 
 VERSION_TEXT = "V5_3_3"
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminProcessor:
@@ -78,15 +79,20 @@ class AdminProcessor:
             ),
             header.attributes,
         )
-        return self._service.when_settled(channel, RemotingCommand.response(request), [header.topic])
+        return self._when_settled(channel, request, [header.topic])
 
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        topics = CreateTopicListRequestBody.from_json(request.body).topic_config_list
+        topics = CreateTopicListRequestBody.from_request(request.body).topic_config_list
         for topic in topics:
             attributes = ",".join(f"+{name.lstrip('+')}={value}" for name, value in topic.attributes.items())
             self._put_topic(topic, attributes)
         names = [topic.topic_name for topic in topics]
-        return self._service.when_settled(channel, RemotingCommand.response(request), names)
+        return self._when_settled(channel, request, names)
+
+    def _when_settled(self, channel: Channel, request: RemotingCommand, topics: list[str]) -> RemotingCommand | None:
+        if request.is_oneway:
+            return None
+        return self._service.when_settled(channel, RemotingCommand.response(request), topics)
 
     def _put_topic(self, topic: TopicConfig, attributes: str | None) -> None:
         name = topic.topic_name
@@ -98,6 +104,9 @@ class AdminProcessor:
                 problem = problem or f"{what} of the topic[{name}] is {queues}, not between 0 and {MAX_QUEUES}."
         if not 0 <= topic.perm <= 15:
             problem = problem or f"perm of the topic[{name}] is {topic.perm}, not a combination of 1, 2, 4 and 8."
+        if topic.topic_filter_type not in _FILTER_TYPES:
+            problem = problem or f"topicFilterType of the topic[{name}] is not {' or '.join(_FILTER_TYPES)}."
+        problem = problem or _no_int(topicSysFlag=topic.topic_sys_flag)
         known = self._service.topics.get(name)
         try:
             topic.attributes = alter_attributes(known.attributes if known else {}, attributes, create=known is None)
@@ -118,7 +127,7 @@ class AdminProcessor:
                 f"The topic[{topic}] is conflict with system topic.", response_code=ResponseCode.INVALID_PARAMETER
             )
         self._service.delete_topic(topic)
-        return self._service.when_settled(channel, RemotingCommand.response(request), [topic])
+        return self._when_settled(channel, request, [topic])
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self._service.topics.snapshot()
@@ -137,16 +146,27 @@ class AdminProcessor:
     # --- groups -------------------------------------------------------------------------------------------------
 
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        self._put_group(SubscriptionGroupConfig.from_json(request.body))
+        self._put_group(SubscriptionGroupConfig.from_request(request.body))
         return RemotingCommand.response(request)
 
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        for group in SubscriptionGroupList.from_json(request.body).group_config_list:
+        for group in SubscriptionGroupList.from_request(request.body).group_config_list:
             self._put_group(group)
         return RemotingCommand.response(request)
 
     def _put_group(self, group: SubscriptionGroupConfig) -> None:
         problem = group_problem(group.group_name)
+        if not 0 <= group.retry_queue_nums <= MAX_QUEUES:
+            problem = problem or f"retryQueueNums is {group.retry_queue_nums}, not between 0 and {MAX_QUEUES}."
+        problem = problem or _no_int(
+            retryMaxTimes=group.retry_max_times,
+            groupSysFlag=group.group_sys_flag,
+            consumeTimeoutMinute=group.consume_timeout_minute,
+        )
+        try:
+            dumps_fastjson([[group.to_value()]])  # as deep as it stands in the file
+        except ProtocolError as error:
+            problem = problem or error.message
         if problem is not None:
             raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
         if self._service.groups.get(group.group_name) != group:
@@ -234,3 +254,11 @@ class AdminProcessor:
 
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.offsets.snapshot()))
+
+
+def _no_int(**numbers: int) -> str | None:
+    """What is wrong with numbers that are 32 bits wide in Java, or None."""
+    for name, number in numbers.items():
+        if not -(1 << 31) <= number < 1 << 31:
+            return f"{name} is {number}, which has more than 32 bits."
+    return None

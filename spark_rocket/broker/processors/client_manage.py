@@ -23,6 +23,7 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.fastjson import REQUEST_ODD_LIMIT, loads_tolerant
 from spark_rocket.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
@@ -31,6 +32,9 @@ from spark_rocket.protocol.headers import (
     UnregisterClientRequestHeader,
 )
 from spark_rocket.remoting.server import Channel, Handler
+
+_MAX_HEARTBEAT_BYTES = 1024 * 1024
+_MAX_GROUPS = 1_000
 
 
 def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
@@ -58,7 +62,7 @@ class ClientManageProcessor:
         }
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        data = HeartbeatData.from_json(request.body)
+        data = _heartbeat(request)
         service = self._service
         language = _language(request.language)
         for producer in data.producer_data_set:
@@ -136,14 +140,35 @@ class ClientManageProcessor:
         return RemotingCommand.response(request, body=body.to_json())
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_json(request.body)
+        body = LockBatchRequestBody.from_request(request.body)
         held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_json(request.body)
+        body = LockBatchRequestBody.from_request(request.body)
         self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
+
+
+def _heartbeat(request: RemotingCommand) -> HeartbeatData:
+    """The body, if it is of a size that a client can be: each group in it costs every other client time."""
+    if len(request.body) > _MAX_HEARTBEAT_BYTES:
+        raise RefusedError(
+            f"the heartbeat has {len(request.body)} bytes, at most {_MAX_HEARTBEAT_BYTES} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups over several clients.",
+        )
+    value = loads_tolerant(request.body, odd_limit=REQUEST_ODD_LIMIT)
+    if isinstance(value, dict):
+        named = (value.get("producerDataSet"), value.get("consumerDataSet"))
+        groups = sum(len(items) for items in named if isinstance(items, list))
+        if groups > _MAX_GROUPS:
+            raise RefusedError(
+                f"the heartbeat names {groups} groups, at most {_MAX_GROUPS} are taken",
+                response_code=ResponseCode.SYSTEM_ERROR,
+                remedy="Spread the groups over several clients.",
+            )
+    return HeartbeatData.from_value(value)
 
 
 def _language(code: int | str) -> str:

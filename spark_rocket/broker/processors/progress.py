@@ -6,6 +6,8 @@ Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.errors import RefusedError
@@ -36,6 +38,9 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.remoting.server import Channel, Handler
 
+_ALL_QUEUES = 1_024
+_MOST_QUEUES = 4_096
+
 
 class ProgressProcessor:
     """Lag, and what moves it."""
@@ -58,12 +63,18 @@ class ProgressProcessor:
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._service.config.broker_name, queue_id)
 
+    def _queue_ids(self, topic: str, count: int) -> Sequence[int]:
+        """The queues to report of. Of very many, the first ones that have had a message: nobody reads 65,536 lines."""
+        if count <= _ALL_QUEUES:
+            return range(count)
+        return [queue_id for queue_id in self._service.store.queues(topic) if queue_id < count][:_MOST_QUEUES]
+
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
         config = self._service.known_topic(topic)
         store = self._service.store
         table = {}
-        for queue_id in range(max(config.write_queue_nums, config.read_queue_nums)):
+        for queue_id in self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums)):
             end = store.get_max_offset(topic, queue_id)
             last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
             table[self._queue(topic, queue_id)] = TopicOffset(
@@ -86,7 +97,7 @@ class ProgressProcessor:
                 continue
             if live is not None and live.subscriptions and topic not in live.subscriptions:
                 continue  # offsets of a topic that the group has turned away from are no lag
-            for queue_id in range(config.read_queue_nums):
+            for queue_id in self._queue_ids(topic, config.read_queue_nums):
                 committed = max(service.offsets.query(group, topic, queue_id), 0)
                 pulled = service.offsets.query_pulled(group, topic, queue_id)
                 timestamp = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
@@ -119,7 +130,7 @@ class ProgressProcessor:
         service, topic = self._service, header.topic
         config = service.known_topic(topic)
         spans = []
-        for queue_id in range(config.write_queue_nums):
+        for queue_id in self._queue_ids(topic, config.write_queue_nums):
             end = service.store.get_max_offset(topic, queue_id)
             committed = service.offsets.query(header.group, topic, queue_id)
             last = service.store.get_store_time(topic, queue_id, end - 1) if end > 0 else -1

@@ -169,6 +169,8 @@ class SendMessageProcessor:
         unique_key: str | None,
         properties: str,
     ) -> RemotingCommand | None:
+        if request.flag & 2:
+            return None  # one-way: nobody waits for the disk or the name servers
         service, config = self._service, self._config
         prefix = service.message_id_prefix
         ext = {
@@ -187,7 +189,7 @@ class SendMessageProcessor:
             deliver = partial(self._answers.flushed, channel, answer, target.topic)
             self._store.when_flushed(result.end_physical_offset, deliver)
             return None
-        if service.settling and not request.is_oneway:
+        if service.settling:
             return service.when_settled(channel, answer, (target.topic,))
         return answer
 
