@@ -1,7 +1,8 @@
-"""The broker's ``config/*.json``: read with a fallback to ``.bak``, written so that a kill at any moment loses nothing.
+"""The broker's ``config/*.json``: read with a fallback to ``.bak``, written so that a kill or a power failure
+at any moment loses nothing.
 
-A file is written as ``<name>.tmp``, the present one becomes ``<name>.bak``, and the new one takes its place by rename;
-at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one, integer keys unquoted.
+A file is written as ``<name>.tmp`` and brought to disk, the present one becomes ``<name>.bak``, and the new one takes
+its place by rename; at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one, integer keys unquoted.
 
 A broken file is set aside as ``<name>.broken`` when its ``.bak`` can be read; when neither can, :class:`ConfigError`
 names the file and the line, because guessing would drop topics or offsets.
@@ -48,13 +49,10 @@ class ConfigFile:
         path: Path,
         snapshot: Callable[[], dict[str, Any] | bytes],
         load: Callable[[dict[str, Any]], None],
-        *,
-        durable: bool = False,
     ) -> None:
         self.path = path
         self.snapshot = snapshot
         self._load = load
-        self._durable = durable
 
     def load(self) -> bool:
         """Load the file, or its ``.bak``; False when there is neither. ConfigError when what is there is broken."""
@@ -107,21 +105,35 @@ class ConfigFile:
         return True
 
     def write(self, snapshot: dict[str, Any] | bytes) -> None:
-        """Put a snapshot, plain values or the text itself, in the file's place."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Put a snapshot, plain values or the text itself, in the file's place; it is on disk on return.
+
+        On disk before it has its name: after a power failure a file renamed earlier could be empty, and its .bak too.
+        """
+        directory = self.path.parent
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            _sync_directory(directory.parent)
         temporary = self.path.with_name(self.path.name + ".tmp")
         with temporary.open("wb") as file:
             file.write(snapshot if isinstance(snapshot, bytes) else dumps_fastjson(snapshot, pretty=True))
             file.flush()
-            if self._durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             self.path.replace(self.path.with_name(self.path.name + ".bak"))
         temporary.replace(self.path)
+        _sync_directory(directory)
 
     def save(self) -> None:
         """Write the present state now."""
         self.write(self.snapshot())
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _locate(raw: bytes, fallback: str) -> tuple[int, str]:

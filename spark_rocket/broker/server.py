@@ -43,7 +43,6 @@ from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, RemotingServer
-from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.message_store import MessageStore, now_ms
 
 _log = logging.getLogger(__name__)
@@ -177,11 +176,10 @@ class Broker:
         self, topics: TopicConfigManager, offsets: ConsumerOffsetManager, groups: SubscriptionGroupManager
     ) -> dict[str, ConfigFile]:
         directory = self.config.store_path / "config"
-        durable = self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         files = {
-            "topics": ConfigFile(directory / "topics.json", topics.text, topics.load, durable=durable),
-            "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load, durable=durable),
-            "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load, durable=durable),
+            "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
+            "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load),
+            "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
         }
         for file in files.values():
             file.load()

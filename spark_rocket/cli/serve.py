@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -39,6 +41,7 @@ _SNIPPET = """\
 
 def serve_up(options: argparse.Namespace) -> int:
     """``rocket up``."""
+    _raise_file_limit()
     config = _config(options, options.broker_port)
     data = _choose_data(options, config)
     try:
@@ -91,6 +94,7 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
 
 def serve_namesrv(options: argparse.Namespace) -> int:
     """``rocket namesrv``."""
+    _raise_file_limit()
     run(_namesrv(options))
     return 0
 
@@ -110,6 +114,7 @@ async def _namesrv(options: argparse.Namespace) -> None:
 
 def serve_broker(options: argparse.Namespace) -> int:
     """``rocket broker``."""
+    _raise_file_limit()
     config = _config(options, options.port)
     if options.nameserver:
         config.namesrv_addr = options.nameserver
@@ -173,15 +178,21 @@ def _ready(descriptor: int | None, facts: dict[str, str]) -> None:
 
 
 class _Stopping:
-    """Waits for SIGTERM, SIGINT or the end of a lifeline: a pipe whose other end the parent process holds."""
+    """Waits for SIGTERM, SIGINT, SIGHUP or the end of a lifeline: a pipe whose other end the parent process holds.
+
+    SIGHUP, the end of the terminal, does nothing where it was ignored before the start: nohup means that.
+    """
 
     def __init__(self, lifeline: int | None = None) -> None:
         self._lifeline = lifeline
+        self._signals = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            self._signals.append(signal.SIGHUP)
 
     async def __aenter__(self) -> Callable[[], Awaitable[None]]:
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
+        for signal_number in self._signals:
             loop.add_signal_handler(signal_number, stop.set)
         if self._lifeline is not None:
             lifeline = self._lifeline
@@ -200,8 +211,15 @@ class _Stopping:
 
     async def __aexit__(self, *_: object) -> None:
         loop = asyncio.get_running_loop()
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
+        for signal_number in self._signals:
             loop.remove_signal_handler(signal_number)
+
+
+def _raise_file_limit() -> None:
+    """As many open files as the system lets this process have: each connection and each consume queue is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # where unlimited is not meant literally
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _tune_collector() -> None:

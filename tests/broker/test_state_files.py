@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,33 @@ def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tmp_path
     asyncio.run(main())
     assert written == [1, 2]
     assert json.loads(box.file.path.read_text()) == {"n": 2}
+
+
+def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not been brought to disk before its name is, is an empty file under that name."""
+    box = Box(tmp_path / "config" / "s.json")
+    synced: set[int] = set()
+    real_sync, real_replace = os.fsync, Path.replace
+    steps: list[str] = []
+
+    def sync(descriptor: int) -> None:
+        real_sync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+        steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    def replace(path: Path, target: Path) -> Path:
+        assert not path.exists() or path.stat().st_ino in synced
+        steps.append(target.name)
+        return real_replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    box.file.save()
+    assert tmp_path.stat().st_ino in synced  # where the new directory has its name
+    steps.clear()
+    box.state = {"n": 1}
+    box.file.save()
+    assert steps == ["file", "s.json.bak", "s.json", "directory"]
 
 
 def test_a_write_that_fails_is_logged_and_waits_for_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -67,7 +68,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 # --- up ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_up_says_where_it_is_serves_and_stops_cleanly(tmp_path: Path, stop: signal.Signals) -> None:
     with started("up", *PORTS, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
         name_server = found(r"name server +(127\.0\.0\.1:\d+)", said)
@@ -129,6 +130,39 @@ def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -
     assert set(facts) == {"nameServer", "broker"}
     os.close(lifeline_write)
     assert process.wait(60) == 0
+
+
+def test_the_end_of_the_terminal_is_nothing_under_nohup(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits that
+    try:
+        with started("namesrv", "--port", 0, "--data", tmp_path, last="name server on") as (process, said):
+            address = found(r"on (127\.0\.0\.1:\d+)", said)
+            process.send_signal(signal.SIGHUP)
+            with RemotingClient() as client:
+                for _ in range(100):  # a server that stops closes its connections
+                    assert Wire(client, address).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T").code != 0
+            process.terminate()
+            assert process.wait(60) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux lets one look")
+@pytest.mark.parametrize("what", ["up", "namesrv", "broker"])
+def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    arguments = {
+        "up": ["--ephemeral", *PORTS],
+        "namesrv": ["--port", 0, "--data", tmp_path],
+        "broker": ["--port", 0, "--data", tmp_path],
+    }
+    last = {"up": "Ctrl-C stops it.", "namesrv": "name server on", "broker": "store  "}
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))  # a child inherits that
+    try:
+        with started(what, *arguments[what], last=last[what]) as (process, _):
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # --- one of them alone ------------------------------------------------------------------------------------------
