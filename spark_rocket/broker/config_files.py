@@ -2,7 +2,8 @@
 at any moment loses nothing.
 
 A file is written as ``<name>.tmp`` and brought to disk, the present one becomes ``<name>.bak``, and the new one takes
-its place by rename; at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one, integer keys unquoted.
+its place by rename; at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one,
+integer keys unquoted.
 
 A broken file is set aside as ``<name>.broken`` when its ``.bak`` can be read; when neither can, :class:`ConfigError`
 names the file and the line, because guessing would drop topics or offsets.

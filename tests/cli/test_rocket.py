@@ -65,6 +65,14 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
+@pytest.fixture(autouse=True)
+def _terminal() -> Iterator[None]:
+    """SIGHUP ends what the tests start, also when the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 # --- up ---------------------------------------------------------------------------------------------------------
 
 
