@@ -201,10 +201,14 @@ def test_a_member_without_heartbeats_expires() -> None:
             "names 1001 groups, at most 1000",
         ),
         (HeartbeatData("c", [ProducerData("p")] * 600, [ConsumerData("g")] * 600).to_json(), "names 1200 groups"),
+        (
+            b'{"clientID":"c","consumerDataSet":[{"subscriptionDataSet":[' + b",".join([b"{}"] * 10_001) + b"]}]}",
+            "names 10001 subscriptions, at most 10000",
+        ),
         (b'{"clientID":"c","x":"' + b"x" * (1 << 20) + b'"}', "at most 1048576 are taken"),
         (b'{"clientID":"c","x":{' + b",".join([b"0:1"] * 70_000) + b"}}", "is not standard JSON"),
     ],
-    ids=["consumers", "both", "bytes", "odd"],
+    ids=["consumers", "both", "subscriptions", "bytes", "odd"],
 )
 def test_a_heartbeat_that_would_keep_the_others_waiting(wire: Wire, body: bytes, remark: str) -> None:
     answer = wire.ask(RequestCode.HEART_BEAT, body)

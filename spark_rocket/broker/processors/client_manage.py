@@ -35,6 +35,7 @@ from spark_rocket.remoting.server import Channel, Handler
 
 _MAX_HEARTBEAT_BYTES = 1024 * 1024
 _MAX_GROUPS = 1_000
+_MAX_TOPICS = 10_000
 
 
 def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
@@ -160,15 +161,25 @@ def _heartbeat(request: RemotingCommand) -> HeartbeatData:
         )
     value = loads_tolerant(request.body, odd_limit=REQUEST_ODD_LIMIT)
     if isinstance(value, dict):
-        named = (value.get("producerDataSet"), value.get("consumerDataSet"))
-        groups = sum(len(items) for items in named if isinstance(items, list))
-        if groups > _MAX_GROUPS:
-            raise RefusedError(
-                f"the heartbeat names {groups} groups, at most {_MAX_GROUPS} are taken",
-                response_code=ResponseCode.SYSTEM_ERROR,
-                remedy="Spread the groups over several clients.",
-            )
+        consumers = _list(value, "consumerDataSet")
+        groups = len(_list(value, "producerDataSet")) + len(consumers)
+        _check_number("groups", groups, _MAX_GROUPS)
+        _check_number("subscriptions", sum(len(_list(item, "subscriptionDataSet")) for item in consumers), _MAX_TOPICS)
     return HeartbeatData.from_value(value)
+
+
+def _list(value: object, name: str) -> list[object]:
+    found = value.get(name) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _check_number(what: str, number: int, most: int) -> None:
+    if number > most:
+        raise RefusedError(
+            f"the heartbeat names {number} {what}, at most {most} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups over several clients.",
+        )
 
 
 def _language(code: int | str) -> str:
