@@ -74,6 +74,23 @@ class RowProtocolError(ProtocolError):
         return (*super().__reduce__(), {"row": self.row})
 
 
+class RunTooLargeError(ProtocolError):
+    """Records whose bodies inflate to more than is decoded at once.
+
+    Those before ``queue_offset`` can be: cut the run there. The first record of a run is always decoded or refused for
+    good, so cutting comes to an end.
+    """
+
+    code = "PROTOCOL_RUN_TOO_LARGE"
+
+    def __init__(self, message: str, *, queue_offset: int = -1, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.queue_offset = queue_offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"queue_offset": self.queue_offset})
+
+
 class ConfigError(RocketError):
     """A configuration file or value that cannot be used; the text names the file and the line."""
 

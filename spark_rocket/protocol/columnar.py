@@ -16,7 +16,9 @@ How it is done, step by step:
 4. property strings are split in one scan (``columnar_properties.py``).
 
 Compressed bodies and inner batches are rare, and are first rewritten into plain records (``columnar_unwrap.py``), one
-at a time; records with IPv6 hosts or the v2 magic are vectorised as well, only with computed positions.
+at a time. Nothing is decompressed that is not asked for: neither bodies without the body column, nor records outside
+the offsets, so a damaged body spoils only what would show it. Records with IPv6 hosts or the v2 magic are vectorised as
+well, only with computed positions.
 
 Text that is not valid UTF-8 is shown with U+FFFD in place of the bad bytes: a single odd message must not stop a query.
 Times that do not fit Arrow's microseconds are clipped to the nearest that does.
@@ -41,7 +43,7 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.columnar_encode import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.columnar_properties import PropertyColumns, to_strings
 from spark_rocket.protocol.columnar_scratch import Scratch, borrowed_scratch
-from spark_rocket.protocol.columnar_unwrap import needs_unwrap, unwrap_records
+from spark_rocket.protocol.columnar_unwrap import needs_unwrap, record_name, unwrap_records
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.record import BORN_HOST_V6, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 
@@ -105,6 +107,7 @@ _HEAD = np.dtype(
 )
 _REMEDY = "The answer or file is damaged or cut short: read it again, or check the store."
 _INT = Struct(">i")
+_LONG = Struct(">q")
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
@@ -124,8 +127,11 @@ def decode_records(
     """Decode the records that fill ``buffer``; see the module's text for what happens to odd ones.
 
     Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
-    one of ``tags``. ``schema`` replaces ``ARROW_SCHEMA`` as the description of the columns: same names and types, but
-    possibly other nullability. Raises ``ProtocolError`` for bytes that are not whole records.
+    one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
+    description of the columns: same names and types, but possibly other nullability.
+
+    Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
+    beyond ``columnar_unwrap.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.
     """
     described = ARROW_SCHEMA if schema is None else schema
     fields = []
@@ -137,11 +143,12 @@ def decode_records(
 
     with borrowed_scratch() as scratch:
         run = _Run(buffer, scratch)
+        run.keep_offsets(start_offset, end_offset)
         if check_crc:
             run.check_crc()
-        if run.needs_unwrap:
-            run = _Run(run.unwrapped(), scratch)
-        if start_offset is not None or end_offset is not None:
+        wrapped = needs_unwrap(run.number("sysFlag"), bodies="body" in columns)
+        if wrapped.any():
+            run = _Run(run.unwrapped(wrapped, start_offset, end_offset), scratch)
             run.keep_offsets(start_offset, end_offset)
         maker = _Columns(run, broker_name, scratch)
         arrays = [maker.column(field) for field in fields]
@@ -170,7 +177,6 @@ class _Run:
         magic = self._heads["magic"].astype(np.uint32)
         v1 = magic == MAGIC_V1
         self.plain = bool(v1.all()) and not bool((sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
-        self.needs_unwrap = bool(needs_unwrap(sys_flags).any())
         self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
         self.store_extra: int | _I64 = 0
         self._find_parts(v1, magic, sys_flags)
@@ -183,27 +189,28 @@ class _Run:
             body_length = self.number("bodyLength")
             topic_prefix: int | _I64 = 1
         else:
-            _refuse(~v1 & (magic != MAGIC_V2), starts, "has an unknown magic number")
+            _refuse(~v1 & (magic != MAGIC_V2), raw, starts, "has an unknown magic number")
             self.born_extra = 12 * ((sys_flags & BORN_HOST_V6) != 0)
             self.store_extra = 12 * ((sys_flags & STORE_HOST_V6) != 0)
             self.body_start = starts + 88 + self.born_extra + self.store_extra
             topic_prefix = np.where(v1, 1, 2)
-            _refuse(self.body_start + topic_prefix + 2 > ends, starts, "is shorter than its fixed fields")
+            _refuse(self.body_start + topic_prefix + 2 > ends, raw, starts, "is shorter than its fixed fields")
             body_length = _gather(raw, self.body_start - 4, ">i4")
         self.body_end = self.body_start + body_length
-        _refuse((body_length < 0) | (self.body_end + topic_prefix + 2 > ends), starts, "has a body that does not fit")
+        wrong = (body_length < 0) | (self.body_end + topic_prefix + 2 > ends)
+        _refuse(wrong, raw, starts, "has a body that does not fit")
         topic_length = raw[self.body_end].astype(np.int64)
         if not self.plain:
             two = topic_prefix == 2
             topic_length[two] = _gather(raw, self.body_end[two], ">i2")
         self.topic_start = self.body_end + topic_prefix
         self.topic_end = self.topic_start + topic_length
-        _refuse((topic_length < 0) | (self.topic_end + 2 > ends), starts, "has a topic that does not fit")
+        _refuse((topic_length < 0) | (self.topic_end + 2 > ends), raw, starts, "has a topic that does not fit")
         self.properties_start = self.topic_end + 2
         properties_length = _gather(raw, self.topic_end, ">i2") if len(starts) else np.empty(0, np.int64)
         self.properties_end = self.properties_start + properties_length
         wrong = (properties_length < 0) | (self.properties_end != ends)
-        _refuse(wrong, starts, "has properties that do not end where it ends")
+        _refuse(wrong, raw, starts, "has properties that do not end where it ends")
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -225,13 +232,17 @@ class _Run:
         crc32 = zlib.crc32
         spans = zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)
         real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & 0x7FFFFFFF
-        _refuse(real != self.number("crc"), self.starts, "has a body that does not match its CRC")
+        _refuse(real != self.number("crc"), self.raw, self.starts, "has a body that does not match its CRC")
 
-    def unwrapped(self) -> bytearray:
+    def unwrapped(self, wrapped: _Any, start: int | None, end: int | None) -> bytearray:
         """The same records with compressed bodies and inner batches undone."""
         return unwrap_records(
             self.raw.data,
+            wrapped,
+            start,
+            end,
             self.number("sysFlag"),
+            self.number("queueOffset"),
             self.starts,
             self.sizes,
             self.body_start,
@@ -240,12 +251,17 @@ class _Run:
         )
 
     def keep_offsets(self, start: int | None, end: int | None) -> None:
+        """Inner batches stay: only unwrapping shows the offsets of what is in them."""
+        if start is None and end is None:
+            return
         offsets = self.number("queueOffset")
         keep = np.ones(len(offsets), bool)
         if start is not None:
             keep &= offsets >= start
         if end is not None:
             keep &= offsets < end
+        if not keep.all():
+            keep |= needs_unwrap(self.number("sysFlag"), bodies=False)
         if keep.all():
             return
         self._heads = self._heads[keep]
@@ -389,10 +405,11 @@ def _record_starts(raw: _U8, scratch: Scratch) -> _I64:
         append(at)
         (size,) = size_at(view, at)
         if size < FIXED_SIZE:
-            raise ProtocolError(f"The record at byte {at} says it is {size} bytes long.", remedy=_REMEDY)
+            after = f", after the {_record(raw, starts[-2])}," if len(starts) > 1 else ""
+            raise ProtocolError(f"The record at byte {at}{after} says it is {size} bytes long.", remedy=_REMEDY)
         at += size
     if at != end:
-        raise ProtocolError(f"The run of {end} bytes ends inside the record at byte {starts[-1]}.", remedy=_REMEDY)
+        raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, starts[-1])}.", remedy=_REMEDY)
     return np.array(starts, np.int64)
 
 
@@ -423,10 +440,13 @@ def _gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
     return found
 
 
-def _refuse(wrong: _Any, starts: _I64, what: str) -> None:
+def _refuse(wrong: _Any, raw: _U8, starts: _I64, what: str) -> None:
     if wrong.any():
-        row = int(wrong.argmax())
-        raise ProtocolError(f"Record {row}, at byte {int(starts[row])}, {what}.", remedy=_REMEDY)
+        raise ProtocolError(f"The {_record(raw, int(starts[wrong.argmax()]))}, {what}.", remedy=_REMEDY)
+
+
+def _record(raw: _U8, start: int) -> str:
+    return record_name(_LONG.unpack_from(raw.data, start + 20)[0], start)
 
 
 def _int32(values: _I64) -> pa.Array:

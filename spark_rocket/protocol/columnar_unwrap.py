@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_rocket.errors import ProtocolError
+from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.protocol.compression import decompress_body
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import (
@@ -41,51 +41,83 @@ _NOT_INNER = ~(_UNWRAP | COMPRESSED | COMPRESSION_MASK)
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def needs_unwrap(sys_flags: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Which records are not plain, from their system flags."""
-    wrapped: np.ndarray[Any, Any] = ((sys_flags & COMPRESSED) != 0) | ((sys_flags & _UNWRAP) == _UNWRAP)
-    return wrapped
+def needs_unwrap(sys_flags: np.ndarray[Any, Any], *, bodies: bool) -> np.ndarray[Any, Any]:
+    """Which records are not plain, from their system flags; without ``bodies`` a compressed body may stay as it is."""
+    wrapped: np.ndarray[Any, Any] = (sys_flags & _UNWRAP) == _UNWRAP
+    return wrapped | ((sys_flags & COMPRESSED) != 0) if bodies else wrapped
+
+
+def record_name(queue_offset: int, at: int) -> str:
+    """How errors call a record."""
+    return f"record with queue offset {queue_offset}, at byte {at}"
 
 
 def unwrap_records(
     buffer: memoryview,
+    wrapped: np.ndarray[Any, Any],
+    first_offset: int | None,
+    end_offset: int | None,
     sys_flags: np.ndarray[Any, Any],
+    queue_offsets: _I64,
     starts: _I64,
     sizes: _I64,
     body_starts: _I64,
     body_ends: _I64,
     properties_starts: _I64,
 ) -> bytearray:
-    """The same records, all plain, in a new buffer. The positions are those of whole, checked records."""
+    """The same records in a new buffer, with those that are ``wrapped`` made plain.
+
+    The positions are those of whole, checked records. Of inner batches only those that may have messages within the
+    offsets are looked into.
+    """
     view = memoryview(buffer).cast("B")
     out = bytearray()
-    copied = 0  # everything before this byte is in ``out``
-    columns = [part.tolist() for part in (sys_flags, starts, sizes, body_starts, body_ends, properties_starts)]
-    for row in np.flatnonzero(needs_unwrap(sys_flags)).tolist():
-        flag, start, size, body_start, body_end, properties_start = (column[row] for column in columns)
-        out += view[copied:start]
-        copied = start + size
+    parts_of_rows = (wrapped, sys_flags, queue_offsets, starts, sizes, body_starts, body_ends, properties_starts)
+    rows = zip(*(part.tolist() for part in parts_of_rows), strict=True)
+    for undo, flag, queue_offset, start, size, body_start, body_end, properties_start in rows:
+        end = start + size
+        if not undo:
+            out += view[start:end]
+            continue
+        inner = flag & _UNWRAP == _UNWRAP
+        properties = bytes(view[properties_start:end])
+        offset = _inner_base(properties, queue_offset) if inner else queue_offset
+        if inner and end_offset is not None and offset >= end_offset:
+            continue
+        before = len(out)
+        head = view[start:body_start]
         body: bytes | memoryview = view[body_start:body_end]
         try:
             if flag & COMPRESSED:
                 body = decompress_body(body, flag)
-            parts = decode_batch_body(body) if flag & _UNWRAP == _UNWRAP else None
+            parts = decode_batch_body(body) if inner else None
         except ProtocolError as error:
-            raise ProtocolError(f"Record {row}, at byte {start}: {error.message}", remedy=error.remedy) from None
-        head = view[start:body_start]
+            name = record_name(queue_offset, start)
+            raise ProtocolError(f"The {name}: {error.message}", remedy=error.remedy) from None
         if parts is None:
-            _append(out, head, body, view[body_end:copied])
-        else:
-            properties = bytes(view[properties_start:copied])
-            _append_parts(out, head, parts, view[body_end : properties_start - 2], properties)
+            _append(out, head, body, view[body_end:end])
+        elif first_offset is None or offset + len(parts) > first_offset:
+            _append_parts(out, head, offset, parts, view[body_end : properties_start - 2])
         if len(out) > MAX_RUN:
-            break
-    out += view[copied:]
-    if len(out) > MAX_RUN:
-        raise ProtocolError(
-            f"Records of {len(view):,} bytes decompress to more than {MAX_RUN:,}.", remedy="Pull fewer at a time."
-        )
+            raise _too_large(offset, start, before)
     return out
+
+
+def _too_large(queue_offset: int, at: int, before: int) -> ProtocolError:
+    name = record_name(queue_offset, at)
+    if not before:
+        return ProtocolError(f"The {name}, alone inflates to more than {MAX_RUN:,} bytes.", remedy="Leave it out.")
+    return RunTooLargeError(
+        f"The records before the {name}, inflate to {before:,} bytes, and with it to more than {MAX_RUN:,}.",
+        queue_offset=queue_offset,
+        remedy="Pull fewer at a time.",
+    )
+
+
+def _inner_base(properties: bytes, queue_offset: int) -> int:
+    """The queue offset of an inner batch's first message."""
+    base = find_property(properties, b"INNER_BASE") or b""
+    return int(base) if base.isdigit() and len(base) < 20 else queue_offset
 
 
 def _append(out: bytearray, head: memoryview, body: bytes | memoryview, tail: memoryview | bytes) -> int:
@@ -102,15 +134,11 @@ def _append(out: bytearray, head: memoryview, body: bytes | memoryview, tail: me
 def _append_parts(
     out: bytearray,
     head: memoryview,
+    queue_offset: int,
     parts: list[tuple[int, memoryview, bytes]],
     topic: memoryview,
-    outer_properties: bytes,
 ) -> None:
-    (queue_offset,) = _LONG.unpack_from(head, 20)
     (sys_flag,) = _INT.unpack_from(head, 36)
-    base = find_property(outer_properties, b"INNER_BASE") or b""
-    if base.isdigit() and len(base) < 20:
-        queue_offset = int(base)
     for offset, (flag, body, properties) in enumerate(parts, queue_offset):
         at = _append(out, head, body, b"".join((topic, _SHORT.pack(len(properties)), properties)))
         _INT.pack_into(out, at + 16, flag)

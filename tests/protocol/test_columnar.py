@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.errors import ProtocolError, RowProtocolError
+from spark_rocket.errors import ProtocolError, RowProtocolError, RunTooLargeError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol import columnar_unwrap
 from spark_rocket.protocol.columnar import (
@@ -369,9 +369,10 @@ def test_crc_is_checked_over_the_stored_body() -> None:
     compressed = record(0, body=zlib.compress(b"x" * 100), sys_flag=COMPRESSED)
     assert decode_records(compressed, ["body"], broker_name="b", check_crc=True).to_pylist() == [{"body": b"x" * 100}]
     broken = bytearray(record(0) + record(1))
-    broken[-25] ^= 1
-    with pytest.raises(ProtocolError, match="Record 1"):
+    broken[-20] ^= 1  # in the second one's body
+    with pytest.raises(ProtocolError, match=r"record with queue offset 1, at byte \d+, has .* CRC"):
         decode_records(broken, broker_name="b", check_crc=True)
+    assert decode_records(broken, broker_name="b", check_crc=True, end_offset=1).num_rows == 1
 
 
 def test_several_topics_and_text_that_is_not_utf8() -> None:
@@ -412,9 +413,21 @@ def test_compressed_bodies(bits: int, codec: str | None) -> None:
         body = sink.getvalue().to_pybytes()
     data = record(0) + record(1, body=body, sys_flag=COMPRESSED | bits) + record(2)
     assert rows_of(decode_records(data, broker_name="b")) == [row_of(m) for m in decode_messages(data, "b")]
-    broken = record(0) + record(1, body=body[:-9], sys_flag=COMPRESSED | bits)
-    with pytest.raises(ProtocolError, match="Record 1"):
+    broken = record(40) + record(41, body=body[:-9], sys_flag=COMPRESSED | bits) + record(42)
+    with pytest.raises(ProtocolError, match=r"record with queue offset 41, at byte \d+"):
         decode_records(broken, broker_name="b")
+    # It spoils only what would show it.
+    assert decode_records(broken, ["body"], broker_name="b", end_offset=41).to_pylist() == [{"body": b"body"}]
+    assert decode_records(broken, ["queueOffset"], broker_name="b", start_offset=42).to_pylist() == [
+        {"queueOffset": 42}
+    ]
+    rest = [name for name in COLUMNS if name != "body"]
+    rows = rows_of(decode_records(broken, rest, broker_name="b"))
+    assert [(row["queueOffset"], row["tags"], row["sysFlag"]) for row in rows] == [
+        (40, "A", 0),
+        (41, "A", COMPRESSED | bits),
+        (42, "A", 0),
+    ]
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -429,18 +442,39 @@ def test_inner_batches(compress: bool, base: bytes) -> None:
     assert rows == [row_of(m) for m in decode_messages(data, "b")]
     first = 40 if base else 5
     assert [row["queueOffset"] for row in rows] == [0, first, first + 1, first + 2, 8]
-    with pytest.raises(ProtocolError, match="Record 0"):
-        decode_records(record(5, body=inner[:-3], sys_flag=INNER_BATCH | NEED_UNWRAP), broker_name="b")
+    for start in range(-1, 10):
+        for end in range(start, 10):
+            part = decode_records(data, ["queueOffset"], broker_name="b", start_offset=start, end_offset=end)
+            assert part.column(0).to_pylist() == [at for row in rows if start <= (at := row["queueOffset"]) < end]
+    broken = record(5, body=inner[:-3], sys_flag=INNER_BATCH | NEED_UNWRAP, properties=base)
+    with pytest.raises(ProtocolError, match="queue offset 5,"):
+        decode_records(broken, ["queueOffset"], broker_name="b")
+    assert decode_records(broken, broker_name="b", end_offset=first).num_rows == 0
 
 
 def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 10_000)
     bomb = record(0, body=zlib.compress(bytes(9_000)), sys_flag=COMPRESSED)
     assert decode_records(bomb, ["body"], broker_name="b").num_rows == 1
-    inner = encode_batch_body([(0, bytes(4_000), b"")] * 3)
-    for run in (bomb * 2, record(0, body=inner, sys_flag=INNER_BATCH | NEED_UNWRAP)):
-        with pytest.raises(ProtocolError, match="Pull fewer"):
-            decode_records(run, broker_name="b")
+    inner = record(0, body=encode_batch_body([(0, bytes(4_000), b"")] * 3), sys_flag=INNER_BATCH | NEED_UNWRAP)
+    with pytest.raises(ProtocolError, match="alone inflates") as hopeless:
+        decode_records(inner, broker_name="b")
+    assert not isinstance(hopeless.value, RunTooLargeError)
+
+
+def test_a_run_that_inflates_to_too_much_says_where_to_cut_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 10_000)
+    run = b"".join(record(n, body=zlib.compress(b"%d" % n * 4_000), sys_flag=COMPRESSED) for n in range(5))
+    run += record(5, body=encode_batch_body([(0, bytes(4_000), b"")] * 2), sys_flag=INNER_BATCH | NEED_UNWRAP)
+    start = 0
+    for cut in (2, 4, 5):
+        with pytest.raises(RunTooLargeError, match=f"queue offset {cut}, ") as caught:
+            decode_records(run, broker_name="b", start_offset=start)
+        assert pickle.loads(pickle.dumps(caught.value)).queue_offset == cut
+        assert decode_records(run, broker_name="b", start_offset=start, end_offset=cut).num_rows == cut - start
+        start = cut
+    assert decode_records(run, broker_name="b", start_offset=start).num_rows == 2
+    assert decode_records(run, ["queueOffset"], broker_name="b", end_offset=5).num_rows == 5, "no bodies, no limit"
 
 
 def test_ipv6_hosts_outside_the_range_are_dropped() -> None:
