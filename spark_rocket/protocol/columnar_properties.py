@@ -6,8 +6,8 @@ A property string is ``name 0x01 value`` pairs separated by 0x02, with or withou
 The strings are gathered one after the other, each with one byte more in front, which becomes a 0x02, and without a
 final 0x02. Then the separators of the whole run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a
 name, text before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator
-and text. Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice) send the run
-to the slow and exact path, one dictionary a record.
+and text. Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
+and so perhaps shown like another) send the run to the slow and exact path, one dictionary a record.
 
 Thread-safety: an instance belongs to one decode, and points into its scratch memory.
 Corresponds to MessageDecoder.string2messageProperties.
@@ -117,7 +117,16 @@ class PropertyColumns:
         edges[-1] = size + _PAD
         kind = pa.string() if int(data.view(np.int8).min()) >= 0 else pa.binary()
         self._texts = pa.Array.from_buffers(kind, 2 * len(at), [None, pa.py_buffer(edges), pa.py_buffer(data)])
-        return not self._may_have_duplicates(data, at)
+        return self._names_are_text() and not self._may_have_duplicates(data, at)
+
+    def _names_are_text(self) -> bool:
+        assert self._texts is not None
+        if self._texts.type != pa.string():
+            try:
+                self._names = self._texts.take(pa.array(np.arange(1, len(self._texts), 4))).cast(pa.string())
+            except pa.ArrowInvalid:
+                return False
+        return True
 
     def _find_records(self, opens: _I64, heads: _I64, begins: _I64, every: bool) -> None:
         count, pairs = self._count, len(opens)

@@ -505,6 +505,8 @@ def test_plain_strings_do_not_go_the_slow_way(monkeypatch: pytest.MonkeyPatch) -
     assert same.value_of("UNIQ_KEY").null_count == 20
     mixed = columns_of([b"KEYS\x011", b"", b"TAGS\x01A\x02KEYS\x012", b"\x02", b"e\x01\x02KEYS\x01"])
     assert mixed.value_of("KEYS").to_pylist() == ["1", None, "2", None, ""]
+    umlauts = columns_of(["größe\x01ü\x02TAGS\x01ä".encode(), b"k\x01\xff"])
+    assert umlauts.map_array(MAP).to_pylist() == [[("größe", "ü"), ("TAGS", "ä")], [("k", "\ufffd")]]
     long_names = columns_of([b"attribute_number_1\x01x\x02attribute_number_2\x01y"] * 3)
     assert long_names.value_of("TAGS").null_count == 3
 
@@ -515,6 +517,14 @@ def test_a_name_given_twice_keeps_the_last() -> None:
         columns = columns_of(strings)
         assert columns.value_of("TAGS").to_pylist() == [decode_properties(string).get("TAGS") for string in strings]
         assert [dict(row) for row in columns.map_array(MAP).to_pylist()] == [decode_properties(s) for s in strings]
+
+
+def test_names_that_become_equal_as_text_are_one() -> None:
+    strings = [b"\xff\x01a\x02\xfe\x01b", b"TAGS\x01c", b"\xc3\x01d\x02TAGS\x01e\x02\xef\xbf\xbd\x01f"]
+    columns = columns_of(strings)
+    assert columns.map_array(MAP).to_pylist() == [list(decode_properties(string).items()) for string in strings]
+    assert columns.map_array(MAP).to_pylist()[0] == [("\ufffd", "b")]
+    assert columns.value_of("TAGS").to_pylist() == [None, "c", "e"]
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------
