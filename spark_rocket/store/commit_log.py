@@ -58,8 +58,11 @@ class CommitLog:
     def load(self) -> None:
         self.queue.load()
 
-    def open_at(self, max_offset: int) -> None:
-        """Go on writing at ``max_offset``, which recovery found; nothing but zeros lies behind it."""
+    def open_at(self, max_offset: int, *, flushed: int) -> None:
+        """Go on writing at ``max_offset``, which recovery found; nothing but zeros lies behind it.
+
+        ``flushed``: everything below is known to be on disk, and not only in memory.
+        """
         file = self.queue.find(max_offset)
         if file is None and self.queue.files and max_offset != self.queue.end_offset:
             raise StoreCorruptError(
@@ -70,7 +73,8 @@ class CommitLog:
         self.base = file.file_from_offset if file else max_offset
         self.position = max_offset - self.base
         self.soft_limit = 0
-        self.max_offset = self.flushed_where = self._released = max_offset
+        self.max_offset = self._released = max_offset
+        self.flushed_where = flushed
 
     def start(self) -> None:
         self._stop = False

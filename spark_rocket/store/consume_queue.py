@@ -158,14 +158,18 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Serve nothing whose record is gone from the log's beginning."""
+        self.min_offset = self._first_from(min_physical_offset)
+
+    def _first_from(self, physical_offset: int) -> int:
+        """The first entry of a record at or behind a physical offset."""
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
-            if self.entry(middle)[0] < min_physical_offset:
+            if self.entry(middle)[0] < physical_offset:
                 low = middle + 1
             else:
                 high = middle
-        self.min_offset = low
+        return low
 
     # --- writing ------------------------------------------------------------------------------------------------
 
@@ -229,7 +233,14 @@ class ConsumeQueue:
         else:
             self.files.truncate(max_offset * ENTRY_SIZE)
         self.max_offset = max_offset
-        self.flushed_offset = min(self.flushed_offset, max_offset)
+        self.flushed_offset = min(self.flushed_offset, max_offset - 1)  # the cut itself is to be flushed as well
+        self.unsynced_names = True
+
+    def distrust(self, physical_offset: int) -> None:
+        """Entries of records from an offset on, and the files' names, may be in memory only: flush them again."""
+        if self.max_offset > self.min_offset and self.entry(self.max_offset - 1)[0] >= physical_offset:
+            self.flushed_offset = min(self.flushed_offset, self._first_from(physical_offset))
+            self.unsynced_names = True
 
     def has_data_behind(self) -> bool:
         """Whether something else than zeros is behind the last entry."""
@@ -284,6 +295,11 @@ class ConsumeQueue:
             if self.flushed_offset * ENTRY_SIZE < end and file.file_from_offset < target * ENTRY_SIZE:
                 file.flush()
         self.flushed_offset = target
+
+    @property
+    def unflushed(self) -> int:
+        """How many entries are not known to be on disk."""
+        return self.max_offset - self.flushed_offset
 
     def unmap(self, file: MappedFile) -> None:
         if file is self._file:

@@ -227,22 +227,20 @@ class FlushConsumeQueueService:
     def _flush_queues(self, thorough: bool) -> None:
         for queue in self._dirty():
             self._pending[queue.files.directory] = queue
-        if thorough and len(self._pending) > _MANY_QUEUES:
-            ends = [(queue, queue.max_offset) for queue in self._pending.values()]
-            for queue, _ in ends:
+        least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_SIZE // ENTRY_SIZE
+        due = [queue for queue in self._pending.values() if queue.unflushed >= least]
+        if len(due) > _MANY_QUEUES:
+            ends = [(queue, queue.max_offset) for queue in due]
+            for queue in due:
                 queue.unsynced_names = False
             sync_file_system(self._config.consume_queue_path)
             for queue, end in ends:
                 queue.flushed_offset = end
-            self._pending.clear()
-        least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_SIZE
-        for directory, queue in list(self._pending.items()):
-            dirty = (queue.max_offset - queue.flushed_offset) * ENTRY_SIZE
-            if dirty >= least or dirty <= 0:
-                if dirty > 0:
-                    with suppress(FileNotFoundError):  # its topic was deleted meanwhile
-                        queue.flush()
-                del self._pending[directory]
+        else:
+            for queue in due:
+                with suppress(FileNotFoundError):  # its topic was deleted meanwhile
+                    queue.flush()
+        self._pending = {key: queue for key, queue in self._pending.items() if 0 < queue.unflushed < least}
 
     def _run(self) -> None:
         interval = self._config.flush_interval_consume_queue / 1000

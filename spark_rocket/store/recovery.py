@@ -22,7 +22,10 @@ file ``checkpoint`` lets a refused store start: nothing is then known to have be
 
 Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
 behind the end are dropped; a queue that has lost entries from before the scan makes it start again from the log's
-beginning. Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
+beginning. After a kill nothing that was scanned counts as flushed, whoever wrote it: a killed process leaves bytes that
+only memory has, and the checkpoint must not move before they are on disk.
+
+Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
 ``config/topics.json`` does not list.
 
 Runs alone, before the store takes messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
@@ -134,6 +137,11 @@ class Recovery:
                 ) from None
         self._finish_log(report, end)
         self._queues.correct_min_offsets(self._log.min_offset)
+        for queue in self._queues.opened():
+            if not report.clean:
+                queue.distrust(report.start_offset)
+            if queue.unflushed and not queue.dirty:
+                self._queues.mark_dirty(queue)
         return report
 
     def _without_log(self, report: RecoveryReport) -> None:
@@ -144,7 +152,7 @@ class Recovery:
                     f"{self._log.queue.directory} has no files, but {queue.files.directory} has entries for them.",
                     remedy="Put the commit log back; or delete consumequeue to begin with an empty store.",
                 )
-        self._log.open_at(0)
+        self._log.open_at(0, flushed=0)
 
     # --- where to start -----------------------------------------------------------------------------------------
 
@@ -303,7 +311,8 @@ class Recovery:
                     file = None
         if report.cut_reason:
             _log.warning("%s: %s; the log was cut there", self._place(end.offset), report.cut_reason)
-        self._log.open_at(end.offset)
+        known = report.clean and not report.cut_reason
+        self._log.open_at(end.offset, flushed=end.offset if known else report.start_offset)
 
     # --- consume queues -----------------------------------------------------------------------------------------
 

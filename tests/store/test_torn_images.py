@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.store import MessageStore, StoreConfig
+from spark_rocket.store import flush as store_flush
 from spark_rocket.store.check import check_store
 from spark_rocket.store.mapped_file import MappedFile
 from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small
@@ -37,6 +40,10 @@ class Disk:
             self.flushed[file.path] = file.path.read_bytes()
 
         monkeypatch.setattr(MappedFile, "flush", flush)
+        monkeypatch.setattr(store_flush, "sync_file_system", self.flush_all)
+
+    def flush_all(self, directory: Path) -> None:
+        self.flushed |= {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
     def image(self, source: Path, target: Path, rng: random.Random, fates: tuple[str, ...]) -> None:
         """Copy a live store as a disk may have it after the power went."""
@@ -95,8 +102,6 @@ def write_some(store: MessageStore, clock: Clock, rng: random.Random, acts: int)
 
 def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed: bytes, *, exact: bool) -> None:
     """``before``: records when the power went; ``flushed``: those of them that were on the disk."""
-    from dataclasses import replace
-
     config = replace(config, store_path=image)
     store = opened(config)
     assert store.recovery is not None
@@ -154,6 +159,30 @@ def _length_up_to(config: StoreConfig, offset: int) -> int:
         total += int(block.sizes[block.physical_offsets < offset].sum())
     queue.close()
     return total
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(5))
+def test_a_kill_and_then_a_power_failure(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed process leaves in memory need not be on disk, and the next start must not believe that it is."""
+    rng, clock, disk = random.Random(seed), Clock(), Disk(monkeypatch)
+    config = small(tmp_path / "store")
+    store = opened(config, clock)
+    write_some(store, clock, rng, 100)
+    shutil.copytree(config.store_path, tmp_path / "killed")  # memory outlives the process
+    flushed = {tmp_path / "killed" / path.relative_to(config.store_path): raw for path, raw in disk.flushed.items()}
+    store.close()
+    disk.flushed = flushed
+    config = replace(config, store_path=tmp_path / "killed")
+    store = opened(config, clock)
+    clock.now += 10_000
+    for i in range(60):
+        put(store, "New", 1, b"%d" % i * 1000)
+    store.flush()
+    disk.image(config.store_path, tmp_path / "image", rng, ("drop",))
+    before = log_records(config.store_path, config)
+    store.close()
+    recover_and_verify(config, tmp_path / "image", before, before, exact=True)
 
 
 def test_image_of_an_untouched_store_is_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
