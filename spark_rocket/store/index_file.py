@@ -24,6 +24,7 @@ thrown away and built anew from the log. Corresponds to org.apache.rocketmq.stor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -127,21 +128,22 @@ class IndexFile:
         )
         return count
 
-    def find(self, key_hash: int, begin: int, end: int, limit: int) -> list[int]:
-        """Physical offsets of entries with a hash, newest first; times are to the second, so the caller looks again."""
-        found: list[int] = []
+    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int | None]:
+        """Physical offsets of entries with a hash, newest first; times are to the second, so the caller looks again.
+
+        None for each entry of the chain that does not match: a chain may have millions, and the caller knows when it
+        has had enough.
+        """
         mm = self.file.mm
         at = HEADER_SIZE + 4 * (key_hash % self.slots)
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
-        while 0 < number < self.count and len(found) < limit:
+        while 0 < number < self.count:
             hashed, offset, difference, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
             time = self.begin_timestamp + difference * 1000
-            if hashed == key_hash and begin - 1000 < time <= end:
-                found.append(offset)
+            yield offset if hashed == key_hash and begin - 1000 < time <= end else None
             if time + 1000 <= begin or previous >= number:  # older ones follow; a chain never goes up
                 break
             number = previous
-        return found
 
     def flush(self) -> None:
         self.file.flush()

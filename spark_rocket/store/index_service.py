@@ -44,6 +44,9 @@ _PAUSE_BUSY = 8.0
 _BUSY = 4 << 20  # bytes a poll
 _QUERY_PATIENCE = 0.3
 _CLOSE_PATIENCE = 10.0
+_QUERY_BYTES = 8 << 20  # of one answer; a frame has at most 16 MiB
+_QUERY_RECORDS = 5_000  # that are looked at for one answer
+_QUERY_STEPS = 50_000  # along the chains
 
 
 class IndexService:
@@ -107,7 +110,7 @@ class IndexService:
             self._thread.join()
             self._thread = None
         if not self.catch_up(_CLOSE_PATIENCE):
-            _log.warning("the index is behind the log by %d bytes; it goes on at the next start", self.behind)
+            _log.info("the index is behind the log by %d bytes; it goes on at the next start", self.behind)
 
     def close(self) -> None:
         with self._lock:
@@ -203,7 +206,11 @@ class IndexService:
         self._partial = -1
 
     def _has(self, hashed: int, offset: int) -> bool:
-        return any(offset in file.find(hashed, 0, 1 << 62, 1 << 30) for file in self._files[-2:])
+        for file in self._files[-2:]:
+            newest_first = (found for found in file.find(hashed, 0, 1 << 62) if found is not None)
+            if next((found for found in newest_first if found <= offset), -1) == offset:
+                return True
+        return False
 
     def _writable(self) -> IndexFile:
         if self._files and not self._files[-1].is_full:
@@ -229,27 +236,38 @@ class IndexService:
     def query(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, unique: bool = False
     ) -> QueryMessageResult:
-        """Records with a key, the newest ``max_num`` of those stored in the time span, in the order of the log."""
+        """Records with a key, the newest ``max_num`` of those stored in the time span, in the order of the log.
+
+        Fewer when they have more than 8 MiB together, or when they are far behind in a long chain: the store's thread
+        can serve nobody else meanwhile.
+        """
         self.catch_up(_QUERY_PATIENCE)
         result = QueryMessageResult()
         hashed = key_hash(topic, key)
-        found: list[tuple[int, bytes]] = []
+        found: dict[int, bytes] = {}
+        room, steps, looks = _QUERY_BYTES, _QUERY_STEPS, _QUERY_RECORDS
         with self._lock:
             if self._files:
                 result.index_last_update_timestamp = self._files[-1].end_timestamp
                 result.index_last_update_physical_offset = self._files[-1].end_offset
             for file in reversed(self._files):
-                if len(found) >= max_num:
+                if len(found) >= max_num or room <= 0 or not steps or not looks:
                     break
                 if file.begin_timestamp > end_ms or file.end_timestamp + 1000 < begin_ms:
                     continue
-                for offset in file.find(hashed, begin_ms, end_ms, 1 << 20):
-                    record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
-                    if record is not None and all(offset != other for other, _ in found):
-                        found.append((offset, record))
-                        if len(found) >= max_num:
-                            break
-        result.records = [record for _, record in sorted(found)]
+                for offset in file.find(hashed, begin_ms, end_ms):
+                    steps -= 1
+                    if offset is not None and offset not in found:
+                        looks -= 1
+                        record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
+                        if record is not None:
+                            room -= len(record)
+                            if room < 0 and found:
+                                break
+                            found[offset] = record
+                    if len(found) >= max_num or room <= 0 or not steps or not looks:
+                        break
+        result.records = [record for _, record in sorted(found.items())]
         return result
 
     def _matching(self, offset: int, topic: str, key: str, begin: int, end: int, unique: bool) -> bytes | None:

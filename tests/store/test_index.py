@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import MessageStore
+from spark_rocket.store import MessageStore, index_service
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import key_hash
 from tests.store.conftest import MakeStore
-from tests.store.helpers import START, Clock, opened, put, small
+from tests.store.helpers import START, Clock, opened, put, put_batch, small
 
 FOREVER = 1 << 62
 
@@ -168,3 +169,54 @@ def test_an_index_that_was_switched_off_catches_up(make_store: MakeStore, tmp_pa
     assert not store.config.index_path.exists()
     store = make_store()
     assert query(store, "T", "k") == [b"1"]
+
+
+def test_an_answer_has_a_bound_in_bytes(make_store: MakeStore) -> None:
+    store = make_store(mapped_file_size_commit_log=4 << 20)
+    bodies = [b"%d" % i * (3 << 20) for i in range(4)]
+    for body in bodies:
+        put(store, "T", 0, body, b"KEYS\x01k")
+    assert query(store, "T", "k") == bodies[2:]  # the newest
+    assert query(store, "T", "k", limit=1) == bodies[3:]
+
+
+def test_even_one_record_larger_than_the_bound_is_answered(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_service, "_QUERY_BYTES", 10)
+    for body in (b"first", b"second"):
+        put(store, "T", 0, body, b"KEYS\x01k")
+    assert query(store, "T", "k") == [b"second"]
+
+
+@pytest.mark.parametrize("wanted", ["all", "none"])
+def test_a_query_does_not_walk_a_whole_chain(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """The one slot of this index has a chain of 2,000, all of one key."""
+    assert java_hash("T#Aa") == java_hash("T#BB")
+    store = make_store(max_hash_slot_num=1, max_index_num=10_000)
+    put_batch(store, "T", 0, [(0, b"%d" % i, b"KEYS\x01Aa") for i in range(100)])
+    for _ in range(19):
+        put_batch(store, "T", 0, [(0, b"x", b"KEYS\x01Aa")] * 100)
+    assert len(query(store, "T", "Aa", limit=5000)) == 2000
+    steps = 0
+    real = IndexFile.find
+
+    def find(file: IndexFile, key_hash: int, begin: int, end: int) -> Iterator[int | None]:
+        nonlocal steps
+        for offset in real(file, key_hash, begin, end):
+            steps += 1
+            yield offset
+
+    monkeypatch.setattr(IndexFile, "find", find)
+    if wanted == "all":
+        assert query(store, "T", "Aa", limit=3) == [b"x"] * 3
+        assert steps == 3
+        return
+    monkeypatch.setattr(index_service, "_QUERY_RECORDS", 70)
+    assert query(store, "T", "BB") == []  # every record of the chain has to be looked at
+    assert steps == 70
+    monkeypatch.setattr(index_service, "_QUERY_STEPS", 50)
+    assert query(store, "T", "other") == []  # no record of the chain has that hash
+    assert steps == 120
