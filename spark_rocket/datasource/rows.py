@@ -154,6 +154,8 @@ class RowEncoder:
     def _plain_properties(self, properties: pa.Array | None) -> pa.Array | None:
         if properties is None or len(properties.keys) == 0:
             return properties
+        if properties.offset:  # a slice's keys are those of the whole array
+            properties = properties.take(pa.array(np.arange(len(properties))))
         names = properties.keys
         bad = pc.is_in(names, value_set=pa.array(_NOT_PLAIN, names.type))
         if pc.any(bad).as_py():

@@ -168,6 +168,20 @@ def test_properties_leave_room_for_what_brokers_add(limit: str) -> None:
     assert "maxMessageSize" not in str(e.value)
 
 
+def test_a_slice_of_a_batch_is_only_that() -> None:
+    entries = [[("DELAY", "1")], [("mine", "1"), ("CLUSTER", "c")], None, [("DELAY", "1")]]
+    batch = pa.record_batch(
+        {"body": ["0", "1", "2", "3"], "properties": pa.array(entries, pa.map_(pa.string(), pa.string()))}
+    )
+    found = messages(list(encoder(topic="t").blocks(batch.slice(1, 2))))
+    assert [(body, properties.get("mine"), properties.get("CLUSTER")) for _, body, properties in found] == [
+        (b"1", "1", None),
+        (b"2", None, None),
+    ]
+    with pytest.raises(RowError, match="row 2 of partition 3: its properties have DELAY"):
+        list(encoder(topic="t").blocks(batch.slice(1, 3)))
+
+
 def test_only_one_row_is_named() -> None:
     batch = pa.record_batch(
         {"body": ["0", "1", "2"], "queueId": pa.array([2, 1, 0], pa.int32()), "tags": ["\x01", "b", "c"]}
