@@ -15,6 +15,9 @@ OFFSET_ILLEGAL     before the queue's first message: deleted; after its last: sh
 anything else      contradicts itself: asked again, until ``retryTimeout`` is over
 =================  =====================================================================================
 
+A slave may lag behind, so all but FOUND is no news from it: asked again. Records found may still leave out deleted
+ones among them, so they are counted.
+
 Belongs to one task and thread. Corresponds to PullAPIWrapper and DefaultMQPullConsumer's loop.
 """
 
@@ -50,6 +53,7 @@ def read_range(
     span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema."""
+    loss = LossPolicy(options.fail_on_data_loss)
     waiting: list[Chunk] = []
     rows = size = 0
     for chunk in pull_chunks(span, options, reader):
@@ -57,15 +61,17 @@ def read_range(
             rows + chunk.end - chunk.start > options.arrow_batch_rows
             or size + len(chunk.records) > options.arrow_batch_bytes
         ):
-            yield from _decode(waiting, span, projection)
+            yield from _decode(waiting, span, projection, loss)
             waiting, rows, size = [], 0, 0
         waiting.append(chunk)
         rows += chunk.end - chunk.start
         size += len(chunk.records)
-    yield from _decode(waiting, span, projection)
+    yield from _decode(waiting, span, projection, loss)
 
 
-def _decode(chunks: list[Chunk], span: OffsetRange, projection: Projection) -> Iterator[pa.RecordBatch]:
+def _decode(
+    chunks: list[Chunk], span: OffsetRange, projection: Projection, loss: LossPolicy
+) -> Iterator[pa.RecordBatch]:
     if not chunks:
         return
     records = chunks[0].records if len(chunks) == 1 else b"".join(chunk.records for chunk in chunks)
@@ -84,6 +90,9 @@ def _decode(chunks: list[Chunk], span: OffsetRange, projection: Projection) -> I
             remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Leave out body (.schema(…)) if only "
             "that cannot be read, or begin after it with startingOffsets as JSON and a new checkpoint directory.",
         ) from error
+    expected = sum(min(chunk.end, span.end) - chunk.start for chunk in chunks)
+    if batch.num_rows < expected:
+        loss.missing(span.queue, start, end, expected - batch.num_rows)
     if batch.num_rows:
         yield projection.conform(batch)
 
@@ -130,6 +139,13 @@ def _following(answer: PullResult, offset: int, span: OffsetRange, loss: LossPol
     queue, following = span.queue, answer.next_offset
     if answer.status is PullStatus.FOUND and following > offset:
         return following
+    if not answer.from_master:
+        raise QueueNotFoundError(
+            f"the master of {name(queue)} is away, and its slave answered a pull at {offset} with "
+            f"{answer.status.value}: it may lag behind.",
+            remedy="Start the master, or wait until the slave has caught up.",
+            retriable=True,
+        )
     if answer.status is PullStatus.OFFSET_ILLEGAL and offset < answer.min_offset:
         loss.deleted(queue, offset, answer.min_offset, span.end)
         return answer.min_offset

@@ -50,6 +50,10 @@ class LossPolicy:
             f"the next one left is {first_left}.",
         )
 
+    def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
+        """The broker passed over messages without a word: their file was deleted, or the topic is compacted."""
+        self._lost(queue, "missing", f"{name(queue)}: {count} of the messages {start} to {end - 1} were deleted.")
+
     def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:
         """The queue ends before a position that it once had."""
         self._lost(

@@ -178,6 +178,41 @@ def test_a_stretch_that_the_broker_jumps_over_is_a_loss(status: PullStatus, capl
     assert caplog.text.count("were deleted") == 2
 
 
+def test_messages_that_a_broker_leaves_out_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """As Apache's does between deleting a file and correcting the queue's first offset: found, but not all."""
+
+    def broker() -> ListBroker:
+        broker = ListBroker(0, 100, most=10)
+        broker.instead[10] = [broker.result(PullStatus.FOUND, 20, b"".join(map(record, range(14, 20))))]
+        return broker
+
+    for rows in ("10", "1000"):
+        with pytest.raises(DataLossError, match=r"orders/broker-a/3: 4 of the messages \d+ to \d+ were deleted"):
+            read(broker(), 0, 100, arrowBatchRows=rows)
+    with caplog.at_level(logging.WARNING):
+        assert offsets(read(broker(), 0, 100, failOnDataLoss="false")) == [*range(10), *range(14, 100)]
+    assert caplog.text.count("were deleted") == 1
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_slave_that_lags_behind_is_no_loss(fail: str, no_waiting: list[float]) -> None:
+    broker = ListBroker(0, 100, most=50)
+    empty = memoryview(b"")
+    broker.instead[50] = [
+        PullResult(PullStatus.NO_NEW_MSG, 50, 0, 50, empty, from_master=False),
+        PullResult(PullStatus.OFFSET_ILLEGAL, 45, 0, 45, empty, from_master=False),
+        PullResult(PullStatus.NO_MATCHED_MSG, 50, 0, 0, empty, from_master=False),
+        PullResult(PullStatus.NO_MATCHED_MSG, 60, 0, 60, empty, from_master=False),
+        PullResult(PullStatus.FOUND, 50, 0, 60, empty, from_master=False),
+    ]
+    assert offsets(read(broker, 0, 100, failOnDataLoss=fail)) == list(range(100))
+    assert len(no_waiting) == 5
+    assert broker.instead[50] == []
+    broker.instead[50] = [PullResult(PullStatus.NO_NEW_MSG, 50, 0, 50, empty, from_master=False)] * 100
+    with pytest.raises(QueueNotFoundError, match=r"the master of orders/broker-a/3 is away.*retryTimeout"):
+        read(broker, 0, 100, failOnDataLoss=fail)
+
+
 @pytest.mark.parametrize(
     ("status", "following"),
     [(PullStatus.FOUND, 5), (PullStatus.NO_MATCHED_MSG, 5), (PullStatus.NO_NEW_MSG, 5), (PullStatus.OFFSET_ILLEGAL, 3)],
