@@ -19,13 +19,16 @@ FEWEST_FLIGHTS = 20  # a mean of fewer says nothing: such cells stay blank
 
 
 def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
-    """``hours`` has carrier, local_hour, flights, cancelled, delay_minutes: sums over the year."""
+    """``hours`` has carrier, local_hour, flights, cancelled, delay_minutes: sums over the year. At least one row."""
     flown = hours.assign(flown=hours["flights"] - hours["cancelled"])
     carriers = flown.groupby("carrier")[["flown", "delay_minutes"]].sum()
-    mean = (carriers["delay_minutes"] / carriers["flown"]).sort_values()
+    mean = (carriers["delay_minutes"] / carriers["flown"].where(carriers["flown"] > 0)).sort_values()
     order = list(mean.index)
 
-    flown = flown[flown["flown"] >= FEWEST_FLIGHTS]
+    # Of a few hundred flights there is no cell with so many: better little said than nothing drawn.
+    fewest = FEWEST_FLIGHTS if flown["flown"].max() >= FEWEST_FLIGHTS else min(1, flown["flown"].max())
+    flown = flown[flown["flown"] >= fewest]
+    flown = flown.assign(flown=flown["flown"].where(flown["flown"] > 0))
     cells = flown.assign(mean=flown["delay_minutes"] / flown["flown"]).pivot(
         index="carrier", columns="local_hour", values="mean"
     )
@@ -44,7 +47,8 @@ def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
         figure, (left, right) = plt.subplots(
             1, 2, figsize=(13, 7), width_ratios=[3, 1], sharey=True, facecolor=PAPER, layout="constrained"
         )
-        top = max(1.0, float(np.nanpercentile(grid, 97)))
+        known = grid[~np.isnan(grid)]
+        top = max(1.0, float(np.percentile(known, 97))) if known.size else 1.0
         shown = left.imshow(grid, cmap=CALM_TO_LATE, vmin=0, vmax=top, aspect="auto", origin="lower")
         left.set_xticks(range(len(columns)), [f"{hour:02d}" for hour in columns], color=INK)
         left.set_yticks(range(len(order)), [names.get(carrier, carrier) for carrier in order], color=INK)
@@ -59,11 +63,13 @@ def draw(hours: pd.DataFrame, names: dict[str, str], path: Path) -> None:
         bar.outline.set_visible(False)
         bar.ax.tick_params(length=0, colors=SOFT)
 
-        values = mean.to_numpy()
+        values = mean.fillna(0.0).to_numpy()
+        longest = max(1.0, float(values.max()))
         right.barh(range(len(order)), values, color=CALM_TO_LATE(np.clip(values / top, 0.12, 1)), height=0.72)
         for row, value in enumerate(values):
-            right.text(max(value, 0) + values.max() * 0.02, row, f"{value:.0f} min", va="center", fontsize=9, color=INK)
-        right.set_xlim(min(0, values.min()), values.max() * 1.2)
+            said = "none flew" if np.isnan(mean.iloc[row]) else f"{value:.0f} min"
+            right.text(max(value, 0) + longest * 0.02, row, said, va="center", fontsize=9, color=INK)
+        right.set_xlim(min(0, values.min()), longest * 1.2)
         right.set_facecolor(PAPER)
         right.set_xticks([])
         right.tick_params(which="both", length=0)

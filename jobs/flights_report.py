@@ -51,7 +51,9 @@ def by_carrier_and_local_hour(totals: DataFrame) -> pd.DataFrame:
 
 def table_of(hours: pd.DataFrame, names: dict[str, str]) -> str:
     carriers = hours.groupby("carrier")[NUMBERS].sum()
-    carriers["mean"] = carriers["delay_minutes"] / (carriers["flights"] - carriers["cancelled"])
+    flown = carriers["flights"] - carriers["cancelled"]
+    carriers["flown"] = flown.where(flown > 0)  # else unknown, and so are means
+    carriers["mean"] = carriers["delay_minutes"] / carriers["flown"]
     carriers = carriers.sort_values("mean", ascending=False)
     header = ["Carrier", "", "Flights", "Mean delay", "Over 15 min", "Cancelled"]
     rows = [
@@ -59,8 +61,8 @@ def table_of(hours: pd.DataFrame, names: dict[str, str]) -> str:
             str(carrier),
             names.get(str(carrier), ""),
             f"{row['flights']:,.0f}",
-            f"{row['mean']:.1f} min",
-            f"{row['late'] / (row['flights'] - row['cancelled']):.0%}",
+            "–" if pd.isna(row["mean"]) else f"{row['mean']:.1f} min",
+            "–" if pd.isna(row["mean"]) else f"{row['late'] / row['flown']:.0%}",
             f"{row['cancelled'] / row['flights']:.1%}",
         ]
         for carrier, row in carriers.iterrows()

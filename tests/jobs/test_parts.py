@@ -103,10 +103,22 @@ def test_the_report_has_the_latest_carrier_first() -> None:
     assert lines[3].split() == ["AA", "American", "110", "0.7", "min", "9%", "0.0%"]
 
 
+FEW = HOURS.assign(flights=[3, 2, 1, 1], cancelled=[0, 1, 1, 1], late=[1, 0, 0, 0], delay_minutes=[30, -5, 0, 0])
+NONE = HOURS.assign(cancelled=HOURS["flights"], late=0, delay_minutes=0)
+EARLY = HOURS.assign(delay_minutes=[-500, -300, -100, -20])
+
+
+def test_the_report_of_carriers_that_did_not_fly() -> None:
+    lines = table_of(FEW, {}).splitlines()
+    assert lines[2].split() == ["UA", "5", "6.2", "min", "25%", "20.0%"]
+    assert lines[3].split() == ["AA", "2", "–", "–", "100.0%"]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hours", [HOURS, FEW, NONE, EARLY], ids=["usual", "few", "none flew", "early"])
+def test_the_picture_is_drawn(tmp_path: Path, hours: pd.DataFrame) -> None:
     path = tmp_path / "delays.png"
-    draw(HOURS, {"UA": "United"}, path)
+    draw(hours, {"UA": "United"}, path)
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG")
     assert len(data) > 10_000
