@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from struct import Struct
+from struct import error as StructError
 from zlib import crc32
 
 import numpy as np
@@ -135,44 +136,47 @@ class MessageAppender:
         position = log.position
         physical_offset = log.base + position
         queue_offset = queue.max_offset if queued else 0
+        if queued and (topic == SCHEDULE_TOPIC or tags_code is None):
+            tags_code = self._tags_code(topic, properties, timestamp)
+        try:  # everything that can be refused is, before a byte is written
+            packed = head.pack(
+                size,
+                magic,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                born_timestamp,
+                born,
+                timestamp,
+                self._host,
+                reconsume_times,
+                prepared_transaction_offset,
+                body_length,
+            )
+            entry = ENTRY.pack(physical_offset, size, tags_code) if queued else b""
+        except StructError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a number is out of its field's range: {error}")
         mm = log.mm
         at = position + head.size
         mm[at : position + size] = b"".join((body, topic_field, _pack_short(properties_length), properties))
-        head.pack_into(
-            mm,
-            position,
-            size,
-            magic,
-            crc32(body) & 0x7FFFFFFF,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            born_timestamp,
-            born,
-            timestamp,
-            self._host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body_length,
-        )
+        mm[position:at] = packed
         end = physical_offset + size
         log.position = position + size
         log.max_offset = end
         self.put_total += 1
         self.put_bytes += size
         if queued:
-            if topic == SCHEDULE_TOPIC or tags_code is None:
-                tags_code = self._tags_code(topic, properties, timestamp)
-            ENTRY.pack_into(queue.mm, queue.position, physical_offset, size, tags_code)
+            queue.mm[queue.position : queue.position + ENTRY_SIZE] = entry
             queue.position += ENTRY_SIZE
             queue.max_offset = queue_offset + 1
             if not queue.dirty:
                 self._queues.mark_dirty(queue)
             self.store_timestamp = timestamp
             if self._on_arrive is not None:
-                self._on_arrive(topic, queue_id, queue_offset + 1, tags_code, timestamp)
+                self._on_arrive(topic, queue_id, queue_offset + 1, tags_code or 0, timestamp)
         else:
             self.store_timestamp = timestamp
         return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, 1, timestamp)
@@ -222,23 +226,26 @@ class MessageAppender:
         log = self._log
         physical_offset = log.base + log.position
         queue_offset = queue.max_offset
-        template = head.pack(
-            0,
-            magic,
-            0,
-            queue_id,
-            flag,
-            0,
-            0,
-            sys_flag,
-            born_timestamp,
-            born,
-            timestamp,
-            self._host,
-            reconsume_times,
-            0,
-            0,
-        )
+        try:
+            template = head.pack(
+                0,
+                magic,
+                0,
+                queue_id,
+                flag,
+                0,
+                0,
+                sys_flag,
+                born_timestamp,
+                born,
+                timestamp,
+                self._host,
+                reconsume_times,
+                0,
+                0,
+            )
+        except StructError as error:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a number is out of its field's range: {error}")
         physical = write_batch(plan, log.mm, log.position, template, topic_field, queue_offset, physical_offset)
         log.advance(plan.total)
         entries = np.empty(plan.count, ENTRY_TYPE)

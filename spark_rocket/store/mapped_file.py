@@ -268,6 +268,14 @@ def sync_file_system(directory: Path) -> None:
         os.close(fd)
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory, with its parents, and put the names of all that are new on the disk."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
 def sync_directory(directory: Path) -> None:
     """Put names on the disk: a new file is safe only when its directory is."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.mapped_file import MappedFile, file_name, sync_directory
+from spark_rocket.store.mapped_file import MappedFile, file_name, make_directory, sync_directory
 
 
 class MappedFileQueue:
@@ -79,12 +79,14 @@ class MappedFileQueue:
 
     def create(self, offset: int) -> MappedFile:
         """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done."""
+        if self.keep_descriptor:  # a log of its own value; a consume queue's names are made safe when it is flushed
+            make_directory(self.directory)
+            file = self._file(offset, create=True)
+            sync_directory(self.directory)
+            return file
         if not self.directory.is_dir():
             self.directory.mkdir(parents=True, exist_ok=True)
-        file = self._file(offset, create=True)
-        if self.keep_descriptor:  # a log of its own value; a consume queue's name is made safe when it is flushed
-            sync_directory(self.directory)
-        return file
+        return self._file(offset, create=True)
 
     def add(self, file: MappedFile) -> None:
         self.files = [*self.files, file]

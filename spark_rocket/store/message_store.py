@@ -23,6 +23,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index_service import IndexService
+from spark_rocket.store.mapped_file import make_directory
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
@@ -85,7 +86,7 @@ class MessageStore:
                 f"The store in {self.config.store_path} is already started.", remedy="Make a new one to open it again."
             )
         try:
-            self.config.store_path.mkdir(parents=True, exist_ok=True)
+            make_directory(self.config.store_path)
             self._lock.acquire()
             self._open()
         except BaseException as error:

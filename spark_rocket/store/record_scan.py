@@ -255,8 +255,6 @@ class Remains:
     has_data: bool = False
     good_offsets: list[int] | None = None
     """Physical offsets of records that are good all the same, at most a handful."""
-    last_store_timestamp: int = 0
-    first_store_timestamp: int = 0
 
 
 def look_behind(queue: MappedFileQueue, offset: int, limit: int = 16) -> Remains:
@@ -289,12 +287,7 @@ def _find_good(file: MappedFile, data: bytes, position: int, remains: Remains) -
                 if physical == file.file_from_offset + start and FIXED_SIZE <= size <= file.size - start:
                     scanned = scan_record(file.read(start, size))
                     if scanned.kind is ScanKind.GOOD and scanned.record is not None:
-                        time = scanned.record.store_timestamp
-                        if not remains.good_offsets:
-                            remains.first_store_timestamp = time
                         remains.good_offsets.append(physical)
-                        remains.first_store_timestamp = min(time, remains.first_store_timestamp)
-                        remains.last_store_timestamp = max(time, remains.last_store_timestamp)
                         if len(remains.good_offsets) > 64:
                             return
             found = data.find(magic, found + 4)

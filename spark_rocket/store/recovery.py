@@ -13,7 +13,8 @@ there exactly, so that bytes behind the end are never taken for records later. T
 (``StoreCorruptError`` with file and offset), because they were on disk and are damaged:
 
 - after a clean stop: a record that is not good, with good records or consume-queue entries behind it;
-- after a kill: the same, where a record behind it is older than the checkpoint says was flushed;
+- after a kill: the same, where a record behind it is older than the checkpoint says was flushed and a consume queue
+  knows it (a torn record's body may hold bytes that only look like records);
 - after a kill: a log that ends before the time that the checkpoint says was flushed.
 
 A machine that loses power may have written later pages of the unflushed tail and not earlier ones. Good records
@@ -42,6 +43,7 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record import scan_record
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
@@ -260,14 +262,31 @@ class Recovery:
                 raise self._corrupt(end.offset, f"{why}, but {what}")
         else:
             flushed = self._checkpoint.physic_msg_timestamp
-            if good and remains.first_store_timestamp < flushed:
-                raise self._corrupt(end.offset, f"{why}, but whole, flushed records follow from offset {good[0]} on")
+            proof = next((offset for offset in good if self._was_flushed(offset, flushed)), None)
+            if proof is not None:
+                raise self._corrupt(end.offset, f"{why}, but whole, flushed records follow from offset {proof} on")
             if self._checkpoint.existed and report.max_store_timestamp < flushed and self._log_reaches(report):
                 raise self._corrupt(end.offset, f"{why}, but the checkpoint says that later records were flushed")
         if remains.has_data:
             report.cut_reason = why
             if good:
                 self._quarantine(report, end.offset, remains)
+
+    def _was_flushed(self, offset: int, flushed: int) -> bool:
+        """Whether a good record behind the end is older than the checkpoint, and no part of a torn record's body.
+
+        A body may hold whatever its sender likes, but no sender can make a consume queue point into it.
+        """
+        file = self._log.queue.find(offset)
+        if file is None:
+            return False
+        at = offset - file.file_from_offset
+        record = scan_record(file.read(at, int.from_bytes(file.read(at, 4), "big"))).record
+        if record is None or record.store_timestamp >= flushed:
+            return False
+        queue = self._queues.find(str(record.topic, "utf-8", "replace"), record.queue_id)
+        number = record.queue_offset
+        return queue is not None and queue.min_offset <= number < queue.max_offset and queue.entry(number)[0] == offset
 
     def _log_reaches(self, report: RecoveryReport) -> bool:
         """Whether the scan could have met the record that the checkpoint's time is of (a trimmed log may be empty)."""

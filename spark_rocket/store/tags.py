@@ -93,5 +93,5 @@ class DelayLevels:
         value = find_property(properties, _DELAY, 0, len(properties))
         if not value or not value.isdigit():
             return None
-        level = min(int(value), len(self._delays))
+        level = min(int(value[:9]), len(self._delays))  # as many digits as one likes may be sent
         return store_timestamp + self._delays[level - 1] if level > 0 else None

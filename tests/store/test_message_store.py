@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,6 +218,51 @@ def test_prepared_and_rolled_back_messages_have_no_entry(store: MessageStore) ->
     assert bodies(store, "T", 0) == [b"committed"]
     assert len(store.query_message("T", "h4", 10, 0, 1 << 62).records) == 1
     assert store.query_message("T", "h12", 10, 0, 1 << 62).records == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [{"flag": 1 << 31}, {"reconsume_times": 1 << 40}, {"born_timestamp": 1 << 63}, {"tags_code": -(1 << 64)}],
+    ids=str,
+)
+def test_numbers_out_of_range_leave_no_trace(store: MessageStore, number: dict[str, int]) -> None:
+    """Nothing is behind the log's end afterwards: neither bytes of the body nor a record without an entry."""
+    put(store, "T", 0, b"before")
+    end = store.max_physical_offset
+    values: dict[str, Any] = {"born_timestamp": 1, **number}
+    result = store.put_message("T", 0, b"x" * 5000, b"", born_host=BORN, **values)
+    assert result.status is PutStatus.MESSAGE_ILLEGAL
+    if "tags_code" not in values and "flag" not in values:  # a batch has none, and its messages have their own flags
+        result = store.put_batch("T", 0, encode_batch_body([(0, b"x" * 5000, b"")]), born_host=BORN, **values)
+        assert result.status is PutStatus.MESSAGE_ILLEGAL
+        assert "range" in result.reason
+    assert store.max_physical_offset == end
+    assert not any(store._log.mm[end:])
+    put(store, "T", 0, b"after")
+    assert bodies(store, "T", 0) == [b"before", b"after"]
+
+
+def test_a_delay_of_thousands_of_digits(store: MessageStore) -> None:
+    put(store, "SCHEDULE_TOPIC_XXXX", 0, b"", b"DELAY\x01" + b"9" * 10_000)
+    queue = store._queues.find("SCHEDULE_TOPIC_XXXX", 0)
+    assert queue is not None
+    assert queue.entry(0)[2] == START + 7_200_000
+
+
+def test_names_of_new_directories_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[Path] = set()
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{fd}").readlink())
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    config = small(tmp_path / "new" / "store")
+    store = opened(config)
+    put(store, "T", 0, b"x")
+    assert synced >= {tmp_path, tmp_path / "new", config.store_path, config.commit_log_path}
+    store.close()
 
 
 def test_delay_topic_entries_carry_the_time_of_delivery(store: MessageStore) -> None:

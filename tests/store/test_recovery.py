@@ -150,6 +150,31 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
         assert not any(log_file(image, 0).read_bytes()[last.physical_offset :])
 
 
+def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed(config: StoreConfig) -> None:
+    """A sender has put a record into a body, true to the place where it will stand, and the power fails."""
+    clock = Clock()
+    store = opened(config, clock)
+    put(store, "T", 0, b"old")
+    forged = bytearray(store.look_message_by_offset(0) or b"")
+    clock.now += 5000
+    last = put(store, "T", 0, b"flushed")
+    store.flush()
+    end = last.end_physical_offset
+    forged[28:36] = (end + 88).to_bytes(8, "big")
+    put(store, "T", 0, bytes(forged))
+    image = replace(config, store_path=config.store_path.parent / "image")
+    shutil.copytree(config.store_path, image.store_path)
+    store.close()
+    overwrite(log_file(image, 0), end, bytes(88))
+    store = opened(image)
+    assert store.max_physical_offset == end
+    assert store.recovery is not None
+    assert b"old" in store.recovery.quarantined[0].read_bytes()
+    assert bodies(store, "T", 0) == [b"old", b"flushed"]
+    store.close()
+    assert check_store(image.store_path, image) == []
+
+
 def test_a_bad_record_in_the_middle_is_never_hidden(filled: StoreConfig) -> None:
     """After a clean stop, and after a kill too: it had been flushed."""
     before = log_file(filled, 8).read_bytes()
