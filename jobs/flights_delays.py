@@ -5,7 +5,8 @@ pair replaces an earlier one. The totals are exact at any moment, also for hours
 an append-mode query would hold back until newer flights come.
 
 Restartable: the checkpoint has the offsets and the totals. A micro-batch that is made again after a crash writes its
-Parquet folder again and its messages under the same ids (``writeId``), so that a repeat can be told.
+Parquet folder again and its messages under the same ids, so that a repeat can be told: ``writeId`` is the query's id,
+which Spark keeps in the checkpoint, and the batch's number. Another query, with a checkpoint of its own, has other ids.
 """
 
 from __future__ import annotations
@@ -79,6 +80,14 @@ def messages_of(delays: DataFrame) -> DataFrame:
     )
 
 
+def query_id(batch: DataFrame) -> str:
+    """The id of the streaming query that a micro-batch belongs to; the same after a restart."""
+    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not found:
+        raise RuntimeError("Spark has not said which query this micro-batch belongs to.")
+    return found
+
+
 class Sink:
     """Writes a micro-batch to the topic and to Parquet, and counts what went where."""
 
@@ -97,7 +106,7 @@ class Sink:
                 .write.format("rocket")
                 .option("nameServer", self._places.name_server)
                 .option("topic", self._places.target)
-                .option("writeId", f"{self._places.group}-{self._places.checkpoint.name}-{batch_id}")
+                .option("writeId", f"{query_id(batch)}-{batch_id}")
                 .mode("append")
                 .save()
             )

@@ -56,10 +56,10 @@ def publish(cluster: LocalCluster, topic: str) -> None:
             producer.send([Message.of(topic, body) for body in bodies[start : start + 500]])
 
 
-def totals_in_topic(cluster: LocalCluster, topic: str) -> tuple[int, int]:
-    """Flights in the newest totals of each key, and how many messages there are: a key's are all in one queue."""
+def totals_in_topic(cluster: LocalCluster, topic: str) -> tuple[int, list[str]]:
+    """Flights in the newest totals of each key, and the messages' ids: a key's messages are all in one queue."""
     newest: dict[str, int] = {}
-    messages = 0
+    ids: list[str] = []
     with Reader(cluster.name_server) as reader:
         for queue in reader.queues(topic):
             offset, end = reader.min_offset(queue), reader.max_offset(queue)
@@ -68,8 +68,8 @@ def totals_in_topic(cluster: LocalCluster, topic: str) -> tuple[int, int]:
                     assert message.keys is not None
                     newest[message.keys] = json.loads(message.body)["flights"]
                     offset = message.queue_offset + 1
-                    messages += 1
-    return sum(newest.values()), messages
+                    ids.append(message.msg_id)
+    return sum(newest.values()), ids
 
 
 def totals_in_parquet(folder: Path) -> int:
@@ -114,6 +114,14 @@ def test_delays_killed_in_a_batch_and_started_again_count_every_flight_once(
     assert 0 < int(read[1].replace(",", "")) < FLIGHTS  # it went on, it did not begin again
 
     assert totals_in_parquet(tmp_path / "delays") == FLIGHTS
-    counted, messages = totals_in_topic(rocket, target)
+    counted, ids = totals_in_topic(rocket, target)
     assert counted == FLIGHTS
-    assert messages > 0
+    assert ids
+
+    # Another query into the same topic is no repeat of this one's messages.
+    arguments[arguments.index("--output") + 1] = str(tmp_path / "other")
+    run("flights_delays", *arguments)
+    counted, all_ids = totals_in_topic(rocket, target)
+    assert counted == FLIGHTS
+    assert len(all_ids) > len(ids)
+    assert len(set(all_ids) - set(ids)) == len(all_ids) - len(ids)
