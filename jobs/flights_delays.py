@@ -149,7 +149,10 @@ def start(
 
 
 class RowsRead:
-    """Rows that the query's finished micro-batches have read since this start. Spark remembers the last 100 only."""
+    """Rows that the query's finished micro-batches have read since this start.
+
+    Spark remembers the last 100 micro-batches only, so it must be asked again before 100 more are over.
+    """
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -182,7 +185,7 @@ def run(spark: SparkSession, places: Places, *, continuous: bool = False, **sett
 
     with Progress(describe):
         while not query.awaitTermination(1) and not stop():
-            pass
+            rows_read()
     query.stop()
     return Delays(rows_read(), sink.rows, time.monotonic() - started)
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import pytest
 
+from jobs import flights_delays
 from jobs.flights import FLIGHT_COLUMNS, airline_names, load_flights
 from jobs.flights_chart import draw
 from jobs.flights_delays import RowsRead
@@ -152,7 +154,7 @@ class FakeQuery:
         self.recentProgress: list[SimpleNamespace] = []
 
     def batch(self, second: int, rows: int) -> None:
-        moment = f"2026-01-01T00:00:{second:02d}.000Z"
+        moment = f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}.000Z"
         self.recentProgress = [*self.recentProgress[-2:], SimpleNamespace(timestamp=moment, numInputRows=rows)]
 
 
@@ -163,3 +165,28 @@ def test_rows_are_counted_though_spark_forgets_old_batches() -> None:
     for second in range(10):
         query.batch(second, rows=100)
         assert rows_read() == rows_read() == 100 * (second + 1)
+
+
+class FakeRun(FakeQuery):
+    """Two micro-batches between questions, of the three that are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - Spark's name
+        for _ in range(2):
+            self.seconds += 1
+            self.batch(self.seconds, rows=100)
+        return self.seconds >= 200
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_long_run_is_counted_though_nobody_watches_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(flights_delays, "ensure_topic", lambda *_, **__: None)
+    monkeypatch.setattr(flights_delays, "start", lambda *_, **__: FakeRun())
+    monkeypatch.setattr(flights_delays, "Progress", lambda _: nullcontext())
+    places = flights_delays.Places("ns", tmp_path, tmp_path)
+    assert flights_delays.run(None, places).rows_in == 200 * 100  # type: ignore[arg-type]
