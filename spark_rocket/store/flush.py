@@ -36,7 +36,7 @@ from spark_rocket.store.mapped_file import PAGE_SIZE, sync_file_system
 
 _log = logging.getLogger(__name__)
 _THOROUGH_BYTES = 256 << 20
-_MANY_QUEUES = 200
+_MANY_QUEUES = 32  # new ones: each costs four syncs of its own, all together one of the file system
 
 FlushCallback = Callable[[bool], None]
 
