@@ -221,7 +221,11 @@ class Reader(Client):
         return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
-        """Tell the broker that the group has consumed everything before ``offset``."""
+        """Tell the broker that the group has consumed everything before ``offset``.
+
+        A broker of 5.x takes commits only of groups that it knows. It gets to know one by its first pull, if it is set
+        to (``autoCreateSubscriptionGroup``, the default): a refused commit is followed by a pull and tried once more.
+        """
         if offset < 0:
             raise ClientError(f"{offset} is no offset to commit for {_name(queue)}.", remedy="Offsets begin at 0.")
         header = UpdateConsumerOffsetRequestHeader(
@@ -232,7 +236,13 @@ class Reader(Client):
             self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
             return
         what = f"the offset {offset} of group {group} for"
-        self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), what)
+        refused = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
+        ext = header.to_ext()
+        if self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, what, refused).code != ResponseCode.SUCCESS:
+            _, request, _ = self._pull_request(queue, offset, 1, None, SUB_ALL, 0, None, group=group)
+            first = f"the first pull of group {group} for"
+            self._ask(queue, RequestCode.PULL_MESSAGE, request.ext_fields, first, _STATUS_CODES)
+            self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, what)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -331,9 +341,10 @@ class Reader(Client):
         tags: str,
         suspend_ms: int,
         timeout: float | None,
+        group: str | None = None,
     ) -> tuple[tuple[str, bool], RemotingCommand, float]:
         header = PullMessageRequestHeader(
-            consumer_group=self.group,
+            consumer_group=group or self.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,

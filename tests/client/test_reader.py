@@ -239,8 +239,29 @@ def test_commits(mq: FakeCluster, reader: Reader) -> None:
     with pytest.raises(ClientError, match="-1"):
         reader.commit_offset("g", QUEUE, -1)
     mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(26, "subscription group does not exist"))
-    with pytest.raises(BrokerError, match="group g for t/b0/0"):
-        reader.commit_offset("g", QUEUE, 11)
+    with pytest.raises(BrokerError, match="first pull of group g for t/b0/0"):
+        reader.commit_offset("g", QUEUE, 11)  # this broker serves no pulls
+
+
+def test_a_commit_for_a_group_that_a_broker_of_5x_does_not_know_yet(mq: FakeCluster, reader: Reader) -> None:
+    known: set[str] = set()
+
+    def commit(request: RemotingCommand) -> RemotingCommand:
+        code = 0 if request.ext_fields["consumerGroup"] in known else 26
+        return RemotingCommand.response(request, code, "subscription group does not exist")
+
+    def pull(request: RemotingCommand) -> RemotingCommand:
+        known.add(request.ext_fields["consumerGroup"])
+        return RemotingCommand.response(request, 19, None, position(11, 0, 11))
+
+    mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
+    mq.everywhere(RequestCode.PULL_MESSAGE, pull)
+    reader.commit_offset("g", QUEUE, 11)
+    assert known == {"g"}
+    assert mq.brokers[0].codes()[-3:] == [15, 11, 15]
+    mq.everywhere(RequestCode.PULL_MESSAGE, says(26, "groups are not created by themselves here"))
+    with pytest.raises(BrokerError, match="group other for t/b0/0"):
+        reader.commit_offset("other", QUEUE, 11)
 
 
 def time_broker(cluster: FakeCluster, times: list[int], first: int, hint: Callable[[int], int]) -> None:
