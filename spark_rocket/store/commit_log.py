@@ -67,7 +67,7 @@ class CommitLog:
         if file is None and self.queue.files and max_offset != self.queue.end_offset:
             raise StoreCorruptError(
                 f"{self.queue.directory} ends at offset {self.queue.end_offset}, before {max_offset}.",
-                remedy="Put the missing files back, or run `rocket store rebuild`.",
+                remedy="Put the missing files back and start again.",
             )
         self._current = file
         self.base = file.file_from_offset if file else max_offset

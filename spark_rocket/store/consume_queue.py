@@ -258,7 +258,9 @@ class ConsumeQueue:
         file = self.files.find(offset * ENTRY_SIZE)
         if file is None:
             raise StoreCorruptError(
-                f"{self.files.directory} has no file for entry {offset}.", remedy="Run `rocket store rebuild`."
+                f"{self.files.directory} has no file for entry {offset}.",
+                remedy="Stop the broker, delete that directory and the file checkpoint, and start it again: "
+                "consume queues are built from the commit log.",
             )
         at = offset * ENTRY_SIZE - file.file_from_offset
         raw = file.mm[at : at + ENTRY_SIZE] if file.is_mapped else file.read(at, ENTRY_SIZE)
