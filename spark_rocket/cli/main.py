@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import spark_rocket
 from spark_rocket.errors import RocketError
 
 DEFAULT_DATA = Path("rocket-data")
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rocket", description="RocketMQ-compatible name server and broker, made for PySpark."
     )
+    parser.add_argument("--version", action="version", version=f"spark_rocket {spark_rocket.__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="log what the servers do, not only what is wrong")
     verbs = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_up(verbs)

@@ -68,13 +68,17 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
     host = config.bind_address
     async with _Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
-        await namesrv.start()
+        await namesrv.bind()
         servers.push_async_callback(namesrv.close)
         name_server = _reachable(namesrv.address)
         config.namesrv_addr = ";".join([name_server, *config.name_servers])
         broker = Broker(config)
+        if (config.store_path / "abort").exists():
+            _say(f"{config.store_path} was not closed cleanly: recovering it …")
         await broker.start()
         servers.push_async_callback(broker.close)
+        # Only now: a name server that answers while the store recovers would say that its topics do not exist.
+        await namesrv.start()
         # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
         _ready(options.ready_fd, {"nameServer": name_server, "broker": broker.address})
@@ -90,6 +94,8 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
             "Ctrl-C stops it.",
         )
         await stopping()
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        _say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
 
 
 def serve_namesrv(options: argparse.Namespace) -> int:

@@ -17,7 +17,8 @@ RETRIABLE_CODES = frozenset(
 _REMEDIES: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "Try again in a moment; a broker that stays busy is overloaded, or is a slave that does"
     " not serve reads (slaveReadEnable).",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "This broker version has no such request.",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "This version has no such request, or the address is a server of the"
+    " other kind: name servers are usually at 9876, brokers at 10911.",
     ResponseCode.MESSAGE_ILLEGAL: "Make the message smaller (body, topic of 127 bytes, properties of 32,767 bytes) or"
     " raise the broker's maxMessageSize.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "The broker is starting, stopping, or its disk is full: try again in a moment.",
@@ -46,24 +47,31 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
         return topic_not_found(topic, address)
     if code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER) and _is_about_queue(remark):
         return QueueNotFoundError(
-            f"{address} refused {what}: {remark}",
+            f"{address} refused {what}: {sentence(remark)}",
             remedy="Ask for the topic's queues again; queue ids begin at 0.",
             response_code=code,
         )
     if code == ResponseCode.MESSAGE_ILLEGAL and "size" in remark.lower():
         return MessageTooLargeError(
-            f"{address} refused {what}: {remark}", remedy=_REMEDIES[ResponseCode.MESSAGE_ILLEGAL], response_code=code
+            f"{address} refused {what}: {sentence(remark)}",
+            remedy=_REMEDIES[ResponseCode.MESSAGE_ILLEGAL],
+            response_code=code,
         )
     try:
         name = ResponseCode(code).name
     except ValueError:
         name = "unknown code"
     return BrokerError(
-        f"{address} answered {what} with {code} ({name}): {remark}",
+        f"{address} answered {what} with {code} ({name}): {sentence(remark)}",
         remedy=_REMEDIES.get(code, ""),
         response_code=code,
         retriable=code in RETRIABLE_CODES,
     )
+
+
+def sentence(remark: str) -> str:
+    """A server's remark with a full stop, for the remedy comes behind it."""
+    return remark if remark.endswith((".", "!", "?")) else f"{remark}."
 
 
 def _is_about_queue(remark: str) -> bool:

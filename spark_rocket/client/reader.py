@@ -316,7 +316,10 @@ class Reader(Client):
         suspend_ms: int = 0,
         timeout: float | None = None,
     ) -> list[MessageExt]:
-        """One pull's messages, decoded and with their tags compared; an empty list when there are none."""
+        """One pull's messages, decoded and with their tags compared; an empty list when there are none.
+
+        One pull is not the whole queue: call it again with the offset behind the last message.
+        """
         found = self.pull(
             queue,
             offset,

@@ -395,6 +395,11 @@ def _unknown(key: str, scopes: frozenset[Scope]) -> OptionError:
         close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
         nearest = next((option for option in here if close and option.lower() == close[0]), "")
     remedy = f"Did you mean {nearest}?" if nearest else f"The options here are {', '.join(here)}."
+    if key == "path":  # load("orders"), save("orders"), CREATE TABLE … LOCATION
+        option = "topic" if scopes <= {Scope.WRITE, Scope.WRITE_STREAM} else "subscribe"
+        remedy = f'Topics have no path: name the topic with .option("{option}", …) and nothing in load() or save().'
+    elif key.startswith("option."):
+        remedy = "CREATE TABLE … USING rocket is not supported: use spark.read, or a temporary view of it."
     return OptionError(f'format("rocket") has no option {key}.', remedy=remedy)
 
 

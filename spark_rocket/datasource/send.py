@@ -126,7 +126,9 @@ class BlockSender:
             about_body = error.response_code is not None and "body" in error.message.lower()
             raise RowError(
                 f"{flight.block.rows()} ({len(flight.block.body)} bytes) cannot be sent: {error.message}",
-                remedy="Set the option maxMessageSize to the broker's maxMessageSize." if about_body else error.remedy,
+                remedy="Make it smaller, or raise the broker's maxMessageSize and set the option maxMessageSize to it."
+                if about_body
+                else error.remedy,
             ) from error
         free = flight.block.queue is None
         elsewhere = self._elsewhere(flight) if free else []

@@ -78,12 +78,14 @@ def check_append(overwrite: bool, remedy: str) -> None:
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Refuse a data frame that cannot be written, or a column that would silently be left out."""
     seen = set()
+    names = {field.name.lower() for field in schema.fields}
     for field in schema.fields:
         known = _COLUMNS.get(field.name.lower())
         if known is None:
+            hint = "" if "body" in names else f' body is required: .withColumnRenamed("{field.name}", "body") makes it.'
             raise SchemaError(
                 f'format("rocket") cannot write a column {field.name}.',
-                remedy=f"Select only {', '.join(name for name, _, _ in _COLUMNS.values())}, or drop it.",
+                remedy=f"Select only {', '.join(name for name, _, _ in _COLUMNS.values())}, or drop it.{hint}",
             )
         name, kinds, wanted = known
         if name in seen:

@@ -50,6 +50,10 @@ class NameServer:
         """``host:port``, with the real port when 0 was asked for."""
         return self._server.address
 
+    async def bind(self) -> None:
+        """Take the port without answering yet, so that a broker of the same process can recover before."""
+        await self._server.bind()
+
     async def start(self) -> None:
         """ConfigError if the port is in use or the KV file is broken."""
         self.kv_config.load()

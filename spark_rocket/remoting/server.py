@@ -356,6 +356,7 @@ class RemotingServer:
         self._port = port
         self._on_close = on_close
         self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None  # bound, but not yet listening
         self._sweeper: asyncio.TimerHandle | None = None
         # Spinning on the only core would keep the peer from the answer's next request.
         self._busy_poll = busy_poll if _cores() > 1 else 0.0
@@ -373,37 +374,62 @@ class RemotingServer:
     def address(self) -> str:
         return format_address(self.host, self._port)
 
+    async def bind(self) -> None:
+        """Take the port, but serve nobody yet: whoever connects is refused. ConfigError as from ``start``."""
+        self.loop = asyncio.get_running_loop()
+        self._socket = await self._bind()
+        self._port = self._socket.getsockname()[1]
+
     async def start(self) -> None:
         """Listen. ConfigError if the port is taken or the host is not this machine's."""
-        self.loop = asyncio.get_running_loop()
+        if self._socket is None:
+            await self.bind()
+        assert self._socket is not None
         self._empty = asyncio.Event()
         self._empty.set()
-        sock = await self._bind()
-        self._port = sock.getsockname()[1]
-        self._server = await self.loop.create_server(lambda: Channel(self), sock=sock, backlog=1024)
+        sock, self._socket = self._socket, None
+        try:
+            self._server = await self.loop.create_server(lambda: Channel(self), sock=sock, backlog=1024)
+        except OSError as error:  # somebody else bound the port too, and listened first
+            raise self._cannot_listen(error) from error
         self._sweep()
 
     async def _bind(self) -> socket.socket:
-        where = format_address(self.host, self._asked_port)
         try:
             found = await self.loop.getaddrinfo(
                 self.host or None, self._asked_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             family, _, _, _, address = found[0]  # one socket, so that port 0 means one port
-            return socket.create_server(cast(Any, address), family=family, backlog=1024)
+            sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ConfigError(
-                    f"The {self.name} cannot listen on {where}: the port is in use.",
-                    remedy="Stop the process that listens there, or choose another port (0 takes a free one).",
-                ) from error
-            raise ConfigError(
-                f"The {self.name} cannot listen on {where}: {error.strerror or error}.",
-                remedy="Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
-            ) from error
+            raise self._cannot_listen(error) from error
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+        except OSError as error:
+            sock.close()
+            raise self._cannot_listen(error) from error
+        return sock
+
+    def _cannot_listen(self, error: OSError) -> ConfigError:
+        where = format_address(self.host, self._asked_port)
+        if error.errno == errno.EADDRINUSE:
+            return ConfigError(
+                f"The {self.name} cannot listen on {where}: the port is in use.",
+                remedy="Stop the process that listens there, or choose another port (0 takes a free one).",
+            )
+        return ConfigError(
+            f"The {self.name} cannot listen on {where}: {error.strerror or error}.",
+            remedy="Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
+        )
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         if self._server is None:
             return
         self._server.close()

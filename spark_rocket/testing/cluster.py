@@ -66,6 +66,9 @@ class LocalCluster:
         self._client: RemotingClient | None = None
         self.data_dir = Path()
 
+    def __repr__(self) -> str:
+        return f"<LocalCluster {self.name_server if self._server is not None else 'not running'}>"
+
     # --- life ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> LocalCluster:

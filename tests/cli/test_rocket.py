@@ -89,7 +89,8 @@ def test_up_says_where_it_is_serves_and_stops_cleanly(tmp_path: Path, stop: sign
             assert broker in bytes(route.body).decode()
         process.send_signal(stop)
         rest, errors = process.communicate(timeout=60)
-        assert (process.returncode, rest, errors) == (0, "", "")
+        stopped = f"Stopped. The data is in {tmp_path / 'rocket-data'}.\n"
+        assert (process.returncode, rest, errors) == (0, stopped, "")
     assert (tmp_path / "rocket-data" / "store" / "commitlog").is_dir()
     assert not (tmp_path / "rocket-data" / "store" / "abort").exists()
     assert finished("store", "check", tmp_path / "rocket-data").returncode == 0
@@ -114,6 +115,8 @@ def test_up_takes_settings_from_a_broker_conf_and_the_command_line_wins(tmp_path
     assert finished("store", "check", tmp_path / "elsewhere").returncode == 1  # killed: its abort file is there
     with started("up", "-c", conf, "--data", tmp_path / "d", *PORTS, last="Ctrl-C stops it.") as (_, said):
         assert (tmp_path / "d" / "store" / "lock").exists()
+    with started("up", "-c", conf, *PORTS, last="Ctrl-C stops it.") as (_, said):
+        assert f"{tmp_path / 'elsewhere'} was not closed cleanly: recovering it" in said
 
 
 def test_up_on_every_interface_says_so_loudly(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from spark_rocket.datasource.options import (
     Scope,
     Start,
     can_be_written,
+    check_options,
     parse_read_options,
     parse_write_options,
 )
@@ -83,6 +84,19 @@ def test_an_option_like_no_other_is_answered_with_the_list() -> None:
     assert "zzzzzz" in text
     assert "startingOffsets" in text
     assert "producerGroup" not in text, "a write's option on a read"
+
+
+@pytest.mark.parametrize(
+    ("key", "scopes", "hint"),
+    [
+        ("path", {Scope.READ, Scope.READ_STREAM}, r'option\("subscribe", …\)'),
+        ("path", {Scope.WRITE, Scope.WRITE_STREAM}, r'option\("topic", …\)'),
+        ("option.subscribe", {Scope.READ}, "CREATE TABLE"),
+    ],
+)
+def test_habits_from_elsewhere_are_answered_with_the_way_here(key: str, scopes: set[Scope], hint: str) -> None:
+    with pytest.raises(OptionError, match=hint):
+        check_options({key: "orders"}, frozenset(scopes))
 
 
 def test_options_of_something_else_are_refused() -> None:

@@ -210,7 +210,7 @@ def test_what_is_stored_but_not_confirmed_is_counted_and_said_once(
         (
             BrokerError("maybe msg body or properties length not matched", response_code=13),
             RowError,
-            "5 rows from row 7 on .*not matched Set the option maxMessageSize",
+            "5 rows from row 7 on .*not matched Make it smaller",
         ),
         (
             BrokerError("topic too long", response_code=13, remedy="Shorten it."),

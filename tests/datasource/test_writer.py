@@ -67,7 +67,7 @@ def test_frames_that_can_be_written(schema: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "wrong"),
     [
-        ("value string", r"cannot write a column value.*Select only body, topic, tags"),
+        ("value string", r"cannot write a column value.*Select only body, topic, tags.*body is required.*\"value\""),
         ("tags string", r"there is no column body.*to_json"),
         ("body bigint", r"the column body is bigint, and should be string or binary.*cast\(\"string\"\)"),
         ("body struct<a:int>", r"the column body is struct<a:int>"),

@@ -498,3 +498,24 @@ def test_quick_traffic_keeps_the_loop_awake_and_slow_traffic_does_not(serve: Ser
     assert server.server._awake
     server.server._awake_until = 0.0
     assert client.ask(request(SILENT + 40, 9)).opaque == 9
+
+
+def test_a_bound_server_serves_nobody_until_it_is_started() -> None:
+    async def scene() -> None:
+        server = RemotingServer("127.0.0.1", 0, {})
+        await server.bind()
+        address = ("127.0.0.1", server.port)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        await server.start()
+        _, writer = await asyncio.open_connection(*address)
+        writer.close()
+        await writer.wait_closed()
+        await server.close()
+        bound = RemotingServer("127.0.0.1", address[1], {})
+        await bound.bind()
+        await bound.close()  # gives the port back
+        with socket.create_server(address), pytest.raises(ConfigError, match="the port is in use"):
+            await RemotingServer("127.0.0.1", address[1], {}).bind()
+
+    run(scene())
