@@ -174,6 +174,7 @@ def run(spark: SparkSession, places: Places, *, continuous: bool = False, **sett
     ensure_topic(places.name_server, places.target, queues=4)
     sink = Sink(places)
     started = time.monotonic()
+    # The settings are the command line's, checked by argparse.
     query = start(spark, places, sink, continuous=continuous, **settings)  # type: ignore[arg-type]
     stop = _stop_on_signals() if continuous else (lambda: False)
 

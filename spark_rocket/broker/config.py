@@ -60,6 +60,7 @@ class BrokerConfig:
     broker_cluster_name: str = _setting("DefaultCluster")
     broker_name: str = _setting("broker-a")
     broker_id: int = _setting(MASTER_ID, low=0, high=0)
+    # _setting makes a dataclass field, whose default is immutable (RUF009 here and below).
     broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)  # noqa: RUF009
 
     bind_address: str = _setting("127.0.0.1")

@@ -199,6 +199,7 @@ class _Worker:
             with self._condition:
                 if done >= 0:
                     left = max(0.0, due - time.monotonic())
+                    # The lambda is called within wait_for only, while ``done`` is what it is now.
                     self._condition.wait_for(lambda: self._stopping or self.wanted > done, left)  # noqa: B023
                 if self._stopping:
                     break

@@ -416,6 +416,7 @@ def encode_batch_body(messages: Iterable[Message | tuple[int, Buffer, bytes]]) -
         if isinstance(message, Message):
             flag, body, properties = message.flag, message.body, encode_properties(message.properties)
         else:
+            # The checker takes a Message's attributes for the tuple's types.
             flag, body, properties = message  # type: ignore[assignment]
         try:
             head = _BATCH_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body))
