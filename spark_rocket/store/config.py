@@ -17,6 +17,15 @@ Defaults are Apache's. In ``broker.conf`` a setting has the name in brackets of 
 ``max_filter_message_size``        ``maxFilterMessageSize``
 ``message_delay_level``            ``messageDelayLevel``
 ``check_crc_on_recover``           ``checkCRCOnRecover``
+``file_reserved_time``             ``fileReservedTime`` (hours)
+``delete_when``                    ``deleteWhen`` (hours of the day, local time, ``;`` between)
+``delete_commit_log_files_interval``  ``deleteCommitLogFilesInterval``
+``delete_file_batch_max``          ``deleteFileBatchMax``
+``disk_max_used_space_ratio``      ``diskMaxUsedSpaceRatio`` (percent, as the next two)
+``disk_space_clean_forcibly_ratio``  ``diskSpaceCleanForciblyRatio``
+``disk_space_warning_level_ratio``  ``diskSpaceWarningLevelRatio``
+``clean_file_forcibly_enable``     ``cleanFileForciblyEnable``
+``file_reserved_size``             ``fileReservedSize`` (ours: bytes of commit log to keep, 0 for no bound)
 =================================  ==========================================================
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
@@ -32,6 +41,17 @@ from spark_rocket.errors import ConfigError
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def delete_hours(text: str) -> frozenset[int]:
+    """The hours of the day that ``deleteWhen`` names. ConfigError when it names none, or no hours."""
+    words = [word.strip() for word in text.split(";") if word.strip()]
+    if not words or not all(word.isascii() and word.isdecimal() and int(word) < 24 for word in words):
+        raise ConfigError(
+            f"deleteWhen {text!r} does not name hours of the day.",
+            remedy="Write hours from 00 to 23, with ; between several, such as 04 or 01;13.",
+        )
+    return frozenset(map(int, words))
 
 
 class FlushDiskType(Enum):
@@ -63,6 +83,15 @@ class StoreConfig:
     max_filter_message_size: int = 16_000
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     check_crc_on_recover: bool = True
+    file_reserved_time: int = 72
+    delete_when: str = "04"
+    delete_commit_log_files_interval: int = 100
+    delete_file_batch_max: int = 10
+    disk_max_used_space_ratio: int = 75
+    disk_space_clean_forcibly_ratio: int = 85
+    disk_space_warning_level_ratio: int = 90
+    clean_file_forcibly_enable: bool = True
+    file_reserved_size: int = 0
     allocate_ahead: int = 8 << 20
     """How far in front of the writer the commit log is given disk blocks and touched."""
     max_mapped_consume_queue_files: int = 0
@@ -85,6 +114,7 @@ class StoreConfig:
                 remedy="Apache's defaults are 5000000 and 20000000.",
             )
         self.delay_levels()
+        delete_hours(self.delete_when)
 
     def delay_levels(self) -> list[int]:
         """Milliseconds of each delay level; level 1 is element 0."""
