@@ -6,8 +6,8 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 * settings of Apache's that this broker has no use for (``KNOWN_UNUSED``): kept, and shown by code 26;
 * anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
 
-Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much) and
-``maxHeldPulls`` (long polls waiting at once).
+Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
+``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep).
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """
@@ -18,7 +18,7 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.broker.known_settings import KNOWN_UNUSED
 from spark_rocket.errors import ConfigError
-from spark_rocket.store.config import FlushDiskType, StoreConfig
+from spark_rocket.store.config import FlushDiskType, StoreConfig, delete_hours
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +48,14 @@ def _setting(
     low: int | None = None,
     high: int | None = None,
     dynamic: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> Any:
-    """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it."""
-    return field(default=default, metadata={"name": name, "low": low, "high": high, "dynamic": dynamic})
+    """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it.
+
+    ``check`` raises ConfigError for text that is no value of the setting.
+    """
+    metadata = {"name": name, "low": low, "high": high, "dynamic": dynamic, "check": check}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(slots=True)
@@ -109,6 +114,17 @@ class BrokerConfig:
     flush_interval_commit_log: int = _setting(500, low=1)
     flush_interval_consume_queue: int = _setting(1_000, low=1)
     sync_flush_timeout: int = _setting(5_000, low=1)
+
+    file_reserved_time: int = _setting(72, low=0, high=1_000_000, dynamic=True)
+    delete_when: str = _setting("04", dynamic=True, check=delete_hours)
+    clean_resource_interval: int = _setting(10_000, low=100)
+    delete_commit_log_files_interval: int = _setting(100, low=0, high=60_000, dynamic=True)
+    delete_file_batch_max: int = _setting(10, low=1, dynamic=True)
+    disk_max_used_space_ratio: int = _setting(75, low=1, high=100, dynamic=True)
+    disk_space_clean_forcibly_ratio: int = _setting(85, low=1, high=100, dynamic=True)
+    disk_space_warning_level_ratio: int = _setting(90, low=1, high=100, dynamic=True)
+    clean_file_forcibly_enable: bool = _setting(True, dynamic=True)
+    file_reserved_size: int = _setting(0, low=0, dynamic=True)
 
     #: What a file said beyond the above, by name; kept for code 26.
     others: dict[str, str] = field(default_factory=dict)
@@ -211,6 +227,15 @@ class BrokerConfig:
             flush_interval_consume_queue=self.flush_interval_consume_queue,
             sync_flush_timeout=self.sync_flush_timeout,
             max_message_size=self.max_message_size,
+            file_reserved_time=self.file_reserved_time,
+            delete_when=self.delete_when,
+            delete_commit_log_files_interval=self.delete_commit_log_files_interval,
+            delete_file_batch_max=self.delete_file_batch_max,
+            disk_max_used_space_ratio=self.disk_max_used_space_ratio,
+            disk_space_clean_forcibly_ratio=self.disk_space_clean_forcibly_ratio,
+            disk_space_warning_level_ratio=self.disk_space_warning_level_ratio,
+            clean_file_forcibly_enable=self.clean_file_forcibly_enable,
+            file_reserved_size=self.file_reserved_size,
         )
 
     @property
@@ -249,11 +274,17 @@ class _Spec:
     low: int | None
     high: int | None
     dynamic: bool
+    check: Callable[[str], object] | None
 
     def parse(self, text: str, where: str) -> object:
         text = text.strip()
         problem: str
         if self.kind == "str":
+            if self.check is not None:
+                try:
+                    self.check(text)
+                except ConfigError as error:
+                    raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from None
             return text
         if self.kind == "Path":
             if text:
@@ -301,6 +332,7 @@ _SPECS: dict[str, _Spec] = {
             entry.metadata["low"],
             entry.metadata["high"],
             entry.metadata["dynamic"],
+            entry.metadata["check"],
         )
         for entry in fields(BrokerConfig)
         if entry.metadata

@@ -9,18 +9,18 @@ from __future__ import annotations
 _NAMES = """
     abortFile accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums allowRecallWhenBrokerNotWriteable
     autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerHeartbeatInterval
-    brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover cleanFileForciblyEnable cleanResourceInterval
+    brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover
     clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
     commercialEnable commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
     compressedRegister consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
-    consumerManageThreadPoolNums debugLockEnable deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
-    deleteWhen destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded
-    diskMaxUsedSpaceRatio dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
+    consumerManageThreadPoolNums debugLockEnable deleteConsumeQueueFilesInterval
+    destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded
+    dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
     enableConsumeQueueExt enableLmq enableMixedMessageType enableMultiDispatch enablePopBatchAck
     enablePopBufferMerge enableRetryTopicV2 enableScheduleMessageStats enableSlaveActingMaster
     enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer
-    fileNameExtendable fileReservedTime filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages
+    fileNameExtendable filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages
     flushCommitLogThoroughInterval flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile forceRegister
     haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize

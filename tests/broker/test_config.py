@@ -35,7 +35,9 @@ def test_apaches_own_example_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert config.broker_ip1 == "192.0.2.7"
     assert config.store_path == Path("/home/someone/mq")
     assert config.store_config().mapped_file_size_commit_log == 1 << 20
-    assert config.others == {"deleteWhen": "04", "fileReservedTime": "48"}
+    assert (config.delete_when, config.file_reserved_time) == ("04", 48)
+    assert config.store_config().file_reserved_time == 48
+    assert config.others == {}
 
 
 def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,6 +57,11 @@ def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptur
         ("aclEnable=true", "aclEnable=true is not supported"),
         ("storePathCommitLog=/elsewhere", "storePathCommitLog=/elsewhere is not supported"),
         ("storePathRootDir=", "storePathRootDir needs a path"),
+        ("deleteWhen=24", "deleteWhen '24' does not name hours of the day"),
+        ("deleteWhen=4am", "deleteWhen '4am' does not name hours of the day"),
+        ("diskMaxUsedSpaceRatio=0", "diskMaxUsedSpaceRatio must be between 1 and 100"),
+        ("diskSpaceWarningLevelRatio=101", "diskSpaceWarningLevelRatio must be between 1 and 100"),
+        ("fileReservedSize=-1", "fileReservedSize must be at least 0"),
     ],
 )
 def test_a_bad_value_names_file_line_and_setting(tmp_path: Path, line: str, complaint: str) -> None:
@@ -102,9 +109,13 @@ def test_an_update_changes_what_can_change() -> None:
     config = BrokerConfig()
     assert config.update("autoCreateTopicEnable=false\nmaxPullBytes=1024\nlistenPort=10911\n") == []
     assert (config.auto_create_topic_enable, config.max_pull_bytes) == (False, 1024)
+    assert config.update("fileReservedTime=24\ndeleteWhen=01;13\ndiskSpaceWarningLevelRatio=97") == []
+    assert config.store_config().delete_when == "01;13"
 
 
-@pytest.mark.parametrize("text", ["maxPullBytes=1\nlistenPort=1", "maxPullBytes=1\ntraceOn=maybe"])
+@pytest.mark.parametrize(
+    "text", ["maxPullBytes=1\nlistenPort=1", "maxPullBytes=1\ntraceOn=maybe", "maxPullBytes=1\ndeleteWhen=25"]
+)
 def test_an_update_that_cannot_be_changes_nothing(text: str) -> None:
     config = BrokerConfig()
     with pytest.raises(ConfigError):
