@@ -27,7 +27,7 @@ from typing import Any
 from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.broker.known_settings import KNOWN_UNUSED
 from spark_rocket.errors import ConfigError
-from spark_rocket.store.config import FlushDiskType, StoreConfig, delete_hours
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delete_hours
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +89,13 @@ class BrokerConfig:
     start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
     max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
 
+    message_delay_level: str = _setting(DEFAULT_DELAY_LEVELS)
+    flush_delay_offset_interval: int = _setting(10_000, low=100)
+    timer_wheel_enable: bool = _setting(True)
+    timer_precision_ms: int = _setting(1_000, low=1)
+    timer_max_delay_sec: int = _setting(259_200, low=1, high=2**31 - 1)
+    recall_message_enable: bool = _setting(False, dynamic=True)
+
     long_polling_enable: bool = _setting(True, dynamic=True)
     short_polling_time_mills: int = _setting(1_000, low=0, high=60_000, dynamic=True)
     max_transfer_count_on_message_in_memory: int = _setting(32, low=1, high=65_536, dynamic=True)
@@ -130,8 +137,11 @@ class BrokerConfig:
     others: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_file(cls, path: Path | str) -> BrokerConfig:
-        """Read a ``broker.conf``; ConfigError names the file, the line and the setting."""
+    def from_file(cls, path: Path | str, **defaults: Any) -> BrokerConfig:
+        """Read a ``broker.conf``; ConfigError names the file, the line and the setting.
+
+        ``defaults`` are fields of this class, for what the file does not say.
+        """
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -143,7 +153,7 @@ class BrokerConfig:
         except UnicodeDecodeError as error:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
             raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
-        return cls._from_entries(parse_properties(text, str(path)), str(path))
+        return cls._from_entries(parse_properties(text, str(path)), str(path), defaults)
 
     @classmethod
     def from_text(cls, text: str, source: str = "<properties>") -> BrokerConfig:
@@ -156,8 +166,10 @@ class BrokerConfig:
         return cls._from_entries([(name, _to_text(value), 0) for name, value in properties.items()], source)
 
     @classmethod
-    def _from_entries(cls, entries: Iterable[tuple[str, str, int]], source: str) -> BrokerConfig:
-        config = cls()
+    def _from_entries(
+        cls, entries: Iterable[tuple[str, str, int]], source: str, defaults: Mapping[str, Any] | None = None
+    ) -> BrokerConfig:
+        config = cls(**defaults or {})
         for name, value, line in entries:
             where = f"{source}, line {line}" if line else source
             for warning in config._set(name, expand_variables(value, os.environ), where):
@@ -227,6 +239,7 @@ class BrokerConfig:
             flush_interval_consume_queue=self.flush_interval_consume_queue,
             sync_flush_timeout=self.sync_flush_timeout,
             max_message_size=self.max_message_size,
+            message_delay_level=self.message_delay_level,
             file_reserved_time=self.file_reserved_time,
             delete_when=self.delete_when,
             delete_commit_log_files_interval=self.delete_commit_log_files_interval,
@@ -237,6 +250,11 @@ class BrokerConfig:
             clean_file_forcibly_enable=self.clean_file_forcibly_enable,
             file_reserved_size=self.file_reserved_size,
         )
+
+    @property
+    def timer_precision(self) -> int:
+        """``timerPrecisionMs`` as Apache takes it: 1000, 500, 200 or 100, the largest that is not above what is set."""
+        return next((step for step in (1_000, 500, 200) if step <= self.timer_precision_ms), 100)
 
     @property
     def name_servers(self) -> tuple[str, ...]:

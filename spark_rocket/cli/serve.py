@@ -42,7 +42,8 @@ _SNIPPET = """\
 def serve_up(options: argparse.Namespace) -> int:
     """``rocket up``."""
     _raise_file_limit()
-    config = _config(options, options.broker_port)
+    # A broker to try things with: what Apache's keeps off for old clusters' sake is on, unless the file says otherwise.
+    config = _config(options, options.broker_port, recall_message_enable=True)
     data = _choose_data(options, config)
     try:
         run(_up(options, config, data))
@@ -148,8 +149,11 @@ async def _broker(config: BrokerConfig) -> None:
             await broker.close()
 
 
-def _config(options: argparse.Namespace, port: int | None) -> BrokerConfig:
-    config = BrokerConfig.from_file(options.config) if options.config is not None else BrokerConfig()
+def _config(options: argparse.Namespace, port: int | None, **defaults: object) -> BrokerConfig:
+    if options.config is not None:
+        config = BrokerConfig.from_file(options.config, **defaults)
+    else:
+        config = BrokerConfig(**defaults)  # type: ignore[arg-type]  # fields of any type
     if options.host is not None:
         config.bind_address = options.host
     if port is not None:

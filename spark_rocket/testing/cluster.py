@@ -312,7 +312,7 @@ class _ServerThread:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        config = BrokerConfig.from_properties(self._config)
+        config = BrokerConfig.from_properties({"recallMessageEnable": True, **self._config})  # as ``rocket up`` has it
         config.bind_address = _HOST
         config.listen_port = self._ports[1]
         config.store_path_root_dir = self._data_dir / "store"
