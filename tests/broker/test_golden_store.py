@@ -1,4 +1,4 @@
-"""Apache's own store directories behind a real broker: every message served over the wire as the original client read it,
+"""Apache's own store directories behind a real broker: every message served over the wire as its own client read it,
 in every way that there is to ask for one, before and after the broker has written more."""
 
 from __future__ import annotations
