@@ -27,7 +27,7 @@ from typing import Any
 from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.broker.known_settings import KNOWN_UNUSED
 from spark_rocket.errors import ConfigError
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delete_hours
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delay_levels, delete_hours
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class BrokerConfig:
     start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
     max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
 
-    message_delay_level: str = _setting(DEFAULT_DELAY_LEVELS)
+    message_delay_level: str = _setting(DEFAULT_DELAY_LEVELS, check=delay_levels)
     flush_delay_offset_interval: int = _setting(10_000, low=100)
     timer_wheel_enable: bool = _setting(True)
     timer_precision_ms: int = _setting(1_000, low=1)

@@ -33,6 +33,7 @@ Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -52,6 +53,16 @@ def delete_hours(text: str) -> frozenset[int]:
             remedy="Write hours from 00 to 23, with ; between several, such as 04 or 01;13.",
         )
     return frozenset(map(int, words))
+
+
+def delay_levels(text: str) -> list[int]:
+    """Milliseconds of each level that ``messageDelayLevel`` names; level 1 is element 0. ConfigError if it cannot."""
+    if not re.fullmatch(r"\s*[0-9]{1,9}[smhd](\s+[0-9]{1,9}[smhd])*\s*", text):
+        raise ConfigError(
+            f"messageDelayLevel {text!r} cannot be read.",
+            remedy="Write numbers with s, m, h or d, separated by spaces, such as '1s 5s 1m 2h'.",
+        )
+    return [int(word[:-1]) * _UNITS[word[-1]] for word in text.split()]
 
 
 class FlushDiskType(Enum):
@@ -118,13 +129,7 @@ class StoreConfig:
 
     def delay_levels(self) -> list[int]:
         """Milliseconds of each delay level; level 1 is element 0."""
-        try:
-            return [int(word[:-1]) * _UNITS[word[-1]] for word in self.message_delay_level.split()]
-        except (KeyError, ValueError):
-            raise ConfigError(
-                f"messageDelayLevel {self.message_delay_level!r} cannot be read.",
-                remedy="Write numbers with s, m, h or d, separated by spaces, such as '1s 5s 1m 2h'.",
-            ) from None
+        return delay_levels(self.message_delay_level)
 
     @property
     def commit_log_path(self) -> Path:

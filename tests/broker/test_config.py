@@ -57,6 +57,7 @@ def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptur
         ("aclEnable=true", "aclEnable=true is not supported"),
         ("storePathCommitLog=/elsewhere", "storePathCommitLog=/elsewhere is not supported"),
         ("storePathRootDir=", "storePathRootDir needs a path"),
+        ("messageDelayLevel=1s 5x", "messageDelayLevel '1s 5x' cannot be read"),
         ("deleteWhen=24", "deleteWhen '24' does not name hours of the day"),
         ("deleteWhen=4am", "deleteWhen '4am' does not name hours of the day"),
         ("diskMaxUsedSpaceRatio=0", "diskMaxUsedSpaceRatio must be between 1 and 100"),
