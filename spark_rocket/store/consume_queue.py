@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from spark_rocket.errors import StateError, StoreCorruptError
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, FILLER, FILLER_SIZE, topic_field
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
@@ -43,11 +43,7 @@ class MappingCache:
         if not file.is_mapped:
             while len(self._mapped) >= self.limit:
                 owner, oldest = self._mapped.popleft()
-                try:
-                    owner.unmap(oldest)
-                except StateError:  # being read: let it stay, it is looked at again later
-                    self._mapped.append((owner, oldest))
-                    break
+                owner.unmap(oldest)
             mm = file.mm
             self._mapped.append((queue, file))
             return mm
@@ -82,7 +78,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.topic_field = topic_field(topic)
-        self.files = MappedFileQueue(directory, file_size, setting="mappedFileSizeConsumeQueue", keep_descriptor=False)
+        self.files = MappedFileQueue(directory, file_size, setting="mappedFileSizeConsumeQueue", derived=True)
         self._cache = cache
         self.max_offset = 0
         self.min_offset = 0
@@ -159,6 +155,12 @@ class ConsumeQueue:
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Serve nothing whose record is gone from the log's beginning."""
         self.min_offset = self._first_from(min_physical_offset)
+
+    def trim(self, min_physical_offset: int) -> None:
+        """Follow a log that now begins there: serve nothing before it, and delete the files that have nothing else."""
+        self.correct_min_offset(min_physical_offset)
+        for file in self.files.remove_before(self.min_offset * ENTRY_SIZE):
+            file.destroy()
 
     def _first_from(self, physical_offset: int) -> int:
         """The first entry of a record at or behind a physical offset."""

@@ -9,8 +9,13 @@ Flushing is ``fdatasync`` on a descriptor of the same file, because ``mmap.flush
 write in Python 3.11, and ``fdatasync`` does not; it also covers a just changed allocation, which ``msync`` of a range
 does not everywhere. It always covers whole pages, so callers need not align anything.
 
-Thread-safety: one writer; any thread may flush, reserve and touch ahead. ``close`` and ``resize`` raise ``StateError``
-while views of the mapping are alive, instead of pulling memory from under a reader.
+No descriptor is kept, neither by the mapping nor beside it: a store has tens of thousands of files and a process often
+but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs.
+
+Thread-safety: one writer; any thread may read, flush, reserve and touch ahead. ``close`` and ``resize`` raise
+``StateError`` while views of the mapping are alive, instead of pulling memory from under a reader. ``unmap`` and
+``destroy`` wait for nobody: views and copies under way stay good, and the memory goes with the last of them; a thread
+that is just reading or flushing a destroyed file goes on, one that comes later finds it gone.
 After a crash: all that was written is there if the machine kept running; after a power failure what was flushed.
 Corresponds to org.apache.rocketmq.store.logfile.DefaultMappedFile.
 """
@@ -33,6 +38,11 @@ PAGE_SIZE = mmap.PAGESIZE
 _IS_LINUX = sys.platform == "linux"
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module of Python 3.11 has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the interpreter lock during the call
+_MAP_FIXED = 0x10  # the same on Linux and macOS
+_MAP_NORESERVE = 0x4000 if _IS_LINUX else 0x40
+_mmap = _libc.mmap
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_mmap.restype = ctypes.c_void_p
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _madvise.restype = ctypes.c_int
@@ -52,6 +62,33 @@ def sync_data(fd: int) -> None:
         os.fsync(fd)
 
 
+def map_file(fd: int, size: int) -> mmap.mmap:
+    """Map a file without keeping a descriptor: ``mmap.mmap(fd, size)`` would keep one of its own (until Python 3.13).
+
+    Anonymous memory of the size gives an object that knows no file; the file is then mapped in the memory's place.
+    """
+    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    address = _address(mapping)
+    if _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) != address:
+        number = ctypes.get_errno()
+        mapping.close()
+        raise OSError(number, os.strerror(number))
+    return mapping
+
+
+def _address(mapping: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+
+
+def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> None:
+    """``mmap.madvise`` without the interpreter lock. Meanwhile there is a view of the mapping, so that it stays."""
+    anchor = ctypes.c_char.from_buffer(mapping)
+    try:
+        _madvise(ctypes.addressof(anchor) + start, end - start, advice)
+    finally:
+        del anchor
+
+
 def file_name(offset: int) -> str:
     """Name of the file that starts at an offset: 20 decimal digits."""
     return f"{offset:020d}"
@@ -60,7 +97,7 @@ def file_name(offset: int) -> str:
 class MappedFile:
     """A fixed-size file and its mapping, which is made at the first use of :attr:`mm`."""
 
-    __slots__ = ("_fd", "_keep", "_lock", "_mm", "_scattered", "allocated", "file_from_offset", "path", "size")
+    __slots__ = ("_lock", "_mm", "_scattered", "allocated", "file_from_offset", "is_destroyed", "path", "size")
 
     def __init__(
         self,
@@ -69,21 +106,19 @@ class MappedFile:
         file_from_offset: int = 0,
         *,
         create: bool = False,
-        keep_descriptor: bool = True,
         scattered: bool = False,
     ) -> None:
-        """``keep_descriptor``: False for the many files of consume queues, whose descriptor is opened for each use.
+        """``scattered``: pages are used here and there.
 
-        ``scattered``: pages are used here and there. Without this hint the first touch of a page reads the disk's whole
-        read-ahead around it, which may be 8 MiB and then takes 2 ms.
+        Without this hint the first touch of a page reads the disk's whole read-ahead around it, which may be 8 MiB and
+        then takes 2 ms.
         """
         self.path = path
         self.size = size
         self.file_from_offset = file_from_offset
         self.allocated = 0
-        self._keep = keep_descriptor
+        self.is_destroyed = False
         self._scattered = scattered
-        self._fd = -1
         self._mm: mmap.mmap | None = None
         self._lock = threading.Lock()
         if create:
@@ -106,22 +141,20 @@ class MappedFile:
     @property
     def mm(self) -> mmap.mmap:
         """The mapping. Slices of it are copies; ``memoryview``s and arrays over it are views and hold it open."""
-        if self._mm is None:
-            self._mm = self._map()
-        return self._mm
+        mapping = self._mm  # read once: another thread may let it go
+        if mapping is None:
+            self._mm = mapping = self._map()
+        return mapping
 
     def _map(self) -> mmap.mmap:
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        try:
+        with self.descriptor() as fd:
             length = os.fstat(fd).st_size
             if length != self.size:
                 raise StoreCorruptError(
                     f"{self.path} has {length} bytes, not {self.size}.",
                     remedy="Set the file sizes in broker.conf to what this directory was made with.",
                 )
-            mapping = mmap.mmap(fd, self.size)  # keeps a descriptor of its own
-        finally:
-            os.close(fd)
+            mapping = map_file(fd, self.size)
         if self._scattered:
             mapping.madvise(mmap.MADV_RANDOM)
         return mapping
@@ -132,13 +165,7 @@ class MappedFile:
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """A descriptor to work on: the kept one, or one that nobody else can close meanwhile."""
-        if self._keep:
-            with self._lock:
-                if self._fd < 0:
-                    self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            yield self._fd
-            return
+        """A descriptor to work on; FileNotFoundError once the file is destroyed."""
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield fd
@@ -149,7 +176,7 @@ class MappedFile:
         """Make sure that bytes up to ``end`` have disk blocks; take ``step`` more while at it. OSError when full."""
         if end <= self.allocated:
             return
-        with self.descriptor() as fd, self._lock:
+        with self._unless_destroyed(), self.descriptor() as fd, self._lock:
             start = self.allocated
             stop = min(-(-(end + step) // PAGE_SIZE) * PAGE_SIZE, self.size)
             if stop > start:
@@ -191,23 +218,28 @@ class MappedFile:
         end = min(end, self.allocated)
         if end <= start or not _IS_LINUX:
             return
-        anchor = ctypes.c_char.from_buffer(self.mm)  # a view: close() waits for it in vain and says so
-        try:
-            _madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
-        finally:
-            del anchor
+        _advise(self.mm, start, end, _MADV_POPULATE_WRITE)
 
     def release_pages(self, start: int, end: int) -> None:
         """Give memory of a range back; the bytes stay in the page cache and in the file."""
         start = -(-start // PAGE_SIZE) * PAGE_SIZE
         end = end // PAGE_SIZE * PAGE_SIZE if end < self.size else self.size
-        if self._mm is not None and end > start:
-            self._mm.madvise(mmap.MADV_DONTNEED, start, end - start)
+        mapping = self._mm
+        if mapping is not None and end > start:
+            _advise(mapping, start, end, mmap.MADV_DONTNEED)
 
     def flush(self) -> None:
-        """Put every byte written so far on the disk. OSError when the disk says no."""
-        with self.descriptor() as fd:
+        """Put every byte written so far on the disk; nothing once destroyed. OSError when the disk says no."""
+        with self._unless_destroyed(), self.descriptor() as fd:
             sync_data(fd)
+
+    @contextmanager
+    def _unless_destroyed(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            if not self.is_destroyed:
+                raise
 
     def clear_from(self, position: int) -> None:
         """Make every byte from ``position`` on zero, at no cost in time or disk, and forget reserved blocks.
@@ -222,14 +254,18 @@ class MappedFile:
 
     def resize(self, size: int) -> None:
         """Give the file another size; everything beyond it is lost."""
-        self.unmap()
+        self.close()
         with self.descriptor() as fd, self._lock:
             os.ftruncate(fd, size)
             self.size = size
             self.allocated = min(self.allocated, size)
 
     def unmap(self) -> None:
-        """Let the mapping go; the next use makes it again."""
+        """Have no mapping any more; its memory goes when nobody looks at it. The next use maps the file again."""
+        self._mm = None
+
+    def close(self) -> None:
+        """Let the mapping go; StateError while there are views of it. Does not flush."""
         if self._mm is None:
             return
         try:
@@ -240,18 +276,11 @@ class MappedFile:
             ) from None
         self._mm = None
 
-    def close(self) -> None:
-        """Let mapping and descriptor go. Does not flush."""
-        self.unmap()
-        with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
-
     def destroy(self) -> None:
-        """Close and delete the file."""
-        self.close()
+        """Delete the file; those who use it just now are not disturbed."""
+        self.is_destroyed = True
         self.path.unlink(missing_ok=True)
+        self.unmap()
 
 
 def sync_file_system(directory: Path) -> None:

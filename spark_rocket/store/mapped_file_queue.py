@@ -20,13 +20,14 @@ from spark_rocket.store.mapped_file import MappedFile, file_name, make_directory
 class MappedFileQueue:
     """The files of one directory in the order of their offsets."""
 
-    __slots__ = ("directory", "file_size", "files", "keep_descriptor", "setting")
+    __slots__ = ("derived", "directory", "file_size", "files", "setting")
 
-    def __init__(self, directory: Path, file_size: int, *, setting: str, keep_descriptor: bool = True) -> None:
+    def __init__(self, directory: Path, file_size: int, *, setting: str, derived: bool = False) -> None:
+        """``derived``: a consume queue, one of many, whose content follows from the log."""
         self.directory = directory
         self.file_size = file_size
         self.setting = setting  # the name in broker.conf that the size comes from, for messages
-        self.keep_descriptor = keep_descriptor
+        self.derived = derived
         self.files: list[MappedFile] = []
 
     def load(self) -> None:
@@ -63,9 +64,9 @@ class MappedFileQueue:
 
     @property
     def _mend(self) -> str:
-        if self.keep_descriptor:
-            return "put the file back as it was"
-        return f"delete {self.directory}: it is built anew from the log"
+        if self.derived:
+            return f"delete {self.directory}: it is built anew from the log"
+        return "put the file back as it was"
 
     def _file(self, offset: int, *, create: bool = False) -> MappedFile:
         return MappedFile(
@@ -73,20 +74,19 @@ class MappedFileQueue:
             self.file_size,
             offset,
             create=create,
-            keep_descriptor=self.keep_descriptor,
-            scattered=not self.keep_descriptor,
+            scattered=self.derived,
         )
 
     def create(self, offset: int) -> MappedFile:
         """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done."""
-        if self.keep_descriptor:  # a log of its own value; a consume queue's names are made safe when it is flushed
-            make_directory(self.directory)
-            file = self._file(offset, create=True)
-            sync_directory(self.directory)
-            return file
-        if not self.directory.is_dir():
-            self.directory.mkdir(parents=True, exist_ok=True)
-        return self._file(offset, create=True)
+        if self.derived:  # its names are made safe when it is flushed
+            if not self.directory.is_dir():
+                self.directory.mkdir(parents=True, exist_ok=True)
+            return self._file(offset, create=True)
+        make_directory(self.directory)
+        file = self._file(offset, create=True)
+        sync_directory(self.directory)
+        return file
 
     def add(self, file: MappedFile) -> None:
         self.files = [*self.files, file]
@@ -118,6 +118,16 @@ class MappedFileQueue:
         self.files = keep
         if keep and offset < keep[-1].file_from_offset + self.file_size:
             keep[-1].clear_from(offset - keep[-1].file_from_offset)
+
+    def remove_before(self, offset: int) -> list[MappedFile]:
+        """Take out the whole files that end at or below ``offset``, never the last; the caller destroys them.
+
+        The list is replaced at once: who looks now does not find them, who has one can go on with it.
+        """
+        files = self.files
+        count = sum(file.file_from_offset + self.file_size <= offset for file in files[:-1])
+        self.files = files[count:]
+        return files[:count]
 
     def close(self) -> None:
         for file in self.files:

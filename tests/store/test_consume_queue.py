@@ -81,6 +81,37 @@ def test_minimum_follows_the_log(tmp_path: Path) -> None:
     queue.close()
 
 
+@pytest.mark.parametrize(("physical", "first", "files"), [(0, 0, 3), (900, 9, 3), (1000, 10, 2), (2001, 21, 1)])
+def test_trimmed_like_the_log(tmp_path: Path, physical: int, first: int, files: int) -> None:
+    queue = loaded(tmp_path)
+    append(queue, 25)
+    held = queue.files.files
+    queue.trim(physical)
+    assert (queue.min_offset, queue.max_offset) == (first, 25)
+    assert len(queue.files.files) == len(list((tmp_path / "T" / "0").iterdir())) == files
+    for file in held:
+        file.flush()  # as the flush thread may, that has the list from before
+    append(queue, 1)
+    assert queue.read(0 if files == 3 else first, 1000)[-20:] == ENTRY.pack(2500, 100, -25)
+    queue.close()
+    queue = loaded(tmp_path)
+    assert (queue.min_offset, queue.max_offset) == (30 - 10 * files, 26)
+    queue.close()
+
+
+def test_the_last_file_is_never_trimmed(tmp_path: Path) -> None:
+    queue = loaded(tmp_path)
+    append(queue, 20)
+    queue.trim(10**9)
+    assert (queue.min_offset, queue.max_offset) == (20, 20)
+    assert [path.name for path in (tmp_path / "T" / "0").iterdir()] == [f"{200:020d}"]
+    append(queue, 1)
+    queue.close()
+    queue = loaded(tmp_path)
+    assert queue.max_offset == 21
+    queue.close()
+
+
 def test_an_unmapped_queue_is_mapped_again_for_writing(tmp_path: Path) -> None:
     queue = loaded(tmp_path)
     append(queue, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,8 @@ def test_neither_closed_nor_resized_under_a_reader(file: MappedFile) -> None:
     file.close()
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_clear_from_makes_zeros_and_keeps_the_size(tmp_path: Path, keep: bool) -> None:
-    file = MappedFile(tmp_path / "f", 4 * PAGE_SIZE, create=True, keep_descriptor=keep)
+def test_clear_from_makes_zeros_and_keeps_the_size(tmp_path: Path) -> None:
+    file = MappedFile(tmp_path / "f", 4 * PAGE_SIZE, create=True)
     file.reserve(4 * PAGE_SIZE)
     file.mm[:] = b"x" * (4 * PAGE_SIZE)
     file.clear_from(PAGE_SIZE + 10)
@@ -70,14 +70,76 @@ def test_clear_from_makes_zeros_and_keeps_the_size(tmp_path: Path, keep: bool) -
     file.close()
 
 
-def test_no_descriptor_is_kept_for_consume_queues(tmp_path: Path) -> None:
-    file = MappedFile(tmp_path / "f", PAGE_SIZE, create=True, keep_descriptor=False)
+def test_no_descriptor_is_kept(file: MappedFile) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     file.reserve(PAGE_SIZE)
+    file.mm[:5] = b"hello"
     file.flush()
-    file.read(0, 10)
+    assert file.read(0, 5) == b"hello"
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     file.close()
+
+
+def test_a_destroyed_file_stays_good_for_those_who_use_it(file: MappedFile) -> None:
+    """Retention deletes while other threads read, flush and take blocks: no memory and no bytes are pulled away."""
+    file.reserve(PAGE_SIZE)
+    file.mm[:5] = b"hello"
+    view = memoryview(file.mm)[:5]
+    with file.descriptor() as fd:
+        file.destroy()
+        assert not file.path.exists()
+        assert os.pread(fd, 5, 0) == b"hello"
+    assert bytes(view) == b"hello"
+    file.flush()  # nothing is left to be put on the disk
+    file.reserve(2 * PAGE_SIZE)
+    file.release_pages(0, PAGE_SIZE)
+    with pytest.raises(FileNotFoundError):
+        file.read(0, 5)
+    view.release()
+    file.close()
+
+
+def test_a_missing_file_is_not_taken_for_a_flushed_one(file: MappedFile) -> None:
+    file.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        file.flush()
+
+
+def test_destroyed_while_other_threads_work_on_it(tmp_path: Path) -> None:
+    """Eight threads read, flush and map sixty files that are destroyed under them: each works, or is told."""
+    files = [MappedFile(tmp_path / str(i), 4 * PAGE_SIZE, create=True) for i in range(60)]
+    for file in files:
+        file.reserve(4 * PAGE_SIZE)
+        file.mm[:5] = b"hello"
+    errors: list[BaseException] = []
+    started = threading.Barrier(9)
+
+    def work() -> None:
+        started.wait()
+        try:
+            for file in files:
+                try:
+                    while True:
+                        file.flush()
+                        file.release_pages(0, 4 * PAGE_SIZE)
+                        assert file.mm[:5] == b"hello"
+                        assert file.read(0, 5) == b"hello"
+                        file.unmap()
+                except FileNotFoundError:
+                    assert file.is_destroyed
+        except BaseException as error:  # what a thread dies of is the test's to report
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    for file in files:
+        file.destroy()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_pages_given_back_keep_their_bytes(file: MappedFile) -> None:
@@ -164,3 +226,16 @@ class TestQueueOfFiles:
         queue.truncate(PAGE_SIZE)
         assert [path.name for path in tmp_path.iterdir()] == [file_name(0)]
         queue.close()
+
+    @pytest.mark.parametrize(("offset", "gone"), [(0, 0), (1, 0), (2, 1), (3, 2), (5, 4), (6, 4), (99, 4)])
+    def test_remove_before(self, tmp_path: Path, offset: int, gone: int) -> None:
+        """Whole files that end at or below the offset, in pages here; the last one stays whatever the offset."""
+        self.make(tmp_path, *(page * PAGE_SIZE for page in range(1, 6)))
+        queue = self.load(tmp_path)
+        before = queue.files
+        assert queue.remove_before(offset * PAGE_SIZE) == before[:gone]
+        assert queue.files == before[gone:]
+        assert queue.min_offset == (1 + gone) * PAGE_SIZE
+        assert queue.find(PAGE_SIZE) is (None if gone else before[0])
+        assert [file.read(0, 1) for file in before] == [b"\0"] * 5  # nothing is deleted yet
+        assert MappedFileQueue(tmp_path / "none", PAGE_SIZE, setting="").remove_before(PAGE_SIZE) == []
