@@ -27,6 +27,7 @@ class Lab:
 
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
+        self._for_one = contextlib.ExitStack()
         self.filled = cache(self._filled)
         self.echo_port = cache(self._echo_port)
 
@@ -36,11 +37,22 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.clear()
         self._stack.close()
 
     @cached_property
     def folder(self) -> Path:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="rocket-bench-")))
+
+    @cached_property
+    def scratch(self) -> Path:
+        """A directory for one benchmark only."""
+        return Path(self._for_one.enter_context(tempfile.TemporaryDirectory(prefix="rocket-bench-")))
+
+    def clear(self) -> None:
+        """Between two benchmarks: what only one needed goes."""
+        self._for_one.close()
+        self.__dict__.pop("scratch", None)
 
     @cached_property
     def cluster(self) -> LocalCluster:

@@ -76,13 +76,16 @@ def select(prefixes: list[str]) -> Iterator[Benchmark]:
 
 def run(entry: Benchmark, lab: Lab, runs: int) -> Result:
     """One warm-up, then ``runs`` of each in turn; medians."""
-    pair = entry.prepare(lab, entry.name.rpartition(".")[2])
-    pair.ceiling()
-    pair.value()
-    values, ceilings = [], []
-    for _ in range(runs):
-        ceilings.append(pair.ceiling())
-        values.append(pair.value())
+    try:
+        pair = entry.prepare(lab, entry.name.rpartition(".")[2])
+        pair.ceiling()
+        pair.value()
+        values, ceilings = [], []
+        for _ in range(runs):
+            ceilings.append(pair.ceiling())
+            values.append(pair.value())
+    finally:
+        lab.clear()
     return summarise(entry, values, ceilings)
 
 

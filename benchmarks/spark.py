@@ -39,9 +39,7 @@ def spark_read(lab: Lab, size: str) -> Pair:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
         stored.write_batch(batch)
 
-    frame = (
-        spark.read.format("rocket").option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
-    )
+    frame = spark.read.format("rocket").option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
     ready = (
         spark.read.format("ceiling")
         .option("path", str(path))

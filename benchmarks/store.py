@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from benchmarks import frames
 from benchmarks.lab import Lab
@@ -14,21 +16,31 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.protocol.record import encode_batch_body, record_size
 from spark_rocket.store import MessageStore, PutStatus, StoreConfig
+from spark_rocket.store.message_store import now_ms
 
 SIZE, PUTS, BATCHES = 128, 30_000, 200
 GET_BYTES = 4 * 1024 * 1024
+BACKLOG, BACKLOG_QUEUES = 200_000, 8
 TOPIC = "bench"
 BORN = ("127.0.0.1", 50_000)
 
 
 @contextmanager
-def open_store(lab: Lab, name: str) -> Iterator[MessageStore]:
-    store = MessageStore(StoreConfig(store_path=lab.folder / name), store_host=("127.0.0.1", 10911))
+def open_store(path: Path, clock: Callable[[], int] = now_ms, **settings: Any) -> Iterator[MessageStore]:
+    store = MessageStore(StoreConfig(store_path=path, **settings), store_host=("127.0.0.1", 10911), clock=clock)
     store.start()
     try:
         yield store
     finally:
         store.close()
+
+
+def batch_body(size: int = SIZE) -> bytes:
+    """A batch of 500 messages, as a producer encodes it."""
+    rows = range(frames.BATCH)
+    return bytes(
+        encode_batch_body([Message(TOPIC, frames.payload(size, row), frames.properties_of(row)) for row in rows])
+    )
 
 
 def copies(count: int, size: int) -> float:
@@ -51,7 +63,7 @@ def put(lab: Lab, _: str) -> Pair:
     size = record_size(len(body), len(TOPIC), len(properties))
 
     def puts() -> float:
-        with open_store(lab, "put") as store:
+        with open_store(lab.scratch / "put") as store:
             begun = time.perf_counter()
             for number in range(PUTS):
                 result = store.put_message(TOPIC, number & 3, body, properties, born_timestamp=1, born_host=BORN)
@@ -64,11 +76,10 @@ def put(lab: Lab, _: str) -> Pair:
 
 @benchmark("store.batch500", unit="messages/s", ceiling="a copy of as many bytes into mapped memory")
 def put_batches(lab: Lab, _: str) -> Pair:
-    rows = range(frames.BATCH)
-    body = encode_batch_body([Message(TOPIC, frames.payload(SIZE, row), frames.properties_of(row)) for row in rows])
+    body = batch_body()
 
     def puts() -> float:
-        with open_store(lab, "batch") as store:
+        with open_store(lab.scratch / "batch") as store:
             begun = time.perf_counter()
             for number in range(BATCHES):
                 result = store.put_batch(TOPIC, number & 3, body, born_timestamp=1, born_host=BORN)
@@ -81,16 +92,15 @@ def put_batches(lab: Lab, _: str) -> Pair:
 
 @benchmark("store.get", unit="messages/s", ceiling="a copy of as many bytes into mapped memory")
 def get(lab: Lab, _: str) -> Pair:
-    rows = range(frames.BATCH)
-    body = encode_batch_body([Message(TOPIC, frames.payload(SIZE, row), frames.properties_of(row)) for row in rows])
-    with open_store(lab, "get") as store:
+    body = batch_body()
+    with open_store(lab.scratch / "get") as store:
         for _number in range(BATCHES):
             store.put_batch(TOPIC, 0, body, born_timestamp=1, born_host=BORN)
     total, answer_bytes = BATCHES * frames.BATCH, 0
 
     def gets() -> float:
         nonlocal answer_bytes
-        with open_store(lab, "get") as store:
+        with open_store(lab.scratch / "get") as store:
             offset = answer_bytes = 0
             begun = time.perf_counter()
             while offset < total:
@@ -107,3 +117,42 @@ def get(lab: Lab, _: str) -> Pair:
         return copies(rounds, GET_BYTES) * total / rounds
 
     return Pair(gets, copied)
+
+
+@benchmark("store.backlog8", unit="records/s", ceiling="slices of the same sizes of one map, joined")
+def backlog(lab: Lab, _: str) -> Pair:
+    """Queues whose records lie between those of seven others."""
+    body, properties = frames.payload(SIZE), encode_properties(frames.properties_of(1))
+    with open_store(lab.scratch / "backlog") as store:
+        for number in range(BACKLOG):
+            store.put_message(TOPIC, number % BACKLOG_QUEUES, body, properties, born_timestamp=1, born_host=BORN)
+
+    def read() -> float:
+        done = 0
+        with open_store(lab.scratch / "backlog") as store:
+            begun = time.perf_counter()
+            for queue_id in range(BACKLOG_QUEUES):
+                offset, end = 0, store.get_max_offset(TOPIC, queue_id)
+                while offset < end:
+                    result = store.get_message(TOPIC, queue_id, offset, 32_768, GET_BYTES)
+                    offset = result.next_begin_offset
+                    done += result.count
+            elapsed = time.perf_counter() - begun
+        assert done == BACKLOG
+        return done / elapsed
+
+    def sliced() -> float:
+        size = record_size(len(body), len(TOPIC), len(properties))
+        starts = [number * size * BACKLOG_QUEUES for number in range(BACKLOG // BACKLOG_QUEUES)]
+        run = GET_BYTES // size
+        with mmap.mmap(-1, BACKLOG * size) as memory:
+            for _ in range(2):
+                begun = time.perf_counter()
+                for queue_id in range(BACKLOG_QUEUES):
+                    own = [start + queue_id * size for start in starts]
+                    for first in range(0, len(own), run):
+                        b"".join([memory[start : start + size] for start in own[first : first + run]])
+                elapsed = time.perf_counter() - begun
+        return BACKLOG / elapsed
+
+    return Pair(read, sliced)
