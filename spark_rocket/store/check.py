@@ -13,38 +13,35 @@ index           every key of every record findable by hash chain, every entry a 
 checkpoint      not ahead of the log
 ==============  ====================================================================================================
 
-For a stopped store (``StoreLockedError`` otherwise), of Apache or ours. An API, a command (``rocket store check``),
-the teardown of every test that opens a store, and the judge of the crash tests. Reads by ``pread``, once through the
-log. Corresponds to nothing in RocketMQ.
+For a stopped store (``StoreLockedError`` otherwise), of Apache or ours. One problem does not hide the next: the scan
+goes on behind damage, and a file that is out of place leaves the others to be checked. Of a killed store (``abort``)
+the tail is let be: what the next start cuts, mends or builds is no further problem. An API, a command (``rocket store
+check``), the teardown of every test that opens a store, and the judge of the crash tests. Reads by ``pread``, once
+through the log; memory does not grow with it. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.check_index import IndexCheck
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.consume_queue import ConsumeQueue
-from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.dispatch import entries_of
-from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER
-from spark_rocket.store.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
 from spark_rocket.store.problem import Problem
-from spark_rocket.store.queue_table import ConsumeQueueTable
-from spark_rocket.store.record_scan import LogScan, RecordBlock, Stop, look_behind
+from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.recovery import is_deleted, topics_on_record
-from spark_rocket.store.store_lock import StoreLock, abort_path
-from spark_rocket.store.tags import DelayLevels
+from spark_rocket.store.salvage import Damage, Salvage
+from spark_rocket.store.store_lock import abort_path
+from spark_rocket.store.store_view import Progress, StoreView, ViewedQueue, view_store
 
-Progress = Callable[[int, int], None]
+_LMQ_PREFIX = "%LMQ%"  # light queues: their entries are for records of other topics
+_LARGEST_EXT_ADDRESS = -(1 << 31) - 1  # tags codes from here down are addresses in consumequeue_ext
 
 
 def check_store(
@@ -52,50 +49,18 @@ def check_store(
     config: StoreConfig | None = None,
     *,
     progress: Progress | None = None,
+    notes: list[str] | None = None,
 ) -> list[Problem]:
     """Everything that is wrong with the store in ``path``; an empty list when nothing is.
 
-    Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults.
+    Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults. ``notes`` is
+    given what is there and could not be checked, a sentence each.
     """
-    path = Path(path)
-    if not path.is_dir():
-        raise StoreError(f"{path} is not a directory.", remedy="Give the directory of a store (storePathRootDir).")
-    lock = _look_at_lock(path)
-    try:
-        config = replace(config, store_path=path) if config else _guess(path)
-        return _Check(config, progress).run()
-    finally:
-        if lock >= 0:
-            os.close(lock)
-
-
-def _look_at_lock(path: Path) -> int:
-    """Hold a shared lock, so that nobody opens the store meanwhile."""
-    refusal = StoreLockedError(f"The store in {path} is in use.", remedy="Stop its broker first.")
-    if StoreLock.is_held_here(path):
-        raise refusal
-    try:
-        fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return -1
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise refusal from None
-    return fd
-
-
-def _guess(path: Path) -> StoreConfig:
-    config = StoreConfig(path)
-    logs = [file.stat().st_size for file in config.commit_log_path.glob("*") if file.is_file()]
-    queues = (file.stat().st_size for file in config.consume_queue_path.glob("*/*/*") if file.is_file())
-    log_size, queue_size = max(logs, default=0), next(queues, 0)
-    if log_size >= 4096:
-        config = replace(config, mapped_file_size_commit_log=log_size)
-    if queue_size >= ENTRY_SIZE and not queue_size % ENTRY_SIZE:
-        config = replace(config, mapped_file_size_consume_queue=queue_size)
-    return config
+    with view_store(path, config) as view:
+        problems = _Check(view, progress).run()
+        if notes is not None:
+            notes += view.not_looked_at()
+        return problems
 
 
 @dataclass(slots=True)
@@ -110,42 +75,36 @@ class _Seen:
 class _Check:
     """One check of one store."""
 
-    def __init__(self, config: StoreConfig, progress: Progress | None) -> None:
-        self._config = config
-        self._deleted = DeletedTopics(config.store_path)
+    def __init__(self, view: StoreView, progress: Progress | None) -> None:
+        self._view = view
+        self._config = view.config
+        self._log = view.log
         self._progress = progress
-        self._problems: list[Problem] = []
-        self._delays = DelayLevels(config.delay_levels())
-        self._known = topics_on_record(config.store_path)
-        self._log = MappedFileQueue(config.commit_log_path, config.mapped_file_size_commit_log, setting="commitLog")
-        self._queues = ConsumeQueueTable(config)
+        self._problems = view.problems
+        self._known = topics_on_record(view.path)
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._max_timestamp = 0
+        batches = view.path / "batchconsumequeue"
+        self._elsewhere = {path.name for path in batches.iterdir()} if batches.is_dir() else set()
+        self._no_queues = not view.queues and any("RocksDB" in note for note in view.not_looked_at())
 
     def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
         self._problems.append(Problem(kind, path, text, offset))
 
     def run(self) -> list[Problem]:
-        path = self._config.store_path
-        if abort_path(path).exists():
+        path = self._view.path
+        if self._view.is_killed:
             self._add("abort", abort_path(path), "the last owner did not stop cleanly: start and stop the broker first")
         lock = path / "lock"
         if lock.exists() and lock.read_bytes() != b"lock":
             self._add("lock", lock, "its content is not the word lock")
-        try:
-            self._log.load()
-            self._queues.load()
-            self._deleted.load()
-            index = IndexCheck(self._config, self._problems)
-        except StoreCorruptError as error:
-            self._add("files", path, error.message)
-            return self._problems
+        if self._log.files and all(file.size != self._log.file_size for file in self._log.files):
+            return self._problems  # the sizes are not this store's: everything else would be nonsense
+        index = IndexCheck(self._config, self._problems, size_known=self._view.index_size_known)
         self._check_log(index)
         self._check_queues()
-        index.finish(self._log.min_offset)
+        index.finish(self._log.min_offset, is_killed=self._view.is_killed)
         self._check_checkpoint()
-        self._queues.close()
-        self._log.close()
         return self._problems
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -153,37 +112,44 @@ class _Check:
     def _check_log(self, index: IndexCheck) -> None:
         if not self._log.files:
             return
-        start, total = self._log.min_offset, self._log.end_offset
-        scan = LogScan(self._log, start)
-        for block in scan:
-            self._max_timestamp = max(self._max_timestamp, int(block.store_timestamps.max()))
-            self._check_entries(block)
-            index.take(block)
+        start, total = self._log.min_offset, self._view.data_end() - self._log.min_offset
+        scan = Salvage(self._log)
+        for part in scan:
+            if isinstance(part, Damage):
+                self._report(part, part.offset + part.length)
+                index.skip(part)
+                continue
+            self._max_timestamp = max(self._max_timestamp, int(part.store_timestamps.max()))
+            self._check_entries(part)
+            index.take(part)
             if self._progress is not None:
-                self._progress(int(block.physical_offsets[-1]) - start, total - start)
-        end = scan.end
-        file = self._log.find(end.offset)
-        path = file.path if file else self._log.directory
-        if end.stop is Stop.BAD:
-            self._add("record", path, end.reason, end.offset)
-        elif file is not None and file is not self._log.files[-1]:
-            self._add("end", path, "the log ends here, but files follow", end.offset)
-        remains = look_behind(self._log, end.offset)
-        if remains.good_offsets:
-            text = f"whole records are behind the end of the log, the first at offset {remains.good_offsets[0]}"
-            self._add("hidden", path, text, end.offset)
-        elif remains.has_data and end.stop is not Stop.BAD:
-            self._add("tail", path, "something else than zeros is behind the end of the log", end.offset)
+                self._progress(int(part.physical_offsets[-1]) - start, total)
+        file = self._log.find(scan.end)
+        if scan.tail is not None and not self._view.is_killed:
+            self._report(scan.tail)
+        elif file is not None and file is not self._log.files[-1] and scan.end < file.file_from_offset + file.size:
+            self._add("end", file.path, "the log ends here, but files follow", scan.end)
         if self._progress is not None:
-            self._progress(total - start, total - start)
+            self._progress(total, total)
+
+    def _report(self, damage: Damage, next_good: int = -1) -> None:
+        if next_good < 0:
+            kind = "tail" if damage.is_zero else "record"
+            text = "something else than zeros is behind the end of the log" if damage.is_zero else damage.reason
+            self._add(kind, damage.path, text, damage.offset)
+            return
+        self._add("record", damage.path, f"{damage.reason} ({damage.length} bytes)", damage.offset)
+        self._add("hidden", damage.path, f"whole records are behind it, the first at offset {next_good}", damage.offset)
 
     def _check_entries(self, block: RecordBlock) -> None:
-        topics, chosen, entries = entries_of(block, self._delays, self._deleted)
+        topics, chosen, entries = entries_of(block, self._view.delays, self._view.deleted)
         groups: dict[tuple[str, int], list[int]] = {}
         for i, key in enumerate(zip(topics, block.queue_ids[chosen].tolist(), strict=True)):
             groups.setdefault(key, []).append(i)
         offsets = block.queue_offsets[chosen]
         for key, places in groups.items():
+            if key[0] in self._elsewhere:
+                continue
             mine, numbers = entries[places], offsets[places]
             cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
             for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(places)], strict=True):
@@ -205,51 +171,57 @@ class _Check:
             text = f"messages {seen.next} to {offset - 1} are not in the log"
             seen.wrong.append(Problem("offsets", path, text))
         seen.next = offset + count
-        queue = self._queues.find(*key)
-        if queue is None:
+        queue = self._view.queue(*key)
+        if queue is None or not queue.is_sound:
             return
         present = queue.read(offset, count, mapped=False) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
+        if present != entries and self._view.is_killed and entries.startswith(present):
+            return  # not dispatched yet: the next start does it
         if present != entries:
-            at = 0
-            while present[at : at + ENTRY_SIZE] == entries[at : at + ENTRY_SIZE]:
-                at += ENTRY_SIZE
-            number = offset + at // ENTRY_SIZE
-            has = np.frombuffer(present, ENTRY_TYPE, offset=at)[:1].tolist() if len(present) > at else "nothing"
-            must = np.frombuffer(entries, ENTRY_TYPE, offset=at)[:1].tolist()
-            seen.wrong.append(Problem("entry", path, f"entry {number} is {has}, its record says {must}", number))
+            has, must = np.frombuffer(present, ENTRY_TYPE), np.frombuffer(entries, ENTRY_TYPE)
+            same = has == must[: len(has)]
+            same |= (has["tags_code"] <= _LARGEST_EXT_ADDRESS) & (has["size"] == must["size"][: len(has)])
+            at = len(same) if same.all() else int(np.argmin(same))
+            if at < count:
+                here = has[at : at + 1].tolist() or "nothing"
+                text = f"entry {offset + at} is {here}, its record says {must[at : at + 1].tolist()}"
+                seen.wrong.append(Problem("entry", path, text, offset + at))
 
     # --- consume queues -----------------------------------------------------------------------------------------
 
     def _check_queues(self) -> None:
         for key, seen in self._seen.items():
-            queue = self._queues.find(*key)
+            queue = self._view.queue(*key)
             path = self._config.consume_queue_path / key[0] / str(key[1])
             if queue is None:
-                if not is_deleted(key[0], self._known):
+                if not self._no_queues and not self._view.is_killed and not is_deleted(key[0], self._known):
                     self._add("queue", path, f"the queue is missing, the log has messages up to {seen.next - 1} of it")
                 continue
             self._problems += seen.wrong
-            if queue.max_offset > seen.next:
+            if not queue.is_sound:
+                continue
+            if queue.max_offset > seen.next and not self._view.is_killed:
                 text = f"there are {queue.max_offset} entries, the log's last message is number {seen.next - 1}"
                 self._add("entry", path, text, seen.next)
             if queue.min_offset < seen.first:
                 self._check_old(queue, queue.min_offset, seen.first)
-        for key in self._queues.table:
-            queue = self._queues.find(*key)
-            if queue is not None:
-                if key not in self._seen:
-                    self._check_old(queue, queue.min_offset, queue.max_offset)
-                self._check_surroundings(queue)
+        for key in self._view.queues:
+            queue = self._view.queue(*key)
+            if queue is None or key[0].startswith(_LMQ_PREFIX) or not queue.is_sound:
+                continue
+            if key not in self._seen and not self._view.is_killed:
+                self._check_old(queue, queue.min_offset, queue.max_offset)
+            self._check_surroundings(queue)
 
-    def _check_old(self, queue: ConsumeQueue, first: int, end: int) -> None:
+    def _check_old(self, queue: ViewedQueue, first: int, end: int) -> None:
         """Entries that no record of the log was met for may only point before the log's beginning."""
         entries = np.frombuffer(queue.read(first, end - first, mapped=False), ENTRY_TYPE)
-        loose = np.flatnonzero(entries["physical_offset"] >= self._log.min_offset)
+        loose = np.flatnonzero((entries["physical_offset"] >= self._log.min_offset) & (entries["size"] != FILLER_SIZE))
         if len(loose):
             number = first + int(loose[0])
             self._add("entry", queue.files.directory, f"entry {number} has no record in the log", number)
 
-    def _check_surroundings(self, queue: ConsumeQueue) -> None:
+    def _check_surroundings(self, queue: ViewedQueue) -> None:
         files = queue.files
         if not files.files:
             return
@@ -258,7 +230,7 @@ class _Check:
         head = first.read(0, min(max(blank, 0), first.size))
         if 0 < blank <= first.size and head != FILLER * (blank // ENTRY_SIZE) and not self._log.min_offset:
             self._add("filler", first.path, "what stands before the first entry are not fillers")
-        if queue.has_data_behind():
+        if not self._view.is_killed and queue.has_data_behind():
             text = "something else than zeros is behind the last entry"
             self._add("tail", files.directory, text, queue.max_offset)
 

@@ -1,95 +1,154 @@
 """The index's part of the check: every entry a key of a record, every key findable, chains and headers right.
 
-``take`` is given the log block by block and compares the keys of its records with the entries for the same offsets;
-``finish`` looks at what no block asked for. Corresponds to nothing in RocketMQ.
+Each file's own structure is looked at first. Then ``take`` is given the log block by block and compares the keys of its
+records with the entries for the same offsets: both are in the order of the log, so that each is read once, a piece at a
+time, and memory does not grow with either. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_ENTRY_TYPE, IndexFile
 from spark_rocket.store.index_keys import keys_of
 from spark_rocket.store.problem import Problem
 from spark_rocket.store.record_scan import Ints, RecordBlock
+from spark_rocket.store.salvage import Damage
+from spark_rocket.store.store_view import ViewedFile
+
+_PIECE = 1 << 18  # entries that are read at a time
+_NOTHING = np.zeros(0, np.int64)
+
+
+class ViewedIndexFile(IndexFile):
+    """An index file that is only read."""
+
+    def __init__(self, path: Path, slots: int, entries: int) -> None:
+        self.slots = slots
+        self.capacity = entries
+        self.entries_at = HEADER_SIZE + 4 * slots
+        self.file = ViewedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries)
+        self.read_header()
+
+    def pieces(self) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
+        """The entries, some at a time."""
+        for number in range(1, min(self.count, self.capacity), _PIECE):
+            count = min(_PIECE, self.count - number)
+            raw = self.file.read(self.entries_at + INDEX_ENTRY_SIZE * number, INDEX_ENTRY_SIZE * count)
+            yield np.frombuffer(raw, INDEX_ENTRY_TYPE)
 
 
 class IndexCheck:
     """The index files of a store, against its log."""
 
-    def __init__(self, config: StoreConfig, problems: list[Problem]) -> None:
+    def __init__(self, config: StoreConfig, problems: list[Problem], *, size_known: bool = True) -> None:
         self._config = config
         self._problems = problems
         self._directory = config.index_path
-        offsets: list[Ints] = []
-        hashes: list[Ints] = []
-        paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
-        self._end = -1
-        for path in paths:
-            entries = self._file(path)
-            offsets.append(entries["physical_offset"].astype(np.int64))
-            hashes.append(entries["key_hash"].astype(np.int64))
-        self._exists = bool(paths)
-        self._offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
-        self._hashes = np.concatenate(hashes) if hashes else np.zeros(0, np.int64)
-        self._claimed = np.zeros(len(self._offsets), np.bool_)
-        self._sorted = bool((np.diff(self._offsets) >= 0).all())
+        self._files: list[ViewedIndexFile] = []
+        self._first = self._end = self._last_seen = -1
+        self._sorted = True
         self._behind = 0
+        self._loose: list[int] = []
+        paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
+        self._exists = bool(paths)
+        for path in paths:
+            length = path.stat().st_size
+            if length == 0 and path is paths[-1]:
+                continue  # a creation that a crash cut short; a broker's start removes it
+            if length != config.index_file_size:
+                text = f"it has {length} bytes where maxHashSlotNum and maxIndexNum say {config.index_file_size}"
+                self._add("files", path, text if size_known else f"{text}: the index was not checked, give -c")
+                self._exists = False
+                return
+            self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
         if not self._sorted:
             self._add("index", self._directory, "entries are not in the order of the log")
+        self._pieces = self._all_pieces()
+        self._held: tuple[Ints, Ints] = (_NOTHING, _NOTHING)
 
     def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
         self._problems.append(Problem(kind, path, text, offset))
 
-    def _file(self, path: Path) -> npt.NDArray[np.void]:
-        """Entries of a file whose own structure has been checked."""
-        size = self._config.index_file_size
-        length = path.stat().st_size
-        if length != size:
-            raise StoreCorruptError(f"{path} has {length} bytes where maxHashSlotNum and maxIndexNum say {size}.")
-        index = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num)
-        count = index.count
-        if count > index.capacity:
-            raise StoreCorruptError(f"{path} says it has {count - 1} entries, it has room for {index.capacity - 1}.")
-        raw = index.file.read(index.entries_at + INDEX_ENTRY_SIZE, INDEX_ENTRY_SIZE * (count - 1))
-        entries = np.frombuffer(raw, INDEX_ENTRY_TYPE)
-        table = np.frombuffer(index.file.read(HEADER_SIZE, 4 * index.slots), ">i4").astype(np.int64)
-        index.close()
-        if count == 1:
-            return entries
-        slots = entries["key_hash"].astype(np.int64) % index.slots
-        numbers = np.arange(1, count)
-        order = np.argsort(slots, kind="stable")
-        first = np.append(True, slots[order][1:] != slots[order][:-1])
-        previous = np.append(0, numbers[order][:-1])
-        previous[first] = 0
-        expected = np.empty(count - 1, np.int64)
-        expected[order] = previous
-        wrong = np.flatnonzero(expected != entries["previous"])
-        if len(wrong):
-            self._add("index", path, "an entry's link to the one before it in its slot is wrong", int(wrong[0]) + 1)
+    # --- each file's own structure ------------------------------------------------------------------------------
+
+    def _file(self, index: ViewedIndexFile) -> None:
+        path = index.file.path
+        if index.count > index.capacity:
+            self._add(
+                "index", path, f"it says it has {index.count - 1} entries, there is room for {index.capacity - 1}"
+            )
+            self._sorted = False
+            return
+        self._files.append(index)
         heads = np.zeros(index.slots, np.int64)
-        last = np.append(first[1:], True)
-        heads[slots[order][last]] = numbers[order][last]
+        number, wrong_link = 1, 0
+        ends = [0, 0]
+        for entries in index.pieces():
+            if len(entries) == 0:
+                break
+            offsets = entries["physical_offset"].astype(np.int64)
+            if number == 1:
+                ends[0] = int(offsets[0])
+            ends[1] = int(offsets[-1])
+            self._sorted &= int(offsets[0]) >= self._last_seen and bool((np.diff(offsets) >= 0).all())
+            self._first = int(offsets[0]) if self._first < 0 else self._first
+            self._last_seen = int(offsets[-1])
+            slots = entries["key_hash"].astype(np.int64) % index.slots
+            order = np.argsort(slots, kind="stable")
+            in_order, numbers = slots[order], order + number
+            first = np.append(True, in_order[1:] != in_order[:-1])
+            previous = np.append(0, numbers[:-1])
+            previous[first] = heads[in_order[first]]
+            wrong = np.flatnonzero(previous != entries["previous"][order])
+            if len(wrong) and not wrong_link:
+                wrong_link = int(numbers[wrong].min())
+            last = np.append(first[1:], True)
+            heads[in_order[last]] = numbers[last]
+            number += len(entries)
+        if wrong_link:
+            self._add("index", path, "an entry's link to the one before it in its slot is wrong", wrong_link)
+        if number == 1:
+            return
+        table = np.frombuffer(index.file.read(HEADER_SIZE, 4 * index.slots), ">i4")
         wrong = np.flatnonzero(heads != table)
         if len(wrong):
             self._add("index", path, f"slot {int(wrong[0])} does not name its newest entry", int(table[wrong[0]]))
-        if index.slot_count != int((heads > 0).sum()):
-            self._add(
-                "index", path, f"{index.slot_count} slots in use by the header, {int((heads > 0).sum())} by count"
-            )
-        ends = entries["physical_offset"][[0, -1]].tolist()
+        used = int((heads > 0).sum())
+        if index.slot_count != used:
+            self._add("index", path, f"{index.slot_count} slots in use by the header, {used} by count")
         if [index.begin_offset, index.end_offset] != ends:
-            self._add(
-                "index", path, f"the header's offsets are {index.begin_offset} and {index.end_offset}, not {ends}"
-            )
+            text = f"the header's offsets are {index.begin_offset} and {index.end_offset}, not {ends}"
+            self._add("index", path, text)
         self._end = max(self._end, index.end_offset)
-        return entries
+
+    # --- against the log ----------------------------------------------------------------------------------------
+
+    def _all_pieces(self) -> Iterator[tuple[Ints, Ints]]:
+        for index in self._files:
+            for entries in index.pieces():
+                yield entries["physical_offset"].astype(np.int64), entries["key_hash"].astype(np.int64)
+
+    def _up_to(self, offset: int) -> tuple[Ints, Ints]:
+        """Offsets and hashes of the next entries, for records up to an offset."""
+        offsets, hashes = [], []
+        while True:
+            if not len(self._held[0]):
+                following = next(self._pieces, None)
+                if following is None:
+                    break
+                self._held = following
+            at = int(np.searchsorted(self._held[0], offset, side="right"))
+            offsets.append(self._held[0][:at])
+            hashes.append(self._held[1][:at])
+            self._held = self._held[0][at:], self._held[1][at:]
+            if len(self._held[0]):
+                break
+        return (np.concatenate(offsets), np.concatenate(hashes)) if offsets else (_NOTHING, _NOTHING)
 
     def take(self, block: RecordBlock) -> None:
         """Compare the keys of a block's records with the entries that are there for them."""
@@ -98,27 +157,36 @@ class IndexCheck:
         records, hashes = keys_of(block)
         offsets = block.physical_offsets[records]
         self._behind += int((offsets > self._end).sum())
-        covered = offsets <= self._end
-        if len(self._offsets):
-            covered &= offsets >= self._offsets[0]
-        offsets, hashes64 = offsets[covered], hashes[covered].astype(np.int64)
-        low = int(np.searchsorted(self._offsets, int(block.physical_offsets[0]), side="left"))
-        high = int(np.searchsorted(self._offsets, int(block.physical_offsets[-1]), side="right"))
-        mine = _pairs(self._offsets[low:high], self._hashes[low:high], block.base)
-        must = _pairs(offsets, hashes64, block.base)
-        self._claimed[low:high] = np.isin(mine, must)
+        covered = (offsets <= self._end) & (offsets >= self._first)
+        there, there_hashes = self._up_to(int(block.physical_offsets[-1]))
+        inside = there >= block.base
+        self._loose += there[~inside][:1].tolist()
+        mine = _pairs(there[inside], there_hashes[inside], block.base)
+        must = _pairs(offsets[covered], hashes[covered].astype(np.int64), block.base)
+        self._loose += there[inside][~np.isin(mine, must)][:1].tolist()
         missing = np.flatnonzero(~np.isin(must, mine))
         if len(missing):
-            self._add("index", self._directory, "a key of a record is not in the index", int(offsets[missing[0]]))
+            self._add(
+                "index", self._directory, "a key of a record is not in the index", int(offsets[covered][missing[0]])
+            )
 
-    def finish(self, min_offset: int) -> None:
+    def skip(self, damage: Damage) -> None:
+        """Entries for records that cannot be read are neither right nor wrong."""
+        if self._exists and self._sorted:
+            self._loose += self._up_to(damage.offset - 1)[0][:1].tolist()
+            self._up_to(damage.offset + damage.length - 1)
+
+    def finish(self, min_offset: int, *, is_killed: bool = False) -> None:
         """What no record accounts for (unless it is gone from the log's beginning), and what the index lacks."""
         if not self._exists:
             return
-        loose = np.flatnonzero(~self._claimed & (self._offsets >= min_offset))
-        if self._sorted and len(loose):
-            self._add("index", self._directory, "an entry is no key of a record", int(self._offsets[loose[0]]))
-        if self._behind:
+        if self._sorted:
+            if not is_killed:  # a killed store's log may have lost its end
+                self._loose += self._up_to(1 << 62)[0][:1].tolist()
+            loose = next((offset for offset in self._loose if offset >= min_offset), None)
+            if loose is not None:
+                self._add("index", self._directory, "an entry is no key of a record", loose)
+        if self._behind and not is_killed:
             self._add("index.behind", self._directory, f"the last {self._behind} keys of the log are not in it yet")
 
 

@@ -1,0 +1,256 @@
+"""A stopped store, opened to be looked at: what check, dump, stats and rebuild have in common.
+
+Nothing is changed, not even what a broker's start would tidy up: files are opened for reading only, so that a
+read-only mount or a backup will do. While a view is open nobody can start a broker on the directory: it holds a shared
+``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
+
+A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
+Sizes that no configuration gives are taken from the files; those of the index cannot be seen there, and are Apache's.
+
+Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.deleted_topics import DeletedTopics
+from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.problem import Problem
+from spark_rocket.store.store_lock import StoreLock, read_abort
+from spark_rocket.store.tags import DelayLevels
+
+Progress = Callable[[int, int], None]
+"""Told (bytes done, bytes in all) now and then."""
+
+_SAMPLE = 64  # queue files whose sizes are looked at
+
+# What Apache's brokers have and the tools do not look into.
+_UNKNOWN = {
+    "consumequeue_ext": "filter bitmaps of consume queues",
+    "batchconsumequeue": "queues of batch topics",
+    "timerwheel": "the timer's wheel",
+    "timerlog": "the timer's log",
+    "transaction": "RocketMQ 3's transaction tables",
+    "quarantine": "bytes that a recovery cut off",
+    "rebuild.tmp": "what an interrupted rebuild left: delete it",
+}
+
+
+class ViewedFile(MappedFile):
+    """A file that is read, and nothing else."""
+
+    __slots__ = ()
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int]:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def destroy(self) -> None:
+        """Only forgotten: a file that was made and never written to stays where it is."""
+
+
+class ViewedFiles(MappedFileQueue):
+    """A row of files with whatever is wrong with it; a file may be missing in the middle."""
+
+    def __init__(self, directory: Path, file_size: int, *, setting: str, problems: list[Problem]) -> None:
+        super().__init__(directory, file_size, setting=setting)
+        self._problems = problems
+        self._by_offset: dict[int, MappedFile] = {}
+        self.sound = True
+
+    def _wrong(self, path: Path, text: str) -> None:
+        self.sound = False
+        self._problems.append(Problem("files", path, text))
+
+    def load(self) -> None:
+        """Find the files on disk; problems are added to the list that was given."""
+        try:
+            with os.scandir(self.directory) as entries:
+                names = sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            names = []
+        files: list[MappedFile] = []
+        for entry in names:
+            path = self.directory / entry.name
+            if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
+                self._wrong(path, "this is not a file of a log: their names have 20 digits")
+                continue
+            length, offset = entry.stat().st_size, int(entry.name)
+            if length == 0 and entry is names[-1]:
+                continue  # a creation that a crash cut short; a broker's start removes it
+            if length != self.file_size:
+                self._wrong(path, f"it has {length} bytes where {self.setting} says {self.file_size}")
+            if files and (offset - files[0].file_from_offset) % self.file_size:
+                self._wrong(path, f"its name is no multiple of {self.file_size} bytes behind the first file's")
+                continue
+            if files and offset != files[-1].file_from_offset + self.file_size:
+                self._wrong(path, f"the files between {files[-1].path.name} and this one are missing")
+            files.append(ViewedFile(path, min(length, self.file_size), offset))
+        self.files = files
+        self._by_offset = {file.file_from_offset: file for file in files}
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that an offset lies in."""
+        return self._by_offset.get(offset - (offset - self.min_offset) % self.file_size) if self.files else None
+
+
+class ViewedQueue(ConsumeQueue):
+    """A consume queue that is only read."""
+
+    __slots__ = ()
+
+    @property
+    def is_sound(self) -> bool:
+        return isinstance(self.files, ViewedFiles) and self.files.sound
+
+
+class StoreView:
+    """The files of a stopped store. See :func:`view_store`."""
+
+    def __init__(self, path: Path, config: StoreConfig | None) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self.config = replace(config, store_path=path) if config else guess_config(path)
+        self.index_size_known = config is not None or _has_default_index(self.config)
+        self.delays = DelayLevels(self.config.delay_levels())
+        self.deleted = DeletedTopics(path)
+        try:
+            self.deleted.load()
+        except StoreCorruptError as error:
+            self.problems.append(Problem("files", self.deleted.path, error.message))
+        self.log = ViewedFiles(
+            self.config.commit_log_path,
+            self.config.mapped_file_size_commit_log,
+            setting="mappedFileSizeCommitLog",
+            problems=self.problems,
+        )
+        self.log.load()
+        self.queues: dict[tuple[str, int], ViewedQueue] = {}
+        self._cache = MappingCache(1)
+        self._find_queues()
+
+    def _find_queues(self) -> None:
+        root = self.config.consume_queue_path
+        for topic_directory in sorted(root.iterdir()) if root.is_dir() else ():
+            if not topic_directory.is_dir():
+                self.problems.append(Problem("files", topic_directory, "this is not a topic's directory"))
+                continue
+            with os.scandir(topic_directory) as entries:
+                for entry in entries:
+                    if not entry.name.isdecimal() or not entry.is_dir():
+                        text = "this is not a queue's directory: their names are numbers"
+                        self.problems.append(Problem("files", Path(entry.path), text))
+                        continue
+                    key = topic_directory.name, int(entry.name)
+                    size = self.config.mapped_file_size_consume_queue
+                    queue = ViewedQueue(Path(entry.path), *key, size, self._cache)
+                    queue.files = ViewedFiles(
+                        Path(entry.path), size, setting="mappedFileSizeConsumeQueue", problems=self.problems
+                    )
+                    self.queues[key] = queue
+
+    def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:
+        """The queue, opened; None if it has no directory."""
+        queue = self.queues.get((topic, queue_id))
+        if queue is not None and not queue.loaded:
+            queue.load()
+        return queue
+
+    def data_end(self) -> int:
+        """The end of what may be data in the log: what progress counts up to."""
+        for file in reversed(self.log.files):
+            end = max((stop for _, stop in file.data_ranges(0)), default=0)
+            if end:
+                return file.file_from_offset + end
+        return self.log.min_offset
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the last owner did not stop cleanly."""
+        return (self.path / "abort").exists()
+
+    def not_looked_at(self) -> list[str]:
+        """What is in the directory that the tools do not understand, a sentence each."""
+        notes = [
+            f"{self.path / name}: {what}; not checked" for name, what in _UNKNOWN.items() if (self.path / name).exists()
+        ]
+        for place in (self.path, self.path / "config"):
+            names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+            tables = [name for name in names if "rocksdb" in name.lower() or name == "consumequeue_r"]
+            notes += [f"{place / name}: tables of RocksDB; not checked" for name in tables]
+        return notes
+
+
+@contextmanager
+def view_store(path: Path | str, config: StoreConfig | None = None) -> Iterator[StoreView]:
+    """Open a stopped store to look at it: StoreError if there is none, StoreLockedError if it is in use."""
+    path = Path(path)
+    if not path.is_dir():
+        raise StoreError(f"{path} is not a directory.", remedy="Give the directory of a store (storePathRootDir).")
+    lock = _hold(path)
+    try:
+        yield StoreView(path, config)
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def _hold(path: Path) -> int:
+    """Hold both locks of a directory, shared; the descriptor, or −1 where no broker ever was."""
+    owner = read_abort(path)
+    refusal = StoreLockedError(
+        f"The store in {path} is in use{f' by process {owner}' if owner else ''}.", remedy="Stop its broker first."
+    )
+    if StoreLock.is_held_here(path):
+        raise refusal
+    try:
+        fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+    except OSError:
+        os.close(fd)
+        raise refusal from None
+    return fd
+
+
+def guess_config(path: Path) -> StoreConfig:
+    """A configuration with the file sizes that the files have; Apache's defaults where there are none."""
+    config = StoreConfig(path)
+    log_size = _usual_size(config.commit_log_path.glob("*"))
+    queue_size = _usual_size(config.consume_queue_path.glob("*/*/*"))
+    if log_size >= 4096:
+        config = replace(config, mapped_file_size_commit_log=log_size)
+    if queue_size >= ENTRY_SIZE and not queue_size % ENTRY_SIZE:
+        config = replace(config, mapped_file_size_consume_queue=queue_size)
+    return config
+
+
+def _usual_size(paths: Iterable[Path]) -> int:
+    files = islice((path for path in paths if len(path.name) == 20 and path.name.isdecimal()), _SAMPLE)
+    sizes = Counter(size for path in files if path.is_file() and (size := path.stat().st_size))
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def _has_default_index(config: StoreConfig) -> bool:
+    files = config.index_path.iterdir() if config.index_path.is_dir() else ()
+    return all(path.stat().st_size in (0, config.index_file_size) for path in files)
