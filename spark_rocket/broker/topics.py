@@ -26,6 +26,7 @@ BENCHMARK_TOPIC = "BenchmarkTest"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -42,7 +43,7 @@ MAX_QUEUES = 65_536
 
 #: Topics that only the broker itself writes.
 NOT_ALLOWED_SEND = frozenset(
-    (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
 )
 _SYSTEM_TOPICS = NOT_ALLOWED_SEND | {AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC}
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
@@ -142,6 +143,8 @@ class TopicConfigManager:
         ]
         if config.auto_create_topic_enable:
             topics.insert(0, (AUTO_CREATE_TOPIC_KEY, config.default_topic_queue_nums, shared))
+        if config.timer_wheel_enable:
+            topics.append((TIMER_TOPIC, 1, PERM_READ_WRITE))
         if config.trace_topic_enable:
             topics.append((config.msg_trace_topic_name, 1, PERM_READ_WRITE))
         for name, queues, perm in topics:

@@ -23,6 +23,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index_service import IndexService
+from spark_rocket.store.layout import ENTRY
 from spark_rocket.store.mapped_file import make_directory
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
@@ -224,6 +225,11 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         return self._reader.store_time(queue, queue.min_offset) if queue is not None else -1
 
+    def get_entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Physical offset, size and tags code of up to ``count`` messages of a queue from ``offset`` on."""
+        queue = self._queues.find(topic, queue_id)
+        return list(ENTRY.iter_unpack(queue.read(offset, count))) if queue is not None else []
+
     def look_message_by_offset(self, physical_offset: int) -> bytes | None:
         """The record that starts at a physical offset, if one does."""
         return self._reader.record_at(physical_offset)
@@ -267,6 +273,11 @@ class MessageStore:
     def min_physical_offset(self) -> int:
         """Beginning of the commit log."""
         return self._log.min_offset
+
+    @property
+    def store_timestamp(self) -> int:
+        """Store time of the last message; none that comes has an earlier one, unless the clock is set back far."""
+        return self._appender.store_timestamp
 
     @property
     def flushed_where(self) -> int:
