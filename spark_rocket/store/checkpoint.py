@@ -55,7 +55,8 @@ class Checkpoint:
         if len(raw) != CHECKPOINT_SIZE:
             raise StoreCorruptError(
                 f"{self.path} has {len(raw)} bytes, not {CHECKPOINT_SIZE}.",
-                remedy="Delete it: the store is then recovered from the beginning of its log.",
+                remedy="Delete it: the store is then recovered from the beginning of its log, and `rocket store check` "
+                "tells whether it is whole.",
             )
         self.existed = True
         (

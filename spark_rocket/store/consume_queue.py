@@ -64,6 +64,7 @@ class ConsumeQueue:
         "flushed_offset",
         "limit",
         "loaded",
+        "log_min_offset",
         "max_offset",
         "min_offset",
         "mm",
@@ -86,6 +87,7 @@ class ConsumeQueue:
         self.dirty = False
         self.unsynced_names = False
         self.loaded = False
+        self.log_min_offset = -2  # the log's beginning that min_offset is corrected for; -2: for none, not loaded
         # The writer's place: entries go to mm[position:], up to limit without asking make_room().
         self._file: MappedFile | None = None
         self.mm: mmap.mmap | bytearray = _NOTHING
@@ -156,11 +158,13 @@ class ConsumeQueue:
         """Serve nothing whose record is gone from the log's beginning."""
         self.min_offset = self._first_from(min_physical_offset)
 
-    def trim(self, min_physical_offset: int) -> None:
-        """Follow a log that now begins there: serve nothing before it, and delete the files that have nothing else."""
+    def trim(self, min_physical_offset: int) -> list[MappedFile]:
+        """Follow a log that now begins there: serve nothing before it, and take out the files that have nothing else.
+
+        The caller destroys them.
+        """
         self.correct_min_offset(min_physical_offset)
-        for file in self.files.remove_before(self.min_offset * ENTRY_SIZE):
-            file.destroy()
+        return self.files.remove_before(self.min_offset * ENTRY_SIZE)
 
     def _first_from(self, physical_offset: int) -> int:
         """The first entry of a record at or behind a physical offset."""
@@ -261,8 +265,7 @@ class ConsumeQueue:
         if file is None:
             raise StoreCorruptError(
                 f"{self.files.directory} has no file for entry {offset}.",
-                remedy="Stop the broker, delete that directory and the file checkpoint, and start it again: "
-                "consume queues are built from the commit log.",
+                remedy="Stop the broker and run `rocket store rebuild`: consume queues are made from the commit log.",
             )
         at = offset * ENTRY_SIZE - file.file_from_offset
         raw = file.mm[at : at + ENTRY_SIZE] if file.is_mapped else file.read(at, ENTRY_SIZE)

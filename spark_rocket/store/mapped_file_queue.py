@@ -2,7 +2,7 @@
 
 Names have 20 decimal digits, so that sorting names sorts offsets. Loading refuses, by name, what cannot be a part of
 such a row: a foreign name, a gap, a file of another size. A last file of zero length is a creation that a crash cut
-short; it holds nothing and is removed.
+short; it holds nothing, and is removed when the next file is made: loading changes nothing.
 
 Thread-safety: one writer adds and removes files; readers in other threads see a whole list, because the list is
 replaced, not changed. Corresponds to org.apache.rocketmq.store.MappedFileQueue.
@@ -20,7 +20,7 @@ from spark_rocket.store.mapped_file import MappedFile, file_name, make_directory
 class MappedFileQueue:
     """The files of one directory in the order of their offsets."""
 
-    __slots__ = ("derived", "directory", "file_size", "files", "setting")
+    __slots__ = ("_leftover", "derived", "directory", "file_size", "files", "setting")
 
     def __init__(self, directory: Path, file_size: int, *, setting: str, derived: bool = False) -> None:
         """``derived``: a consume queue, one of many, whose content follows from the log."""
@@ -29,6 +29,7 @@ class MappedFileQueue:
         self.setting = setting  # the name in broker.conf that the size comes from, for messages
         self.derived = derived
         self.files: list[MappedFile] = []
+        self._leftover: Path | None = None
 
     def load(self) -> None:
         """Find the files on disk. Maps nothing."""
@@ -42,11 +43,12 @@ class MappedFileQueue:
             path = self.directory / entry.name
             if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
                 raise StoreCorruptError(
-                    f"{path} is not a file of a log: their names have 20 digits.", remedy="Move it elsewhere."
+                    f"{path} is not a file of a log: those have 20 digits for a name.",
+                    remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
                 )
             length = entry.stat().st_size
             if length == 0 and entry is names[-1]:
-                path.unlink()
+                self._leftover = path
                 continue
             if length != self.file_size:
                 raise StoreCorruptError(
@@ -65,8 +67,8 @@ class MappedFileQueue:
     @property
     def _mend(self) -> str:
         if self.derived:
-            return f"delete {self.directory}: it is built anew from the log"
-        return "put the file back as it was"
+            return "run `rocket store rebuild`, which makes all consume queues anew from the log"
+        return "put the file back as it was; `rocket store check` tells what is whole"
 
     def _file(self, offset: int, *, create: bool = False) -> MappedFile:
         return MappedFile(
@@ -79,6 +81,9 @@ class MappedFileQueue:
 
     def create(self, offset: int) -> MappedFile:
         """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done."""
+        if self._leftover is not None:
+            self._leftover.unlink(missing_ok=True)
+            self._leftover = None
         if self.derived:  # its names are made safe when it is flushed
             if not self.directory.is_dir():
                 self.directory.mkdir(parents=True, exist_ok=True)

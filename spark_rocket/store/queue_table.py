@@ -52,11 +52,15 @@ class ConsumeQueueTable:
             return
         for topic_directory in sorted(self._root.iterdir()):
             if not topic_directory.is_dir():
-                raise StoreCorruptError(f"{topic_directory} is not a topic's directory.", remedy="Move it elsewhere.")
+                raise StoreCorruptError(
+                    f"{topic_directory} is not a topic's directory.",
+                    remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
+                )
             for directory in topic_directory.iterdir():
                 if not directory.name.isdecimal() or not directory.is_dir():
                     raise StoreCorruptError(
-                        f"{directory} is not a queue's directory: their names are numbers.", remedy="Move it elsewhere."
+                        f"{directory} is not a queue's directory: those have numbers for names.",
+                        remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
                     )
                 self._make(topic_directory.name, int(directory.name), directory)
 
@@ -68,7 +72,7 @@ class ConsumeQueueTable:
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, opened; None if it has never had a message."""
         queue = self.table.get((topic, queue_id))
-        if queue is not None and not queue.loaded:
+        if queue is not None and queue.log_min_offset != self._min_physical_offset:
             self._open(queue)
         return queue
 
@@ -78,19 +82,20 @@ class ConsumeQueueTable:
         if queue is None:
             queue = self._make(topic, queue_id, self._root / topic / str(queue_id))
             queue.loaded = True
+            queue.log_min_offset = self._min_physical_offset
         return queue
 
     def _open(self, queue: ConsumeQueue) -> None:
-        queue.load()
+        """Have it loaded, and its minimum where the log's is now."""
+        if not queue.loaded:
+            queue.load()
         if self._min_physical_offset > 0:
             queue.correct_min_offset(self._min_physical_offset)
+        queue.log_min_offset = self._min_physical_offset
 
     def correct_min_offsets(self, min_physical_offset: int) -> None:
-        """The log now begins there: open queues follow at once, others when they are opened."""
+        """The log now begins there. Each queue follows when it is next asked for: nobody waits for ten thousand."""
         self._min_physical_offset = min_physical_offset
-        for queue in self.table.values():
-            if queue.loaded and min_physical_offset > 0:
-                queue.correct_min_offset(min_physical_offset)
 
     def opened(self) -> Iterator[ConsumeQueue]:
         """Every queue, opened one after the other."""

@@ -135,7 +135,7 @@ class Recovery:
             except QueueGap as again:
                 raise StoreCorruptError(
                     f"{again.queue.files.directory}: {again}, and the log does not have the messages between.",
-                    remedy="Run `rocket store check` on it; delete this queue's directory to serve the rest.",
+                    remedy="Run `rocket store check`; `rocket store rebuild` makes the queue of what there is.",
                 ) from None
         self._finish_log(report, end)
         self._queues.correct_min_offsets(self._log.min_offset)
@@ -152,7 +152,8 @@ class Recovery:
             if queue.max_offset > queue.min_offset and queue.entry(queue.max_offset - 1)[1] > 0:
                 raise StoreCorruptError(
                     f"{self._log.queue.directory} has no files, but {queue.files.directory} has entries for them.",
-                    remedy="Put the commit log back; or delete consumequeue to begin with an empty store.",
+                    remedy="Put the commit log back; `rocket store check` tells what is missing. Or delete consumequeue "
+                    "to begin with an empty store.",
                 )
         self._log.open_at(0, flushed=0)
 
@@ -244,8 +245,9 @@ class Recovery:
         return StoreCorruptError(
             f"{self._place(offset)}: {what}.",
             remedy=(
-                f"Restore the file from a copy. To go on without what follows, delete {self._checkpoint.path}: "
-                "the log is then cut there, and what is cut off is kept in the directory quarantine."
+                "Restore the file from a copy; `rocket store check` and `rocket store dump` tell what is whole. To go "
+                f"on without what follows, delete {self._checkpoint.path}: the log is then cut there, and what is cut "
+                "off is kept in the directory quarantine."
             ),
         )
 
@@ -345,7 +347,8 @@ class Recovery:
                         raise StoreCorruptError(
                             f"{queue.files.directory} has {queue.max_offset} entries, its last message in the log is "
                             f"number {seen - 1}.",
-                            remedy=f"Delete {self._checkpoint.path} to have the queue cut to what the log has.",
+                            remedy="Put the end of the log back, or run `rocket store rebuild`; without the file "
+                            f"{self._checkpoint.path} the queue is cut to what the log has.",
                         )
                     report.entries_mended += queue.max_offset - seen
                     queue.truncate(seen)

@@ -366,6 +366,10 @@ def test_a_deleted_topic_stays_deleted(config: StoreConfig, abort: bool) -> None
     store.close()
     assert check_store(config.store_path, config) == []
     (config.store_path / "config" / "deletedTopic.json").write_text("{")
+    store = opened(config)
+    assert store.queues("T") == [1, 2]
+    store.close()
+    (config.store_path / "config" / "deletedTopic.json.bak").write_bytes(b"\xff")
     with pytest.raises(StoreCorruptError, match=r"deletedTopic\.json"):
         opened(config)
 
