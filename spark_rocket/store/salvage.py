@@ -75,7 +75,7 @@ class Salvage:
                 if pending is None:
                     reason = scan.end.reason or "zeros where a record should be"
                     pending = Damage(file.path, offset - base, offset, 0, reason, is_zero)
-                offset = base + _next_good(file, offset - base)
+                offset = base + next_good(file, offset - base)
             behind = stop
         if pending is not None:
             self.end = pending.offset
@@ -87,13 +87,13 @@ def _until(damage: Damage, end: int) -> Damage:
     return Damage(damage.path, damage.position, damage.offset, end - damage.offset, damage.reason, damage.is_zero)
 
 
-def _next_good(file: MappedFile, position: int) -> int:
+def next_good(file: MappedFile, position: int) -> int:
     """Where the first good record behind ``position`` starts; the file's end if there is none."""
     head = file.read(position, 8)
     size, magic = int.from_bytes(head[:4], "big"), head[4:8]
     if magic in _MAGICS and FIXED_SIZE <= size <= file.size - position:
         follower = position + size
-        if follower == file.size or _is_good(file, follower):
+        if follower == file.size or is_good(file, follower):
             return follower
         head = file.read(follower, 8)
         if int.from_bytes(head[4:8], "big") == MAGIC_BLANK and int.from_bytes(head[:4], "big") == file.size - follower:
@@ -103,7 +103,7 @@ def _next_good(file: MappedFile, position: int) -> int:
         while at < stop:
             data = file.read(at, min(CHUNK, stop - at) + 3)  # a magic may lie across two chunks
             for found in sorted(_find_all(data, _MAGICS)):
-                if at + found - 4 > position and _is_good(file, at + found - 4):
+                if at + found - 4 > position and is_good(file, at + found - 4):
                     return at + found - 4
             at += CHUNK
     return file.size
@@ -117,7 +117,7 @@ def _find_all(data: bytes, words: tuple[bytes, ...]) -> Iterator[int]:
             found = data.find(word, found + 1)
 
 
-def _is_good(file: MappedFile, position: int) -> bool:
+def is_good(file: MappedFile, position: int) -> bool:
     head = file.read(position, 36)
     size = int.from_bytes(head[:4], "big")
     if len(head) < 36 or int.from_bytes(head[28:36], "big") != file.file_from_offset + position:
