@@ -86,7 +86,8 @@ def test_trimmed_like_the_log(tmp_path: Path, physical: int, first: int, files: 
     queue = loaded(tmp_path)
     append(queue, 25)
     held = queue.files.files
-    queue.trim(physical)
+    for file in queue.trim(physical):
+        file.destroy()
     assert (queue.min_offset, queue.max_offset) == (first, 25)
     assert len(queue.files.files) == len(list((tmp_path / "T" / "0").iterdir())) == files
     for file in held:
@@ -102,7 +103,8 @@ def test_trimmed_like_the_log(tmp_path: Path, physical: int, first: int, files: 
 def test_the_last_file_is_never_trimmed(tmp_path: Path) -> None:
     queue = loaded(tmp_path)
     append(queue, 20)
-    queue.trim(10**9)
+    for file in queue.trim(10**9):
+        file.destroy()
     assert (queue.min_offset, queue.max_offset) == (20, 20)
     assert [path.name for path in (tmp_path / "T" / "0").iterdir()] == [f"{200:020d}"]
     append(queue, 1)
