@@ -41,6 +41,7 @@ class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
     def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
         super().__init__(f"{queue.files.directory} ends at entry {queue.max_offset}, not {queue_offset}")
         self.queue = queue
+        self.queue_offset = queue_offset
 
 
 def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) -> tuple[list[str], Ints, Entries]:
@@ -123,7 +124,7 @@ class Dispatcher:
                 raise QueueGap(queue, offset)
             queue.start_at(offset)
         count = len(entries) // ENTRY_SIZE
-        present = queue.read(offset, count, mapped=False) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
+        present = queue.read(offset, count) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
         equal = _equal_entries(present, entries)
         if equal < count:
             if offset + equal < queue.max_offset:
