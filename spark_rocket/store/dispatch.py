@@ -41,7 +41,6 @@ class QueueGap(Exception):  # noqa: N818 - a signal to recovery, not an error
     def __init__(self, queue: ConsumeQueue, queue_offset: int) -> None:
         super().__init__(f"{queue.files.directory} ends at entry {queue.max_offset}, not {queue_offset}")
         self.queue = queue
-        self.queue_offset = queue_offset
 
 
 def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) -> tuple[list[str], Ints, Entries]:
