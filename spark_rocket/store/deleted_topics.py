@@ -61,6 +61,16 @@ class DeletedTopics:
         """Note a deletion; those that lie before the log's beginning are forgotten."""
         self.offsets[topic] = offset
         self.offsets = {name: at for name, at in self.offsets.items() if at > min_offset or name == topic}
+        self._save()
+
+    def forget_before(self, min_offset: int) -> None:
+        """The log begins there now: records of topics that were deleted before are gone."""
+        left = {name: at for name, at in self.offsets.items() if at > min_offset}
+        if left != self.offsets:
+            self.offsets = left
+            self._save()
+
+    def _save(self) -> None:
         make_directory(self.path.parent)
         text = json.dumps({"deletedTopicTable": self.offsets}, indent="\t", ensure_ascii=False)
         for path in (self.backup, self.path):

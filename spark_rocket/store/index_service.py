@@ -31,7 +31,7 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import key_hash, keys_of
-from spark_rocket.store.mapped_file import sync_directory
+from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.record_scan import LogScan, RecordBlock
 from spark_rocket.store.results import QueryMessageResult
 
@@ -131,6 +131,18 @@ class IndexService:
             except OSError:
                 self._sync_failed = True
                 raise
+
+    def trim(self, min_offset: int) -> list[MappedFile]:
+        """Take out the files that have nothing but keys of records before an offset, never the last.
+
+        The caller destroys them.
+        """
+        with self._lock:
+            gone = 0
+            while gone < len(self._files) - 1 and self._files[gone].end_offset < min_offset:
+                gone += 1
+            trimmed, self._files = self._files[:gone], self._files[gone:]
+        return [file.file for file in trimmed]
 
     @property
     def behind(self) -> int:

@@ -29,6 +29,7 @@ from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult
+from spark_rocket.store.retention import Retention
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
 from spark_rocket.store.tags import DelayLevels
 
@@ -74,6 +75,8 @@ class MessageStore:
             self._flush_log,
         )
         self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
+        self._disk_refusal: StoreNotWritableError | None = None
+        self.retention = Retention(config, self._log, self._queues, self._index, self._deleted, self._refuse_writes)
         self._running = False
         self._boot_timestamp = 0
         self.recovery: RecoveryReport | None = None
@@ -145,6 +148,7 @@ class MessageStore:
             self._index.stop()
         self._flush_log.stop()
         self._flush_queues.stop()
+        self.retention.stop()
         self._log.shutdown()
         failure: OSError | None = None
         try:  # after a failed flush both fail at once: a later success would prove nothing
@@ -176,6 +180,12 @@ class MessageStore:
             remedy="Mend the disk and start the broker again; it recovers what reached the disk.",
             retriable=False,
         )
+
+    def _refuse_writes(self, error: StoreNotWritableError | None) -> None:
+        """Refuse them while there is an error, unless they are refused for a graver one."""
+        if self._appender.write_error is self._disk_refusal:
+            self._appender.write_error = error
+        self._disk_refusal = error
 
     def when_flushed(self, physical_offset: int, callback: FlushCallback) -> None:
         """Call back once everything below ``physical_offset`` is on disk (True), or after syncFlushTimeout (False)."""

@@ -1,0 +1,81 @@
+"""Deleting files that nobody is to find any more: on a thread, because unlinking a file of 1 GiB takes its time.
+
+Files are deleted one after the other in the order in which they were given: the log's oldest first, then those of
+consume queues and index that described them. So whenever a process ends, the log that remains is a row without a gap,
+and whatever it has is in its queues. What had to wait is found again, and given again, after the next start.
+
+A file that cannot be deleted keeps its place, and everything behind it waits; :meth:`retry` tries again.
+
+Thread-safety: one thread gives, a thread of its own deletes; that one lives only while there is something to delete.
+After a crash: names of the log are put on disk before the next file goes.
+Corresponds to the sleeping and destroying parts of MappedFileQueue.deleteExpiredFileByTime, and retryDeleteFirstFile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from spark_rocket.store.mapped_file import MappedFile, sync_directory
+
+_log = logging.getLogger(__name__)
+
+
+class FileRemover:
+    """Deletes files in order, behind its owner's back."""
+
+    def __init__(self) -> None:
+        self._files: deque[tuple[MappedFile, float, bool]] = deque()
+        self._lock = threading.Lock()
+        self._hurry = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._refused: MappedFile | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Disk space that is still to come back."""
+        return sum(file.size for file, _, _ in tuple(self._files))
+
+    def remove(self, files: Iterable[MappedFile], *, pause: float = 0.0, sync: bool = False) -> None:
+        """Delete files later, in this order; seconds of ``pause`` after each, and its directory synced if wanted."""
+        self._files.extend((file, pause, sync) for file in files)
+        self.retry()
+
+    def retry(self) -> None:
+        """Go on, if there is anything to delete."""
+        with self._lock:
+            if self._files and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="store-remove", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Delete what there is, without pauses."""
+        self._hurry.set()
+        self.retry()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._files:
+                    self._thread = None
+                    return
+            file, pause, sync = self._files[0]
+            try:
+                file.destroy()
+                if sync:
+                    sync_directory(file.path.parent)
+            except OSError as error:
+                if file is not self._refused:
+                    _log.warning("%s is past its time and cannot be deleted: %s", file.path, error)
+                self._refused = file
+                with self._lock:
+                    self._thread = None
+                return
+            self._files.popleft()
+            if self._files and pause:
+                self._hurry.wait(pause)

@@ -1,0 +1,271 @@
+"""Which files of a store are past their time, and letting them go: the log's first, then what describes them.
+
+======================================  ===============================================================================
+what goes                               when
+======================================  ===============================================================================
+files older than ``fileReservedTime``   in the hours of ``deleteWhen``; at any hour while the disk is fuller than
+                                        ``diskMaxUsedSpaceRatio``, or for 20 runs after request 329
+files beyond ``fileReservedSize``       at any hour, so that at least that many bytes of log stay
+the oldest files, however young         while the disk is fuller than ``diskSpaceCleanForciblyRatio``: as many as bring
+                                        it back there, unless ``cleanFileForciblyEnable`` is false
+nothing, but writes are refused         while the disk is fuller than ``diskSpaceWarningLevelRatio``
+files of consume queues and index       when all that they point to is gone; never the last one
+======================================  ===============================================================================
+
+At most ``deleteFileBatchMax`` files of the log go in a run, whole ones, oldest first, never the last and none that is
+not flushed. A file is as old as the next one's first record, before which everything in it was stored: times of files
+change when they are copied.
+
+What goes is first taken out of the store's lists, so that minimum offsets move at once and nobody finds it any more.
+Then it is deleted on a thread (file_remover.py), the log's files before the others. Queues are trimmed in slices.
+
+Thread-safety: for the store's one thread; it has no clock, does not sleep, and asks for the disk by a function.
+After a crash: the next run, or the next time it is due, does what was not done yet.
+Corresponds to DefaultMessageStore's CleanCommitLogService, CleanConsumeQueueService and CorrectLogicOffsetService.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from spark_rocket.errors import StoreNotWritableError
+from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
+from spark_rocket.store.commit_log import CommitLog
+from spark_rocket.store.config import StoreConfig, delete_hours
+from spark_rocket.store.deleted_topics import DeletedTopics
+from spark_rocket.store.file_remover import FileRemover
+from spark_rocket.store.index_service import IndexService
+from spark_rocket.store.layout import BORN_HOST_V6
+from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store.queue_table import ConsumeQueueTable
+
+_log = logging.getLogger(__name__)
+_HOUR = 3_600_000
+_MANUAL_RUNS = 20
+_HEAD_SIZE = 76  # of a record: enough for its store time, whatever the host's kind
+_SLICE = 100  # queues that are trimmed before somebody else has a turn
+
+
+class DiskUsage(Protocol):
+    """What ``shutil.disk_usage`` says: ``free`` is what this process may have, so the three need not add up."""
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+
+
+@dataclass(slots=True)
+class RetentionReport:
+    """What a run did."""
+
+    removed: int = 0
+    """Files of the commit log."""
+    reason: str = ""
+    disk_used: float = 0.0
+    """The fuller one of the disks that log and consume queues are on, 0 to 1."""
+    unfinished: bool = False
+    """Consume queues are left to trim; see :meth:`Retention.trim_queues`."""
+
+
+class Retention:
+    """Lets go of what is past its time, and refuses writes while the disk is nearly full."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        index: IndexService | None,
+        deleted: DeletedTopics,
+        refuse: Callable[[StoreNotWritableError | None], None],
+        usage: Callable[[Path], DiskUsage] = shutil.disk_usage,
+    ) -> None:
+        self.config = config
+        """May be replaced by one with other settings of retention."""
+        self.remover = FileRemover()
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._deleted = deleted
+        self._refuse = refuse
+        self._usage = usage
+        self._is_full = False
+        self._manual_runs = 0
+        self._trimmed_to = 0
+        self._to_trim: Iterator[tuple[str, int]] | None = None
+        self._distrusted: Path | None = None
+
+    def run(self, now_ms: int) -> RetentionReport:
+        """Do what is due. To be called every ``cleanResourceInterval``."""
+        report = RetentionReport()
+        report.disk_used, over = self.check_disk()
+        self.remover.retry()
+        if not self.remover.pending_bytes:
+            self._deleted.forget_before(self._log.min_offset)
+        count, report.reason = self._due(now_ms, report.disk_used, over)
+        self._manual_runs = max(self._manual_runs - 1, 0)
+        if count:
+            report.removed = self._remove(count, report.reason)
+        report.unfinished = self.trim_queues()
+        return report
+
+    def delete_expired(self) -> None:
+        """Let the next 20 runs delete expired files whatever the hour (request 329)."""
+        self._manual_runs = _MANUAL_RUNS
+
+    def stop(self) -> None:
+        """Delete what was taken out already."""
+        self.remover.stop()
+
+    # --- the disk -----------------------------------------------------------------------------------------------
+
+    def check_disk(self) -> tuple[float, int]:
+        """How full the disk is, and how many bytes more than at the level where files go by force.
+
+        Refuses writes above the warning level and takes them again below it.
+        """
+        config = self.config
+        level = config.disk_space_warning_level_ratio
+        ratios: dict[Path, float] = {}
+        over = 0
+        for path in (config.commit_log_path, config.consume_queue_path):
+            usage = self._usage(path if path.exists() else config.store_path)
+            room = usage.used + usage.free
+            ratios[path] = usage.used / room if room else 1.0
+            over = max(over, usage.used - room * min(config.disk_space_clean_forcibly_ratio, level) // 100)
+        used = max(ratios.values())
+        is_full = used * 100 > level
+        if is_full:
+            log, queue = ratios.values()
+            error = StoreNotWritableError(
+                "service not available now. It may be caused by one of the following reasons: the broker's disk is "
+                f"full [CL: {log:5.2f} CQ: {queue:5.2f} INDEX: {queue:5.2f}], messages are put to the slave, message "
+                f"store has been shut down, etc. The disk of {config.store_path} is fuller than the {level} % of "
+                "diskSpaceWarningLevelRatio.",
+                remedy="Free some space, or lower fileReservedTime; the broker goes on by itself.",
+            )
+            self._refuse(error)
+        elif self._is_full:
+            self._refuse(None)
+        if is_full != self._is_full:
+            if is_full:
+                _log.error(
+                    "The disk of %s is %.1f %% full, more than diskSpaceWarningLevelRatio %d: no messages are taken "
+                    "until there is room. What is stored can be read.",
+                    config.store_path,
+                    used * 100,
+                    level,
+                )
+            else:
+                _log.info("The disk of %s is %.1f %% full: messages are taken again.", config.store_path, used * 100)
+        self._is_full = is_full
+        return used, over
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def _due(self, now: int, used: float, over: int) -> tuple[int, str]:
+        """How many files of the log are to go, and why the last of them."""
+        config, log = self.config, self._log
+        files = log.queue.files
+        forced = -(-(over - self.remover.pending_bytes) // log.file_size) if config.clean_file_forcibly_enable else 0
+        if self._manual_runs:
+            occasion = "request 329"
+        elif used * 100 > config.disk_max_used_space_ratio:
+            occasion = f"disk {used:.0%} full"
+        else:
+            occasion = f"deleteWhen {config.delete_when}" if self._is_time(now) else ""
+        reason = ""
+        count = 0
+        while count < min(len(files) - 1, config.delete_file_batch_max):
+            end = files[count + 1].file_from_offset
+            if end > log.flushed_where:
+                break
+            if count < forced:
+                reason = f"disk {used:.0%} full, more than diskSpaceCleanForciblyRatio"
+            elif 0 < config.file_reserved_size <= log.max_offset - end:
+                reason = "beyond fileReservedSize"
+            elif occasion and self._is_expired(files[count + 1], now):
+                reason = f"older than fileReservedTime; {occasion}"
+            else:
+                break
+            count += 1
+        return count, reason
+
+    def _is_time(self, now: int) -> bool:
+        return time.localtime(now / 1000).tm_hour in delete_hours(self.config.delete_when)
+
+    def _is_expired(self, following: MappedFile, now: int) -> bool:
+        """Whether everything before a file is older than fileReservedTime."""
+        head = following.read(0, _HEAD_SIZE)
+        stored = _store_time(head, following.file_from_offset)
+        if stored is None:
+            if any(head) and self._distrusted != following.path:
+                self._distrusted = following.path
+                _log.warning(
+                    "%s does not begin with a record, so nobody knows how old the files before it are: they are kept. "
+                    "Stop the broker and run `rocket store check`.",
+                    following.path,
+                )
+            return False
+        return now - stored >= self.config.file_reserved_time * _HOUR
+
+    def _remove(self, count: int, reason: str) -> int:
+        """Take the first files out of the log, and everybody's minimum offsets with them; delete them later."""
+        files = self._log.queue.files
+        removed = self._log.queue.remove_before(files[count].file_from_offset)
+        self.remover.remove(removed, pause=self.config.delete_commit_log_files_interval / 1000, sync=True)
+        self._queues.correct_min_offsets(self._log.min_offset)
+        _log.info(
+            "%d files of %s from %s on are deleted: %s",
+            len(removed),
+            self._log.queue.directory,
+            removed[0].path.name,
+            reason,
+        )
+        return len(removed)
+
+    # --- what follows the log -----------------------------------------------------------------------------------
+
+    def trim_queues(self) -> bool:
+        """Go on trimming what points before the log; True when queues are left over for the next call."""
+        begin = self._log.min_offset
+        if begin > self._trimmed_to:
+            self._trimmed_to = begin
+            self._to_trim = iter(list(self._queues.table))
+            if self._index is not None:
+                self.remover.remove(self._index.trim(begin))
+        if self._to_trim is None:
+            return False
+        last = None
+        for last in islice(self._to_trim, _SLICE):
+            queue = self._queues.find(*last)
+            if queue is not None:
+                self.remover.remove(queue.trim(begin))
+        if last is None:
+            self._to_trim = None
+        return last is not None
+
+    def trim_again(self) -> None:
+        """Look at every consume queue and index file again (request 306)."""
+        self._trimmed_to = 0
+        self.trim_queues()
+
+
+def _store_time(head: bytes, offset: int) -> int | None:
+    """When the record that begins with these bytes was stored; None if it is none, or does not belong there."""
+    if len(head) < _HEAD_SIZE or int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
+        return None
+    if int.from_bytes(head[28:36], "big") != offset:
+        return None
+    at = 68 if int.from_bytes(head[36:40], "big") & BORN_HOST_V6 else 56
+    return int.from_bytes(head[at : at + 8], "big")
