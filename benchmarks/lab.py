@@ -7,10 +7,11 @@ import json
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks import frames
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from spark_rocket.testing import LocalCluster
 
 QUEUES = 4
+T = TypeVar("T")
 
 
 class Lab:
@@ -48,6 +50,10 @@ class Lab:
     def scratch(self) -> Path:
         """A directory for one benchmark only."""
         return Path(self._for_one.enter_context(tempfile.TemporaryDirectory(prefix="rocket-bench-")))
+
+    def keep(self, manager: AbstractContextManager[T]) -> T:
+        """Enter a context manager that is left at the very end."""
+        return self._stack.enter_context(manager)
 
     def clear(self) -> None:
         """Between two benchmarks: what only one needed goes."""

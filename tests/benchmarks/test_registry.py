@@ -23,6 +23,22 @@ NAMES_IN_PUBLIC = [
     "broker.batch500",
     "client.pull",
     "broker.longpoll.p99",
+    "store.put",
+    "store.batch500",
+    "store.backlog8",
+    "store.recover",
+    "store.start",
+    "store.sync.1",
+    "store.sync.16",
+    "store.sync.gain",
+    "store.roll.p999",
+    "store.queues.10000",
+    "search.key.1m",
+    "search.key.10m",
+    "search.time.1m",
+    "search.time.10m",
+    "search.id.1m",
+    "search.id.10m",
 ]
 
 
@@ -57,6 +73,21 @@ def test_the_variant_is_the_last_part_of_the_name() -> None:
 
     run(Benchmark("some.thing.7", "x", "y", False, prepare), Lab(), 1)
     assert seen == ["7"]
+
+
+def test_what_only_one_benchmark_needed_is_gone_after_it() -> None:
+    seen = []
+
+    def prepare(lab: Lab, variant: str) -> Pair:
+        seen.append(lab.scratch)
+        (lab.scratch / "file").touch()
+        return Pair(lambda: 1.0, lambda: 1.0)
+
+    with Lab() as lab:
+        for _ in range(2):
+            run(Benchmark("some.thing.7", "x", "y", False, prepare), lab, 1)
+    assert seen[0] != seen[1]
+    assert not any(path.exists() for path in seen)
 
 
 def test_the_names_that_others_rely_on() -> None:
