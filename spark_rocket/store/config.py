@@ -105,8 +105,8 @@ class StoreConfig:
     file_reserved_size: int = 0
     allocate_ahead: int = 8 << 20
     """How far in front of the writer the commit log is given disk blocks and touched."""
-    max_mapped_consume_queue_files: int = 0
-    """How many consume-queue files are mapped at once; each costs a file descriptor. 0: a third of the limit."""
+    max_mapped_consume_queue_files: int = 16_384
+    """How many consume queues have a file mapped at once, for writing; Linux gives a process 65,530 mappings."""
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_commit_log < 4096:

@@ -4,8 +4,9 @@ An entry is 20 bytes: int64 physical offset, int32 record size, int64 tags code.
 queue's row of files. A queue that does not begin at a file's beginning (older files are gone, or it was rebuilt from
 a shortened log) has fillers (0, 2147483647, 0) before its first entry.
 
-Opening is lazy: a queue that nobody uses costs one small object, no descriptor and no memory. Files are mapped through
-a :class:`MappingCache` that unmaps the oldest when there are too many, since each mapping costs a descriptor.
+A queue that nobody uses costs one small object, no descriptor and no memory. One that is written to has its last file
+mapped; a :class:`MappingCache` unmaps the first in when there are too many. Of the mapping, memory is kept for the last
+few pages only: what readers want nearly always is there, and what is behind is read from the file.
 
 Thread-safety: one thread uses a queue; the flush thread calls ``flush`` only.
 After a crash: entries may be missing or, after a power failure, garbage behind what was flushed; recovery.py makes them
@@ -27,30 +28,23 @@ from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 _FIRST_STEP = 4096
 _LAST_STEP = 256 << 10
+_WARM = 16 << 10  # bytes behind the writer that readers find in memory
 _NOTHING = bytearray()  # stands for the mapping while there is none; limit is -1 then
 
 
 class MappingCache:
-    """Bounds how many consume-queue files are mapped. First in, first out: a busy file is simply mapped again."""
+    """Bounds how many consume queues are mapped. First in, first out: a busy one is simply mapped again."""
 
     __slots__ = ("_mapped", "limit")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._mapped: deque[tuple[ConsumeQueue, MappedFile]] = deque()
+        self.limit = max(limit, 1)
+        self._mapped: deque[ConsumeQueue] = deque()
 
-    def map(self, queue: ConsumeQueue, file: MappedFile) -> mmap.mmap:
-        if not file.is_mapped:
-            while len(self._mapped) >= self.limit:
-                owner, oldest = self._mapped.popleft()
-                owner.unmap(oldest)
-            mm = file.mm
-            self._mapped.append((queue, file))
-            return mm
-        return file.mm
-
-    def forget(self, queue: ConsumeQueue) -> None:
-        self._mapped = deque(pair for pair in self._mapped if pair[0] is not queue)
+    def add(self, queue: ConsumeQueue) -> None:
+        while len(self._mapped) >= self.limit:
+            self._mapped.popleft().unmap()
+        self._mapped.append(queue)
 
 
 class ConsumeQueue:
@@ -73,6 +67,7 @@ class ConsumeQueue:
         "topic",
         "topic_field",
         "unsynced_names",
+        "verified_from",
     )
 
     def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, cache: MappingCache) -> None:
@@ -87,6 +82,7 @@ class ConsumeQueue:
         self.dirty = False
         self.unsynced_names = False
         self.loaded = False
+        self.verified_from = 0  # entries from here on are known to say what the log says; see old_records.py
         self.log_min_offset = -2  # the log's beginning that min_offset is corrected for; -2: for none, not loaded
         # The writer's place: entries go to mm[position:], up to limit without asking make_room().
         self._file: MappedFile | None = None
@@ -112,6 +108,7 @@ class ConsumeQueue:
         else:
             self._set_end(0)
         self.min_offset = self._first_entry()
+        self.verified_from = self.max_offset
 
     def _used(self, file: MappedFile, per_file: int) -> int:
         with file.descriptor() as fd:
@@ -198,19 +195,29 @@ class ConsumeQueue:
             step = min(max(file.allocated, _FIRST_STEP), _LAST_STEP)
             file.reserve(within, step - _FIRST_STEP)
             offset = stop
-        first = self.files.find(start)
-        assert first is not None
-        self._file = first
-        self.mm = self._cache.map(self, first)
-        self.position = start - first.file_from_offset
-        self.limit = first.allocated
+        self._write_at(start)
+
+    def _write_at(self, offset: int) -> None:
+        """Have the writer's place there; blocks are reserved, and there is nothing but warm pages in memory."""
+        file = self.files.find(offset)
+        assert file is not None
+        if file is not self._file:
+            if self._file is None:
+                self._cache.add(self)
+            self.unmap()
+            self.mm = file.mm
+            self._file = file
+        self.position = offset - file.file_from_offset
+        file.release_pages(0, self.position - _WARM)
+        self.limit = min(file.allocated, self.position + _WARM)
 
     def _add(self, offset: int, blank: int = 0) -> None:
         """Make the next file; ``blank`` bytes at its beginning get fillers."""
         file = self.files.create(offset)
         if blank:
             file.reserve(blank)
-            self._cache.map(self, file)[:blank] = FILLER * (blank // ENTRY_SIZE)
+            file.mm[:blank] = FILLER * (blank // ENTRY_SIZE)
+            file.unmap()
         self.files.add(file)
         self.unsynced_names = True
 
@@ -219,11 +226,7 @@ class ConsumeQueue:
         done = 0
         while done < len(entries):
             if self.position == self.files.file_size:
-                self.limit = -1
-                file = self.files.find(self.max_offset * ENTRY_SIZE)
-                assert file is not None
-                self.mm, self._file, self.position = self._cache.map(self, file), file, 0
-                self.limit = file.allocated
+                self._write_at(self.max_offset * ENTRY_SIZE)
             part = entries[done : done + self.files.file_size - self.position]
             self.mm[self.position : self.position + len(part)] = part
             self.position += len(part)
@@ -232,7 +235,7 @@ class ConsumeQueue:
 
     def truncate(self, max_offset: int) -> None:
         """Drop the entries from ``max_offset`` on. What remains of their file is zero."""
-        self._let_go()
+        self.unmap()
         if max_offset <= self.min_offset:
             self.files.truncate(0)
             self.min_offset = max_offset
@@ -267,23 +270,24 @@ class ConsumeQueue:
                 f"{self.files.directory} has no file for entry {offset}.",
                 remedy="Stop the broker and run `rocket store rebuild`: consume queues are made from the commit log.",
             )
-        at = offset * ENTRY_SIZE - file.file_from_offset
-        raw = file.mm[at : at + ENTRY_SIZE] if file.is_mapped else file.read(at, ENTRY_SIZE)
-        found: tuple[int, int, int] = ENTRY.unpack(raw)
+        found: tuple[int, int, int] = ENTRY.unpack(file.read(offset * ENTRY_SIZE - file.file_from_offset, ENTRY_SIZE))
         return found
 
-    def read(self, offset: int, count: int, *, mapped: bool = True) -> bytes:
-        """A copy of up to ``count`` entries from ``offset`` on; not ``mapped``: without leaving a file mapped."""
+    def read(self, offset: int, count: int) -> bytes:
+        """A copy of up to ``count`` entries from ``offset`` on."""
         start = offset * ENTRY_SIZE
         end = min(offset + count, self.max_offset) * ENTRY_SIZE
+        current = self._file
+        if current is not None and start >= current.file_from_offset + max(self.position - _WARM, 0):
+            base = current.file_from_offset
+            return current.mm[start - base : end - base]
         parts = []
         while start < end:
             file = self.files.find(start)
             if file is None:
                 break
             stop = min(end, file.file_from_offset + file.size)
-            at, length = start - file.file_from_offset, stop - start
-            parts.append(self._cache.map(self, file)[at : at + length] if mapped else file.read(at, length))
+            parts.append(file.read(start - file.file_from_offset, stop - start))
             start = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -308,25 +312,19 @@ class ConsumeQueue:
         """How many entries are not known to be on disk."""
         return self.max_offset - self.flushed_offset
 
-    def unmap(self, file: MappedFile) -> None:
-        if file is self._file:
-            self._file, self.mm = None, _NOTHING
-            self.limit = -1
-        file.unmap()
-
-    def _let_go(self) -> None:
+    def unmap(self) -> None:
+        """Let the writer's place go; the next entry finds it again."""
+        if self._file is not None:
+            self._file.unmap()
         self._file, self.mm = None, _NOTHING
         self.limit = -1
-        self._cache.forget(self)
-        for file in self.files.files:
-            file.close()
 
     def close(self) -> None:
-        self._let_go()
+        self.unmap()
 
     def destroy(self) -> None:
         """Delete the queue's files and its directory."""
-        self._let_go()
+        self.unmap()
         for file in self.files.files:
             file.destroy()
         self.files.files = []

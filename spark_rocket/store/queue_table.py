@@ -6,7 +6,6 @@ Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x
 
 from __future__ import annotations
 
-import resource
 import shutil
 from collections import deque
 from collections.abc import Iterator
@@ -16,9 +15,6 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
 from spark_rocket.store.layout import MAX_TOPIC
-
-_FEWEST_MAPPED = 16
-_MOST_MAPPED = 16_384
 
 
 def is_storable(topic: str, queue_id: int) -> bool:
@@ -38,10 +34,7 @@ class ConsumeQueueTable:
     def __init__(self, config: StoreConfig) -> None:
         self._root = config.consume_queue_path
         self._file_size = config.mapped_file_size_consume_queue
-        limit = config.max_mapped_consume_queue_files
-        if not limit:
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3
-        self._cache = MappingCache(min(max(limit, _FEWEST_MAPPED), _MOST_MAPPED))
+        self._cache = MappingCache(config.max_mapped_consume_queue_files)
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self._dirty: deque[ConsumeQueue] = deque()
         self._min_physical_offset = -1  # not known yet; before recovery an entry may be garbage

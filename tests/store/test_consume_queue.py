@@ -117,8 +117,7 @@ def test_the_last_file_is_never_trimmed(tmp_path: Path) -> None:
 def test_an_unmapped_queue_is_mapped_again_for_writing(tmp_path: Path) -> None:
     queue = loaded(tmp_path)
     append(queue, 3)
-    for file in queue.files.files:
-        queue.unmap(file)
+    queue.unmap()
     assert queue.limit == -1
     append(queue, 3)
     assert [queue.entry(i)[0] for i in range(6)] == [100 * i for i in range(6)]
