@@ -31,16 +31,13 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.check_index import IndexCheck
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.dispatch import entries_of
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
 from spark_rocket.store.problem import Problem
-from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import abort_path
-from spark_rocket.store.store_view import Progress, StoreView, ViewedQueue, view_store
+from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue, view_store
 
-_LMQ_PREFIX = "%LMQ%"  # light queues: their entries are for records of other topics
 _LARGEST_EXT_ADDRESS = -(1 << 31) - 1  # tags codes from here down are addresses in consumequeue_ext
 
 
@@ -120,7 +117,9 @@ class _Check:
                 index.skip(part)
                 continue
             self._max_timestamp = max(self._max_timestamp, int(part.store_timestamps.max()))
-            self._check_entries(part)
+            for key, number, entries in self._view.queue_runs(part):
+                if key[0] not in self._elsewhere:
+                    self._check_run(key, number, entries)
             index.take(part)
             if self._progress is not None:
                 self._progress(int(part.physical_offsets[-1]) - start, total)
@@ -141,20 +140,6 @@ class _Check:
         self._add("record", damage.path, f"{damage.reason} ({damage.length} bytes)", damage.offset)
         self._add("hidden", damage.path, f"whole records are behind it, the first at offset {next_good}", damage.offset)
 
-    def _check_entries(self, block: RecordBlock) -> None:
-        topics, chosen, entries = entries_of(block, self._view.delays, self._view.deleted)
-        groups: dict[tuple[str, int], list[int]] = {}
-        for i, key in enumerate(zip(topics, block.queue_ids[chosen].tolist(), strict=True)):
-            groups.setdefault(key, []).append(i)
-        offsets = block.queue_offsets[chosen]
-        for key, places in groups.items():
-            if key[0] in self._elsewhere:
-                continue
-            mine, numbers = entries[places], offsets[places]
-            cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
-            for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(places)], strict=True):
-                self._check_run(key, int(numbers[start]), mine[start:stop].tobytes())
-
     def _check_run(self, key: tuple[str, int], offset: int, entries: bytes) -> None:
         """Records of one queue with consecutive offsets against its entries."""
         count = len(entries) // ENTRY_SIZE
@@ -174,7 +159,7 @@ class _Check:
         queue = self._view.queue(*key)
         if queue is None or not queue.is_sound:
             return
-        present = queue.read(offset, count, mapped=False) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
+        present = queue.read(offset, count) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
         if present != entries and self._view.is_killed and entries.startswith(present):
             return  # not dispatched yet: the next start does it
         if present != entries:
@@ -207,7 +192,7 @@ class _Check:
                 self._check_old(queue, queue.min_offset, seen.first)
         for key in self._view.queues:
             queue = self._view.queue(*key)
-            if queue is None or key[0].startswith(_LMQ_PREFIX) or not queue.is_sound:
+            if queue is None or key[0].startswith(LMQ_PREFIX) or not queue.is_sound:
                 continue
             if key not in self._seen and not self._view.is_killed:
                 self._check_old(queue, queue.min_offset, queue.max_offset)
@@ -215,7 +200,7 @@ class _Check:
 
     def _check_old(self, queue: ViewedQueue, first: int, end: int) -> None:
         """Entries that no record of the log was met for may only point before the log's beginning."""
-        entries = np.frombuffer(queue.read(first, end - first, mapped=False), ENTRY_TYPE)
+        entries = np.frombuffer(queue.read(first, end - first), ENTRY_TYPE)
         loose = np.flatnonzero((entries["physical_offset"] >= self._log.min_offset) & (entries["size"] != FILLER_SIZE))
         if len(loose):
             number = first + int(loose[0])

@@ -21,19 +21,26 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
 from spark_rocket.store.deleted_topics import DeletedTopics
+from spark_rocket.store.dispatch import entries_of
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.problem import Problem
+from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.store_lock import StoreLock, read_abort
 from spark_rocket.store.tags import DelayLevels
 
 Progress = Callable[[int, int], None]
 """Told (bytes done, bytes in all) now and then."""
+
+LMQ_PREFIX = "%LMQ%"
+"""Light queues of Apache's: their entries are for records of other topics."""
 
 _SAMPLE = 64  # queue files whose sizes are looked at
 
@@ -73,6 +80,7 @@ class ViewedFiles(MappedFileQueue):
         super().__init__(directory, file_size, setting=setting)
         self._problems = problems
         self._by_offset: dict[int, MappedFile] = {}
+        self._loaded = False
         self.sound = True
 
     def _wrong(self, path: Path, text: str) -> None:
@@ -81,6 +89,9 @@ class ViewedFiles(MappedFileQueue):
 
     def load(self) -> None:
         """Find the files on disk; problems are added to the list that was given."""
+        if self._loaded:
+            return
+        self._loaded = True
         try:
             with os.scandir(self.directory) as entries:
                 names = sorted(entries, key=lambda entry: entry.name)
@@ -118,7 +129,14 @@ class ViewedQueue(ConsumeQueue):
 
     @property
     def is_sound(self) -> bool:
+        """Whether its files are all there, with the right size: if not, it is taken for empty."""
         return isinstance(self.files, ViewedFiles) and self.files.sound
+
+    def load(self) -> None:
+        self.files.load()
+        if self.is_sound:
+            super().load()
+        self.loaded = True
 
 
 class StoreView:
@@ -180,6 +198,22 @@ class StoreView:
             if end:
                 return file.file_from_offset + end
         return self.log.min_offset
+
+    def queue_runs(self, block: RecordBlock) -> Iterator[tuple[tuple[str, int], int, bytes]]:
+        """Entries that a block's records must have: (topic, queue id), the first one's number, and the entries.
+
+        A run ends where its numbers do not go on.
+        """
+        topics, chosen, entries = entries_of(block, self.delays, self.deleted)
+        groups: dict[tuple[str, int], list[int]] = {}
+        for i, key in enumerate(zip(topics, block.queue_ids[chosen].tolist(), strict=True)):
+            groups.setdefault(key, []).append(i)
+        offsets = block.queue_offsets[chosen]
+        for key, places in groups.items():
+            mine, numbers = entries[places], offsets[places]
+            cuts = (np.flatnonzero(np.diff(numbers) != 1) + 1).tolist()
+            for start, stop in zip([0, *cuts], [*cuts, len(places)], strict=True):
+                yield key, int(numbers[start]), mine[start:stop].tobytes()
 
     @property
     def is_killed(self) -> bool:
