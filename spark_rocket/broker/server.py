@@ -18,6 +18,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 
 from spark_rocket.broker.clients import ClientManager
@@ -43,7 +45,9 @@ from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.store.config import delay_levels
 from spark_rocket.store.message_store import MessageStore, now_ms
+from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +125,9 @@ class Broker:
             topics = TopicConfigManager(config, clock)
             offsets = ConsumerOffsetManager()
             groups = SubscriptionGroupManager(config, clock)
-            files = self._load_files(topics, offsets, groups)
+            schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
+            files = self._load_files(topics, offsets, groups, schedule)
+            schedule.correct_offsets()
         except BaseException:
             store.close()
             raise
@@ -155,6 +161,7 @@ class Broker:
             registration=registration,
             clock=clock,
             loop=loop,
+            schedule=schedule,
         )
         unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
         for processor in (
@@ -169,17 +176,25 @@ class Broker:
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         registration.start()
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
+        for driver in service.drivers.values():
+            driver.wake()
         self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
         self._every("stats", SAMPLE_SECONDS, service.stats.sample)
 
     def _load_files(
-        self, topics: TopicConfigManager, offsets: ConsumerOffsetManager, groups: SubscriptionGroupManager
+        self,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        groups: SubscriptionGroupManager,
+        schedule: ScheduleMessageService,
     ) -> dict[str, ConfigFile]:
         directory = self.config.store_path / "config"
         files = {
             "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
             "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load),
             "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
+            "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
         }
         for file in files.values():
             file.load()
@@ -194,17 +209,31 @@ class Broker:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        for driver in service.drivers.values():
+            driver.close()
         try:
             await service.registration.close()
             service.held.close()
             await server.close()
             await service.settle_all()
+            self._confirm_deliveries(service)
             service.saver.close()
             for file in service.files.values():
                 self._save_at_stop(file)
         finally:
             self._service = None
             service.store.close()
+
+    def _confirm_deliveries(self, service: BrokerService) -> None:
+        """Put what was delivered on disk, so that it may be remembered as delivered."""
+        mark = service.schedule.mark()
+        if mark is not None:
+            try:
+                service.store.flush()
+            except OSError as error:
+                _log.error("The last delayed messages will be delivered again: the store was not flushed: %s", error)
+            else:
+                service.schedule.confirm(mark, self._clock())
 
     @staticmethod
     def _save_at_stop(file: ConfigFile) -> None:
@@ -228,6 +257,24 @@ class Broker:
         if service.offsets.dirty:
             service.offsets.dirty = False
             service.saver.save(service.files["offsets"])
+
+    def _save_delay_offsets(self) -> None:
+        """Remember what was delivered, once it is on disk."""
+        service = self.service
+        mark = service.schedule.mark()
+        if mark is not None:
+            service.store.when_flushed(mark.physical_offset, partial(self._deliveries_flushed, service, mark))
+
+    def _deliveries_flushed(self, service: BrokerService, mark: OffsetMark, ok: bool) -> None:
+        """Called by the flush thread; what was not flushed is tried again the next time."""
+        if ok:
+            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
+                service.loop.call_soon_threadsafe(self._deliveries_confirmed, service, mark)
+
+    def _deliveries_confirmed(self, service: BrokerService, mark: OffsetMark) -> None:
+        if service is self._service:
+            service.schedule.confirm(mark, self._clock())
+            service.saver.save(service.files["delays"])
 
     def _expire_clients(self) -> None:
         self.service.clients.expire(self.config.channel_expired_timeout)

@@ -18,6 +18,8 @@ from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.delayed import DelayRules, Waiting
+from spark_rocket.broker.delivery_driver import DeliveryDriver
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
@@ -27,6 +29,7 @@ from spark_rocket.broker.topics import (
     DLQ_PREFIX,
     NOT_ALLOWED_SEND,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     TopicConfigManager,
     topic_problem,
 )
@@ -37,6 +40,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.schedule import ScheduleMessageService
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0
@@ -75,6 +79,7 @@ class BrokerService:
         registration: NameServerRegistration,
         clock: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
+        schedule: ScheduleMessageService,
     ) -> None:
         self.config = config
         self.store = store
@@ -91,6 +96,10 @@ class BrokerService:
         self.registration = registration
         self.clock = clock
         self.loop = loop
+        self.schedule = schedule
+        self.delays = DelayRules(config, clock)
+        #: What delivers the messages that wait, by the topic that they wait in.
+        self.drivers: dict[str, DeliveryDriver] = {SCHEDULE_TOPIC: DeliveryDriver(loop, clock, schedule.deliver)}
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         #: Topics that can be sent to without another look; the send processor looks here first.
         self.targets: dict[str, SendTarget] = {}
@@ -228,6 +237,12 @@ class BrokerService:
         if reconsume_times < limit:
             return None
         return SendTarget(self.topics.ensure(DLQ_PREFIX + group))
+
+    def message_waits(self, waiting: Waiting) -> None:
+        """A message was stored to be delivered later: see to it that this happens."""
+        driver = self.drivers.get(waiting.topic)
+        if driver is not None:
+            driver.expect(waiting.due)
 
     # --- consuming ----------------------------------------------------------------------------------------------
 

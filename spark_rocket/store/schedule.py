@@ -2,7 +2,7 @@
 
 Queue *n* − 1 of the topic holds level *n*; since all in it wait equally long, they are due in the order of the queue.
 An entry's tags code is the time of delivery. Per level there is one number, the offset of the first message that is
-not delivered yet; ``config/delayOffset.json`` keeps them: ``{"dataVersion": …, "offsetTable": {1: 10, 2: 0}}``, by level.
+not delivered yet; ``config/delayOffset.json`` keeps them by level: ``{"dataVersion": …, "offsetTable": {1:10,2:0}}``.
 
 Nothing here waits or looks at a clock: whoever drives it calls :meth:`ScheduleMessageService.deliver` and is told when
 to call again.
@@ -101,7 +101,7 @@ class ScheduleMessageService:
         while offset < end:
             entries = store.get_entries(SCHEDULE_TOPIC, queue_id, offset, _READ_AHEAD)
             if not entries:
-                raise StoreError(f"queue {queue_id} of {SCHEDULE_TOPIC} has no entry {offset}.")
+                raise StoreError(f"Queue {queue_id} of {SCHEDULE_TOPIC} has no entry {offset}.")
             for physical_offset, _, code in entries:
                 if now_ms < code <= latest:
                     return code

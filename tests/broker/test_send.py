@@ -133,7 +133,6 @@ def test_a_oneway_message_is_stored_and_not_answered(wire: Wire, topic: str) -> 
     assert later.result(20).code == ResponseCode.SUCCESS
 
 
-DELAYED = "delayed messages are not supported yet"
 REFUSED = [
     ({"b": "%bad name"}, {}, ResponseCode.INVALID_PARAMETER, "illegal characters"),
     ({"b": ""}, {}, ResponseCode.INVALID_PARAMETER, "blank"),
@@ -143,10 +142,11 @@ REFUSED = [
     ({"b": "Unknown-1", "c": "NoDefault"}, {}, ResponseCode.TOPIC_NOT_EXIST, "topic[Unknown-1] not exist"),
     ({"b": "Unknown-2", "c": "BenchmarkTest"}, {}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
     ({"e": 4}, {}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
-    ({}, {"DELAY": "3"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
-    ({}, {"TIMER_DELIVER_MS": "1795229620131"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
-    ({}, {"TIMER_DELAY_SEC": "3"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
-    ({}, {"TIMER_DELAY_MS": "3"}, ResponseCode.MESSAGE_ILLEGAL, DELAYED),
+    ({"b": "rmq_sys_wheel_timer"}, {}, ResponseCode.NO_PERMISSION, "forbidden"),
+    ({}, {"DELAY": "three"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY is 'three', not the number of a delay level"),
+    ({}, {"TIMER_DELIVER_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "timer message illegal"),
+    ({}, {"TIMER_DELAY_SEC": "259201"}, ResponseCode.MESSAGE_ILLEGAL, "bigger than the max delay 259200000ms"),
+    ({}, {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "k"}, ResponseCode.MESSAGE_ILLEGAL, "timer message illegal"),
     ({}, {"TRAN_MSG": "true"}, ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported"),
     ({"f": 4}, {}, ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported"),
     ({"f": 0x80}, {}, ResponseCode.MESSAGE_ILLEGAL, "inner batches"),

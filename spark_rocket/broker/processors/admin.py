@@ -1,4 +1,5 @@
-"""Administration: topics (17, 18, 215, 21, 351), groups (200, 225, 201, 352, 207), settings and state (25, 26, 28, 43).
+"""Administration: topics (17, 18, 215, 21, 351), groups (200, 225, 201, 352, 207), settings (25, 26), state (28, 43,
+45).
 
 An answer to the creation of a topic waits until ``topics.json`` is written and the name servers that answer know the
 topic, so whoever created it can use it at once.
@@ -61,6 +62,7 @@ class AdminProcessor:
             RequestCode.GET_BROKER_CONFIG: self.get_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
         }
 
     # --- topics -------------------------------------------------------------------------------------------------
@@ -254,6 +256,9 @@ class AdminProcessor:
 
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.offsets.snapshot()))
+
+    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(request, body=dumps_fastjson(self._service.schedule.snapshot()))
 
 
 def _no_int(**numbers: int) -> str | None:

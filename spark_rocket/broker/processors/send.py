@@ -3,9 +3,12 @@
 The single send is the broker's hottest path: 310's fields are read by their letters, what depends only on the topic is
 found in one cached lookup, and the answer's fields are written straight into a dict.
 
-What is refused because storing it would deliver it wrongly (it comes with a later version): delayed messages (property
-DELAY above 0, TIMER_*), transactional messages (TRAN_MSG, sysFlag 4) and ready-made inner batches (sysFlag 0xC0); all
-with MESSAGE_ILLEGAL (13).
+A message with a delay level or a delivery time is stored in a topic of the broker's own until then (delayed.py); the
+answer has the queue asked for, the offset where it waits and, for a delivery time, a handle to recall it by.
+
+What is refused because storing it would deliver it wrongly (it comes with a later version): transactional messages
+(TRAN_MSG, sysFlag 4) and ready-made inner batches (sysFlag 0xC0); and, as by Apache's broker, delayed messages in a
+batch; all with MESSAGE_ILLEGAL (13).
 
 With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk; a message with WAIT=false
 does not ask for that.
@@ -16,10 +19,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 
+from spark_rocket.broker.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -27,6 +32,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.properties import decode_properties, encode_properties
+from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record import decode_batch_body
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server import Channel, Handler
@@ -62,7 +68,6 @@ _MIN_LONG, _MAX_LONG = -(1 << 63), (1 << 63) - 1
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _SUCCESS = int(ResponseCode.SUCCESS)
 _PUT_OK = PutStatus.PUT_OK
-_TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 _NAME_ENDINGS = np.array([int.from_bytes(ending, "big") for ending in (b"AY", b"MS", b"EC", b"SG")], np.uint16)
 
@@ -137,13 +142,13 @@ class SendMessageProcessor:
             host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
         properties = ext.get("i") or ""
         if batch:
-            unique_key = None
+            unique_key = waiting = None
             result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
         else:
-            stored, unique_key = self._properties_to_store(properties)
+            stored, unique_key, waiting = self._properties_to_store(properties, target.topic, queue_id)
             result = self._store.put_message(
-                target.topic,
-                queue_id,
+                target.topic if waiting is None else waiting.topic,
+                queue_id if waiting is None else waiting.queue_id,
                 body,
                 stored.encode(),
                 flag=flag,
@@ -156,7 +161,9 @@ class SendMessageProcessor:
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
         self._service.stats.puts += result.count
-        return self._answer(channel, request, code, target, queue_id, result, unique_key, properties)
+        if waiting is not None:
+            self._service.message_waits(waiting)
+        return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
 
     def _answer(
         self,
@@ -168,6 +175,7 @@ class SendMessageProcessor:
         result: PutResult,
         unique_key: str | None,
         properties: str,
+        waiting: Waiting | None,
     ) -> RemotingCommand | None:
         if request.flag & 2:
             return None  # one-way: nobody waits for the disk or the name servers
@@ -184,6 +192,10 @@ class SendMessageProcessor:
         }
         if unique_key is not None:
             ext["transactionId"] = unique_key
+            if waiting is not None and waiting.recall_time is not None:
+                handle = RecallMessageHandle(target.topic, config.broker_name, str(waiting.recall_time), unique_key)
+                with suppress(ProtocolError):  # a sender's own key with blanks in it fits no handle
+                    ext["recallHandle"] = handle.encode()
         answer = RemotingCommand.response(request, code, None, ext)
         if self._sync_flush and not _asks_not_to_wait(properties):
             deliver = partial(self._answers.flushed, channel, answer, target.topic)
@@ -193,8 +205,9 @@ class SendMessageProcessor:
             return service.when_settled(channel, answer, (target.topic,))
         return answer
 
-    def _properties_to_store(self, properties: str) -> tuple[str, str]:
-        """The property string with UNIQ_KEY and CLUSTER, without WAIT=true; and the unique key."""
+    def _properties_to_store(self, properties: str, topic: str, queue_id: int) -> tuple[str, str, Waiting | None]:
+        """The property string with UNIQ_KEY and CLUSTER, without WAIT=true; the unique key; where the message waits."""
+        waiting = None
         if (
             "DELAY\x01" in properties
             or "TIMER_DEL" in properties
@@ -202,7 +215,7 @@ class SendMessageProcessor:
             or "CLUSTER\x01" in properties
             or "POP_CK\x01" in properties
         ):
-            properties = _usual(properties)
+            properties, waiting = self._unusual(properties, topic, queue_id)
         start = properties.find("UNIQ_KEY\x01")
         if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
             properties, unique_key = self._with_unique_key(properties)
@@ -214,8 +227,17 @@ class SendMessageProcessor:
         if start >= 0:
             properties = _without_wait(properties, start)
         if properties and properties[-1] != "\x02":
-            return f"{properties}\x02{self._suffix}", unique_key
-        return properties + self._suffix, unique_key
+            return f"{properties}\x02{self._suffix}", unique_key, waiting
+        return properties + self._suffix, unique_key, waiting
+
+    def _unusual(self, properties: str, topic: str, queue_id: int) -> tuple[str, Waiting | None]:
+        """Properties among which one may need care: refused, dropped as Apache drops it, or a reason to wait."""
+        values = decode_properties(properties)
+        _refuse_transaction(values)
+        values.pop("CLUSTER", None)
+        values.pop("POP_CK", None)
+        waiting = self._service.delays.apply(values, topic, queue_id)
+        return encode_properties(values).decode(), waiting
 
     def _put_batch(
         self,
@@ -230,6 +252,8 @@ class SendMessageProcessor:
         reconsume_times: int,
     ) -> PutResult:
         _check_batch(body)
+        if "DELAY\x01" in properties or "TIMER_DEL" in properties or "TRAN_MSG\x01" in properties:
+            _refuse_in_batch(decode_properties(properties))
         # Apache puts the batch's own properties behind those of every message in it.
         shared = f"{self._suffix}\x02{properties}" if properties else self._suffix
         return self._store.put_batch(
@@ -259,7 +283,12 @@ class SendMessageProcessor:
         except ValueError:
             raise _bad_header(ext) from None
         dead = self._service.redirect_retry(target.topic, int(ext.get("j") or 0), limit)
-        return (target, queue_id) if dead is None else (dead, 0)
+        if dead is None:
+            return target, queue_id
+        values = decode_properties(ext.get("i") or "")
+        if "DELAY" in values:  # as in Apache's broker: nobody waits for a dead letter
+            ext["i"] = encode_properties(values | {"DELAY": "-1"}).decode()
+        return dead, 0
 
     def _with_unique_key(self, properties: str) -> tuple[str, str]:
         known = decode_properties(properties).get("UNIQ_KEY")
@@ -325,24 +354,15 @@ def _without_wait(properties: str, start: int) -> str:
     return properties
 
 
-def _usual(properties: str) -> str:
-    """Check and clean properties among which one may need care: refused, or dropped as Apache drops it."""
-    values = decode_properties(properties)
-    _refuse_unsupported(values)
-    values.pop("CLUSTER", None)
-    values.pop("POP_CK", None)
-    return encode_properties(values).decode()
-
-
-def _refuse_unsupported(values: dict[str, str]) -> None:
-    level = values.get("DELAY")
-    if (level and level.strip().lstrip("+") not in ("0", "")) or any(name in values for name in _TIMER_PROPERTIES):
-        raise RefusedError(
-            "delayed messages are not supported yet by this broker; the message was not stored",
-            response_code=ResponseCode.MESSAGE_ILLEGAL,
-        )
+def _refuse_transaction(values: dict[str, str]) -> None:
     if values.get("TRAN_MSG") == "true":
         raise _no_transactions()
+
+
+def _refuse_in_batch(values: dict[str, str]) -> None:
+    if delay_level(values) > 0 or is_timed(values):
+        raise RefusedError("delayed messages cannot be sent in a batch", response_code=ResponseCode.MESSAGE_ILLEGAL)
+    _refuse_transaction(values)
 
 
 def _usual_sys_flag(sys_flag: int) -> int:
@@ -387,7 +407,7 @@ def _check_batch(body: bytes | bytearray | memoryview) -> None:
     except ProtocolError:
         return  # the store says what is wrong with it
     for _, _, properties in messages:
-        _refuse_unsupported(decode_properties(properties))
+        _refuse_in_batch(decode_properties(properties))
 
 
 def _bad_header(ext: dict[str, str]) -> ProtocolError:
