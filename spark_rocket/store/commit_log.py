@@ -29,6 +29,7 @@ from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 _log = logging.getLogger(__name__)
+_MOST_DAMAGED = 10_000  # places that are told of
 _WARM = 64 << 20  # flushed bytes behind the writer that stay mapped in memory, for readers at the tail
 
 
@@ -42,6 +43,7 @@ class CommitLog:
         self.max_offset = 0
         self.flushed_where = 0
         self._released = 0
+        self._damaged: set[int] = set()
         # The writer's place: records go to mm[position:]; up to soft_limit without asking make_room().
         self.base = 0
         self.position = 0
@@ -213,6 +215,22 @@ class CommitLog:
             mm = file.mm
             return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
         return b"".join([self.read(start, stop - start) for start, stop in zip(starts, stops, strict=True)])
+
+    def report_damage(self, offset: int, what: str) -> None:
+        """Say in the log, once, that no good record stands at an offset where one should."""
+        if offset in self._damaged or len(self._damaged) >= _MOST_DAMAGED:
+            return
+        self._damaged.add(offset)
+        file = self.queue.find(offset)
+        if file is not None:
+            _log.error(
+                "%s at byte %d (offset %d): the record is damaged; %s. Restore the file from a copy; "
+                "`rocket store check` tells all that is damaged.",
+                file.path,
+                offset - file.file_from_offset,
+                offset,
+                what,
+            )
 
     # --- flushing -----------------------------------------------------------------------------------------------
 

@@ -134,6 +134,7 @@ class Dispatcher:
                 self._queues.mark_dirty(queue)
             self.changed += count - equal
         self.seen[queue] = offset + count
+        queue.verified_from = min(queue.verified_from, offset)
 
 
 def _equal_entries(present: bytes, entries: bytes) -> int:

@@ -17,6 +17,7 @@ from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.old_records import OldRecords
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
@@ -35,6 +36,7 @@ class StoreReader:
     def __init__(self, commit_log: CommitLog, queues: ConsumeQueueTable, max_filter_message_size: int) -> None:
         self._log = commit_log
         self._queues = queues
+        self._old = OldRecords(commit_log)
         self._examined = max_filter_message_size // ENTRY_SIZE
 
     # --- a run of messages --------------------------------------------------------------------------------------
@@ -65,10 +67,13 @@ class StoreReader:
         raw = queue.read(offset, max_msgs if tag_codes is None else max(max_msgs, self._examined))
         few = len(raw) <= _FEW * ENTRY_SIZE
         count, size, examined, records = (self._few if few else self._many)(raw, max_msgs, max_bytes, tag_codes)
-        if len(records) != size:
+        if offset < queue.verified_from:
+            if len(records) != size or not self._old.are_good(queue, offset, raw, tag_codes, count, records):
+                count, examined, records = self._old.pick(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+        elif len(records) != size:
             raise StoreCorruptError(
                 f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
-                remedy="Stop the broker and run `rocket store check`; without this directory the queue is built anew.",
+                remedy="Stop the broker and run `rocket store rebuild`, which makes all consume queues anew from the log.",
             )
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, first, end, records, count)
@@ -129,8 +134,9 @@ class StoreReader:
         """Store timestamp of a queue's message; −1 if it is not there."""
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
-        head = self._log.read(queue.entry(offset)[0], _HEAD_SIZE)
-        if not head:
+        physical = queue.entry(offset)[0]
+        head = self._log.read(physical, _HEAD_SIZE)
+        if not head or _LONG.unpack_from(head, 28)[0] != physical:
             return -1
         at = _STORE_TIMESTAMP_AT + (12 if _SYS_FLAG.unpack_from(head, _SYS_FLAG_AT)[0] & BORN_HOST_V6 else 0)
         found: int = _LONG.unpack_from(head, at)[0]
@@ -140,10 +146,11 @@ class StoreReader:
         """Lower: first message stored at or after the time, or the end. Upper: last one stored at or before it."""
         low, high = queue.min_offset, queue.max_offset
         while low < high:
-            middle = (low + high) // 2
-            stored = self.store_time(queue, middle)
-            if stored < timestamp or (upper and stored == timestamp):
-                low = middle + 1
+            middle = readable = (low + high) // 2
+            while (stored := self.store_time(queue, readable)) < 0 and readable + 1 < high:
+                readable += 1  # a damaged record says nothing about the others
+            if 0 <= stored < timestamp or (upper and stored == timestamp):
+                low = readable + 1
             else:
                 high = middle
         return max(low - 1, queue.min_offset) if upper else low

@@ -171,8 +171,19 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     return starts, at, Stop.LIMIT, ""
 
 
-def parse(data: bytes, base: int, starts: list[int], end: int, *, check_crc: bool = True) -> tuple[RecordBlock, str]:
-    """Columns of walked records, up to the first that is not good; and what is wrong with that one."""
+def parse(
+    data: bytes,
+    base: int,
+    starts: list[int],
+    end: int,
+    *,
+    check_crc: bool = True,
+    physical_offsets: Ints | None = None,
+) -> tuple[RecordBlock, str]:
+    """Columns of walked records, up to the first that is not good; and what is wrong with that one.
+
+    ``physical_offsets``: where they stand in the log, when they do not stand there one behind the other.
+    """
     padded = data if end + _WINDOW <= len(data) else data + _PADDING
     source = np.frombuffer(padded, np.uint8)
     at = np.array(starts, np.int64)
@@ -202,7 +213,7 @@ def parse(data: bytes, base: int, starts: list[int], end: int, *, check_crc: boo
     property_starts = topic_ends + 2
     good &= (property_lengths >= 0) & (property_starts + property_lengths == ends)
     reason = "" if good.all() else "lengths of body, topic and properties do not make up the record's size"
-    in_place = _column(heads, 28, ">i8") == at + base
+    in_place = _column(heads, 28, ">i8") == (at + base if physical_offsets is None else physical_offsets)
     count = _first_false(good)
     if not in_place[:count].all():
         count, reason = _first_false(in_place), "the record's physical offset is not where it stands"

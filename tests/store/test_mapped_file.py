@@ -197,7 +197,10 @@ class TestQueueOfFiles:
     def test_an_unfinished_creation_is_removed(self, tmp_path: Path) -> None:
         self.make(tmp_path, 0)
         self.make(tmp_path, PAGE_SIZE, size=0)
-        assert len(self.load(tmp_path).files) == 1
+        queue = self.load(tmp_path)
+        assert len(queue.files) == 1
+        assert (tmp_path / file_name(PAGE_SIZE)).exists()  # looking changes nothing
+        queue.create(2 * PAGE_SIZE)
         assert not (tmp_path / file_name(PAGE_SIZE)).exists()
 
     @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""Records that this process has neither written nor scanned at its start, looked at before they are served.
+
+A start scans the end of the log only (recovery.py), so an old file may have been damaged without anybody knowing. What
+a consumer reads of it is compared with its consume-queue entry and with its CRC. When that fails, one of the two is bad:
+
+- the record: it is left out of the answer, reading goes on behind it, and the log says once in which file and at which
+  byte. A consumer sees a gap in the queue offsets, as it does after filtering by tag;
+- the entry, for the log has the message elsewhere: StoreCorruptError names the consume queue's file and byte, because
+  going on would leave out messages that are whole.
+
+Which it is follows from a scan of the log between the records of the entries around.
+Thread-safety: for the store's one thread. Corresponds to nothing in RocketMQ, which serves the bytes as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record import FIXED_SIZE, ScanKind, scan_record
+from spark_rocket.store.commit_log import CommitLog
+from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.record_scan import LogScan, parse, walk
+from spark_rocket.store.salvage import next_good
+
+_NEIGHBOURS = 64  # entries that are tried on each side for one whose record is good
+_FAR = 16 << 20  # bytes of the log that are scanned for a record
+
+
+class OldRecords:
+    """Looks at what is read from before the part of a queue that is known to be right."""
+
+    def __init__(self, commit_log: CommitLog) -> None:
+        self._log = commit_log
+
+    def are_good(
+        self, queue: ConsumeQueue, offset: int, raw: bytes, tag_codes: frozenset[int] | None, count: int, records: bytes
+    ) -> bool:
+        """Whether ``records`` are those that the first ``count`` (wanted) entries of ``raw`` speak of."""
+        entries = np.frombuffer(raw, ENTRY_TYPE)
+        numbers = np.arange(offset, offset + len(entries))
+        if tag_codes is not None:
+            wanted = np.isin(entries["tags_code"].astype(np.int64), np.array(list(tag_codes), np.int64))
+            entries, numbers = entries[wanted], numbers[wanted]
+        starts, end, _, _ = walk(records, len(records))
+        if len(starts) != count or end != len(records):
+            return False
+        if not count:
+            return True
+        physical = entries["physical_offset"][:count].astype(np.int64)
+        block, reason = parse(records, 0, starts, end, physical_offsets=physical)
+        return (
+            not reason
+            and bool((block.queue_offsets == numbers[:count]).all())
+            and bool((block.queue_ids == queue.queue_id).all())
+        )
+
+    def pick(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        raw: bytes,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> tuple[int, int, bytes]:
+        """Record by record, those that are good: how many, how many entries are done with, and the records."""
+        parts: list[bytes] = []
+        total = 0
+        for index, (physical, size, code) in enumerate(ENTRY.iter_unpack(raw)):
+            if tag_codes is not None and code not in tag_codes:
+                continue
+            if parts and (len(parts) >= max_msgs or total + size > max_bytes):
+                return len(parts), index, b"".join(parts)
+            record = self._record(queue, offset + index, physical, size)
+            if record:
+                parts.append(record)
+                total += size
+        return len(parts), len(raw) // ENTRY_SIZE, b"".join(parts)
+
+    def _record(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
+        """The record of an entry; empty when it is damaged. StoreCorruptError when the entry is."""
+        if record := self._good(queue, number, physical, size):
+            return record
+        inside = self._log.min_offset <= physical and physical + size <= self._log.max_offset
+        file = queue.files.find(number * ENTRY_SIZE)
+        if not inside or size < FIXED_SIZE or self._is_elsewhere(queue, number, physical):
+            assert file is not None
+            raise StoreCorruptError(
+                f"{file.path} at byte {number * ENTRY_SIZE - file.file_from_offset}: entry {number} is not what the "
+                "commit log says.",
+                remedy="Stop the broker and run `rocket store rebuild`, which makes all consume queues anew from the log.",
+            )
+        self._log.report_damage(physical, f"message {number} of {queue.topic} queue {queue.queue_id} is left out")
+        return b""
+
+    def _good(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
+        """The record of an entry, if there is a good one that says it is the message of that number."""
+        raw = self._log.read(physical, size) if physical >= 0 and FIXED_SIZE <= size <= self._log.file_size else b""
+        if raw and int.from_bytes(raw[:4], "big") == size:
+            scanned = scan_record(raw)
+            record = scanned.record
+            if (
+                scanned.kind is ScanKind.GOOD
+                and record is not None
+                and record.physical_offset == physical
+                and record.queue_offset == number
+                and record.queue_id == queue.queue_id
+            ):
+                return raw
+        return b""
+
+    def _is_elsewhere(self, queue: ConsumeQueue, number: int, physical: int) -> bool:
+        """Whether the log has the message between the good records of the entries around it."""
+        start, stop = physical, self._log.max_offset
+        for before in range(number - 1, max(number - _NEIGHBOURS, queue.min_offset) - 1, -1):
+            entry = queue.entry(before)
+            if self._good(queue, before, entry[0], entry[1]):
+                start = entry[0] + entry[1]
+                break
+        else:
+            if number - queue.min_offset <= _NEIGHBOURS:
+                start = self._log.min_offset
+        for behind in range(number + 1, min(number + _NEIGHBOURS, queue.max_offset)):
+            entry = queue.entry(behind)
+            if self._good(queue, behind, entry[0], entry[1]):
+                stop = entry[0]
+                break
+        stop = min(stop, start + _FAR)
+        while start < stop:
+            scan = LogScan(self._log.queue, start, stop)
+            for block in scan:
+                for index in np.flatnonzero((block.queue_offsets == number) & (block.queue_ids == queue.queue_id)):
+                    if block.topics()[int(index)] == queue.topic:
+                        return True
+            file = self._log.queue.find(scan.end.offset)
+            if scan.end.offset >= stop or file is None:
+                break
+            start = file.file_from_offset + next_good(file, scan.end.offset - file.file_from_offset)
+        return False

@@ -1,0 +1,220 @@
+"""Every file of a store, damaged in every way: it opens with all that is whole, or says what is wrong and where.
+
+Opened: each acknowledged record whose bytes are whole on the disk is served at its queue offset, or (of an unflushed
+tail behind a torn record) is kept in ``quarantine``; no record is served changed in what its CRC covers; appending goes
+on; the check is content after a clean stop, but for a record that is damaged itself. Refused: a RocketError that names
+the file, for the log also the byte, and a remedy made of things that exist; not a byte of the log is changed. A second
+start ends as the first did.
+
+Seeds are the tests' names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from spark_rocket.errors import RocketError
+from spark_rocket.store import MessageStore, StoreConfig
+from spark_rocket.store.check import check_store
+from tests.store.damage import DAMAGES, LOG_SIZE, Image, make_image
+from tests.store.helpers import opened, put
+
+STATES = ("stopped", "killed")
+TOPICS = ("A", "B", "%RETRY%g", "Gone", "SCHEDULE_TOPIC_XXXX")
+FILES = {
+    "log-first": "commitlog/{0}",
+    "log-middle": "commitlog/{3}",
+    "log-near-end": "commitlog/{-2}",
+    "log-last": "commitlog/{-1}",
+    "queue-first": "consumequeue/A/0/{0}",
+    "queue-middle": "consumequeue/A/0/{1}",
+    "queue-last": "consumequeue/A/0/{-1}",
+    "queue-only": "consumequeue/SCHEDULE_TOPIC_XXXX/1/{0}",
+    "queue-of-a-topic-made-anew": "consumequeue/Gone/0/{0}",
+    "index-full": "index/{0}",
+    "index-newest": "index/{-1}",
+    "checkpoint": "checkpoint",
+    "abort": "abort",
+    "lock": "lock",
+    "topics": "config/topics.json",
+    "deleted-topics": "config/deletedTopic.json",
+}
+COMMANDS = re.compile(r"`rocket store (check|rebuild|dump|stats)")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
+    directory = tmp_path_factory.mktemp("images")
+    return {state: make_image(directory / state, clean=state == "stopped") for state in STATES}
+
+
+@pytest.fixture(autouse=True)
+def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here is about what reaches the disk, and hundreds of stores are opened."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+
+
+def name_of(image: Image, pattern: str) -> str:
+    directory, _, rest = pattern.rpartition("/")
+    found = re.fullmatch(r"\{(-?\d+)\}", rest)
+    return image.names(directory + "/")[int(found[1])] if found else pattern
+
+
+def log_hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    for file in sorted((path / "commitlog").rglob("*")):
+        digest.update(str(file).encode() + (file.read_bytes() if file.is_file() else b""))
+    return digest.hexdigest()
+
+
+class Judge:
+    """Opens a damaged store and judges what comes of it."""
+
+    def __init__(self, config: StoreConfig, image: Image, damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self.config = config
+        self.image = image
+        self.damaged = damaged
+        self.caplog = caplog
+        self.whole = image.whole(config.store_path)
+        self.changed = [record for record in image.records if record not in self.whole]
+        self.before = log_hash(config.store_path)
+
+    def open(self) -> MessageStore | RocketError:
+        try:
+            return opened(self.config)
+        except RocketError as error:
+            return error
+
+    def judge(self) -> None:
+        first = self.open()
+        if isinstance(first, RocketError):
+            self._refused(first)
+            second = self.open()
+            assert isinstance(second, RocketError), "refused at first, opened at the second attempt"
+            assert str(second) == str(first)
+            self._refused(second)
+            return
+        self._serves(first)
+        self._goes_on(first, b"after")
+        first.close()
+        self._is_right()
+        second = self.open()
+        assert isinstance(second, MessageStore), second
+        assert second.recovery is not None
+        assert second.recovery.clean
+        self._serves(second)
+        self._goes_on(second, b"later")
+        second.close()
+        self._is_right()
+
+    # --- a refusal ----------------------------------------------------------------------------------------------
+
+    def _refused(self, error: RocketError) -> None:
+        text, store = str(error), self.config.store_path
+        assert log_hash(store) == self.before, "a refusal changed the log"
+        is_log = self.damaged.parent.name == "commitlog"
+        assert str(self.damaged) in text or (not is_log and str(self.damaged.parent) in text), text
+        if is_log and self.damaged.is_file() and self.damaged.stat().st_size == LOG_SIZE:
+            assert re.search(r" at byte \d+ ", text), text
+        assert error.remedy, text
+        for path in re.findall(rf"{re.escape(str(store))}[^\s,;:]*", error.remedy):
+            assert Path(path.rstrip(".")).exists(), error.remedy
+        assert COMMANDS.search(error.remedy), error.remedy
+
+    # --- an opened store ----------------------------------------------------------------------------------------
+
+    def _serves(self, store: MessageStore) -> None:
+        assert store.recovery is not None
+        end, kept = store.recovery.end_offset, b"".join(p.read_bytes() for p in self._quarantined())
+        queues: dict[tuple[str, int], dict[int, bytes]] = {}
+        for topic in TOPICS:
+            for queue_id in store.queues(topic):
+                queues[topic, queue_id] = read_queue(store, topic, queue_id)
+        for record in self.whole:
+            served = queues.get(record.queue, {}).get(record.queue_offset)
+            if served is None and record.raw in kept:
+                continue
+            assert served == record.raw, f"{record.queue} {record.queue_offset} at {record.physical_offset}, end {end}"
+            if record.queue_offset % 5 == 0:
+                assert record.raw in store.query_message(record.topic, record.key, 32, 0, 1 << 62).records
+        for record in self.changed:
+            served = queues.get(record.queue, {}).get(record.queue_offset)
+            if served is not None and b"after" not in served and b"later" not in served:
+                assert_crc(served)
+
+    def _quarantined(self) -> list[Path]:
+        directory = self.config.store_path / "quarantine"
+        return sorted(directory.iterdir()) if directory.is_dir() else []
+
+    def _goes_on(self, store: MessageStore, body: bytes) -> None:
+        for topic, queue_id in (("A", 0), ("Gone", 0), ("New", 3)):
+            end = store.get_max_offset(topic, queue_id)
+            assert put(store, topic, queue_id, body, b"KEYS\x01" + body).queue_offset == end
+            assert body in store.get_message(topic, queue_id, end, 1, 1 << 20).records
+            assert len(store.query_message(topic, body.decode(), 8, 0, 1 << 62).records) == 1
+
+    def _is_right(self) -> None:
+        problems = check_store(self.config.store_path, self.config)
+        if problems and self.changed and self.damaged.parent.name == "commitlog":
+            # A damaged record that was kept: the check says so and where, and the log said so when it was met.
+            assert problems[0].kind == "record", problems
+            assert problems[0].path == self.damaged
+            return
+        assert problems == []
+
+
+def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, bytes]:
+    """Offset to record, read as a consumer reads: on from where the store says."""
+    found: dict[int, bytes] = {}
+    offset, end = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
+    while offset < end:
+        result = store.get_message(topic, queue_id, offset, 8, 1 << 20)
+        assert result.next_begin_offset > offset, result
+        at = 0
+        for _ in range(result.count):
+            size = int.from_bytes(result.records[at : at + 4], "big")
+            raw = result.records[at : at + size]
+            number = int.from_bytes(raw[20:28], "big")
+            assert offset <= number < result.next_begin_offset
+            found[number] = raw
+            at += size
+        assert at == len(result.records)
+        offset = result.next_begin_offset
+    return found
+
+
+def assert_crc(raw: bytes) -> None:
+    end = 88 + int.from_bytes(raw[84:88], "big")
+    assert int.from_bytes(raw[8:12], "big") == crc32(raw[88:end]) & 0x7FFFFFFF
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("state", STATES)
+def test_a_damaged_file(
+    images: dict[str, Image],
+    state: str,
+    kind: str,
+    damage: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    image = images[state]
+    config = image.write(tmp_path / "store")
+    path = config.store_path / name_of(image, FILES[kind])
+    if not path.exists():
+        path.touch()  # abort, in a store that was stopped
+    DAMAGES[damage](path, random.Random(f"{state} {kind} {damage}"))
+    Judge(config, image, path, caplog).judge()
