@@ -11,9 +11,11 @@ Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from spark_rocket.errors import StateError, StoreError, StoreNotWritableError
 from spark_rocket.store.appender import ArriveCallback, MessageAppender
@@ -29,7 +31,7 @@ from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult
-from spark_rocket.store.retention import Retention
+from spark_rocket.store.retention import DiskUsage, Retention
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
 from spark_rocket.store.tags import DelayLevels
 
@@ -49,6 +51,7 @@ class MessageStore:
         store_host: tuple[str, int],
         clock: Callable[[], int] = now_ms,
         on_arrive: ArriveCallback | None = None,
+        disk_usage: Callable[[Path], DiskUsage] = shutil.disk_usage,
     ) -> None:
         self.config = config
         self._clock = clock
@@ -76,7 +79,9 @@ class MessageStore:
         )
         self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self._disk_refusal: StoreNotWritableError | None = None
-        self.retention = Retention(config, self._log, self._queues, self._index, self._deleted, self._refuse_writes)
+        self.retention = Retention(
+            config, self._log, self._queues, self._index, self._deleted, self._refuse_writes, disk_usage
+        )
         self._running = False
         self._boot_timestamp = 0
         self.recovery: RecoveryReport | None = None

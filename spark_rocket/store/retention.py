@@ -27,7 +27,6 @@ Corresponds to DefaultMessageStore's CleanCommitLogService, CleanConsumeQueueSer
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,7 +87,7 @@ class Retention:
         index: IndexService | None,
         deleted: DeletedTopics,
         refuse: Callable[[StoreNotWritableError | None], None],
-        usage: Callable[[Path], DiskUsage] = shutil.disk_usage,
+        usage: Callable[[Path], DiskUsage],
     ) -> None:
         self.config = config
         """May be replaced by one with other settings of retention."""
