@@ -73,7 +73,12 @@ class OldRecords:
                 continue
             if parts and (len(parts) >= max_msgs or total + size > max_bytes):
                 return len(parts), index, b"".join(parts)
-            record = self._record(queue, offset + index, physical, size)
+            try:
+                record = self._record(queue, offset + index, physical, size)
+            except StoreCorruptError:
+                if not parts:
+                    raise
+                return len(parts), index, b"".join(parts)
             if record:
                 parts.append(record)
                 total += size

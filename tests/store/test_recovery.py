@@ -300,8 +300,9 @@ def test_entries_that_point_nowhere_are_an_error_not_a_gap(filled: StoreConfig) 
     path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[0]
     overwrite(path, 40, b"\x11" * 8)
     store = opened(filled)
-    with pytest.raises(StoreCorruptError, match="point outside the commit log"):
-        store.get_message("T", 2, 0, 10, 1 << 20)
+    with pytest.raises(StoreCorruptError, match=r"0 at byte 40: entry 2 is not what"):
+        store.get_message("T", 2, 2, 10, 1 << 20)
+    assert store.get_message("T", 2, 0, 10, 1 << 20).next_begin_offset == 2
     store.close()
     assert {problem.kind for problem in check_store(filled.store_path, filled)} == {"entry"}
 
