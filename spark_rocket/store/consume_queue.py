@@ -97,9 +97,10 @@ class ConsumeQueue:
         self.files.load()
         self.loaded = True
         per_file = self.files.file_size // ENTRY_SIZE
+        head = b""
         while self.files.files:
             last = self.files.files[-1]
-            used = self._used(last, per_file)
+            used, head = self._used(last, per_file)
             if used or len(self.files.files) == 1:
                 self._set_end(last.file_from_offset // ENTRY_SIZE + used)
                 break
@@ -107,16 +108,17 @@ class ConsumeQueue:
             self.files.files = self.files.files[:-1]
         else:
             self._set_end(0)
-        self.min_offset = self._first_entry()
+        self.min_offset = self._first_entry(head if len(self.files.files) == 1 else b"")
         self.verified_from = self.max_offset
 
-    def _used(self, file: MappedFile, per_file: int) -> int:
+    def _used(self, file: MappedFile, per_file: int) -> tuple[int, bytes]:
+        """How many entries there are in a file, and its beginning."""
         with file.descriptor() as fd:
             head = os.pread(fd, _FIRST_STEP, 0)
             in_head = len(head) // ENTRY_SIZE
             if ENTRY.unpack_from(head, (in_head - 1) * ENTRY_SIZE)[1] > 0:
-                return self._search(in_head, per_file, lambda at: os.pread(fd, ENTRY_SIZE, at))
-        return self._search(0, in_head, lambda at: head[at : at + ENTRY_SIZE])  # most queues are short
+                return self._search(in_head, per_file, lambda at: os.pread(fd, ENTRY_SIZE, at)), head
+        return self._search(0, in_head, lambda at: head[at : at + ENTRY_SIZE]), head  # most queues are short
 
     @staticmethod
     def _search(low: int, high: int, read: Callable[[int], bytes]) -> int:
@@ -129,10 +131,11 @@ class ConsumeQueue:
                 high = middle
         return low
 
-    def _first_entry(self) -> int:
+    def _first_entry(self, head: bytes) -> int:
+        """The first entry that is no filler; ``head`` is the first file's beginning, if it was read already."""
         low = self.files.min_offset // ENTRY_SIZE
         high = min(self.max_offset, low + self.files.file_size // ENTRY_SIZE)
-        if low == high or self.entry(low)[1] != FILLER_SIZE:
+        if low == high or (ENTRY.unpack_from(head) if head else self.entry(low))[1] != FILLER_SIZE:
             return low
         while low < high:
             middle = (low + high) // 2

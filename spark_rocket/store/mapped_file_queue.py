@@ -40,7 +40,7 @@ class MappedFileQueue:
             names = []
         files: list[MappedFile] = []
         for entry in names:
-            path = self.directory / entry.name
+            path = entry.path
             if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
                 raise StoreCorruptError(
                     f"{path} is not a file of a log: those have 20 digits for a name.",
@@ -48,7 +48,7 @@ class MappedFileQueue:
                 )
             length = entry.stat().st_size
             if length == 0 and entry is names[-1]:
-                self._leftover = path
+                self._leftover = Path(path)
                 continue
             if length != self.file_size:
                 raise StoreCorruptError(

@@ -6,6 +6,7 @@ Corresponds to DefaultMessageStore's consumeQueueTable (ConsumeQueueStore in 5.x
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
@@ -28,6 +29,20 @@ def is_storable(topic: str, queue_id: int) -> bool:
     )
 
 
+def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
+    """What is in a directory, by name; unlike ``Path.iterdir`` it knows what is a directory without asking again."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+
+
+def _foreign(entry: os.DirEntry[str], what: str) -> StoreCorruptError:
+    remedy = "Move it elsewhere; `rocket store check` tells what is then missing."
+    return StoreCorruptError(f"{entry.path} is not {what}.", remedy=remedy)
+
+
 class ConsumeQueueTable:
     """Consume queues by (topic, queue id)."""
 
@@ -41,21 +56,13 @@ class ConsumeQueueTable:
 
     def load(self) -> None:
         """Find the queues that have a directory. Opens none of them."""
-        if not self._root.is_dir():
-            return
-        for topic_directory in sorted(self._root.iterdir()):
-            if not topic_directory.is_dir():
-                raise StoreCorruptError(
-                    f"{topic_directory} is not a topic's directory.",
-                    remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
-                )
-            for directory in topic_directory.iterdir():
-                if not directory.name.isdecimal() or not directory.is_dir():
-                    raise StoreCorruptError(
-                        f"{directory} is not a queue's directory: those have numbers for names.",
-                        remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
-                    )
-                self._make(topic_directory.name, int(directory.name), directory)
+        for topic in _entries(self._root):
+            if not topic.is_dir():
+                raise _foreign(topic, "a topic's directory")
+            for queue in _entries(topic.path):
+                if not queue.name.isdecimal() or not queue.is_dir():
+                    raise _foreign(queue, "a queue's directory: those have numbers for names")
+                self._make(topic.name, int(queue.name), Path(queue.path))
 
     def _make(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
         queue = ConsumeQueue(directory, topic, queue_id, self._file_size, self._cache)
