@@ -36,11 +36,11 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
     (the record is damaged, or does not say where it belongs) will never change and has been warned of here: go on with
     the next. ``notes`` are set among the properties, unless they then had no room.
     """
-    where = "A delayed message"
+    place = record.physical_offset if isinstance(record, RecordView) else int.from_bytes(record[28:36], "big")
+    where = f"The delayed message at offset {place} of the commit log"
     try:
         if not isinstance(record, RecordView):
             record = view_record(record)
-        where = f"The delayed message at offset {record.physical_offset} of the commit log"
         properties = bytes(record.properties)
         topic, queue_id = _destination(properties)
     except (ProtocolError, ValueError) as error:
