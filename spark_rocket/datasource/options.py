@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
+from urllib.parse import unquote, urlsplit
 
 from spark_rocket.datasource.offsets import parse_offsets_option
 from spark_rocket.errors import OptionError
@@ -82,6 +84,8 @@ class ReadOptions:
     arrow_batch_bytes: int
     request_timeout_ms: int
     retry_timeout_ms: int
+    store_path: str | None = None
+    broker_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,11 @@ def _topics(option: str, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_topic(option, topic.strip()) for topic in text.split(",")))
 
 
+def is_for_users(topic: str) -> bool:
+    """Whether a topic is neither a system topic nor one of a group's (``%RETRY%…``, ``%DLQ%…``)."""
+    return not topic.startswith("%") and not _NOT_WRITABLE.fullmatch(topic)
+
+
 def _group(option: str, text: str) -> str:
     if not _NAME.fullmatch(text) or len(text) > 120:
         raise _bad(option, text, "a group's name: 1 to 120 of the characters a-z A-Z 0-9 _ - % |")
@@ -193,6 +202,18 @@ def _text(option: str, text: str) -> str:
     if not text:
         raise _bad(option, text, "a text that is not empty")
     return text
+
+
+def _directory(option: str, text: str) -> str:
+    """An absolute path: relative ones are the driver's."""
+    if scheme := re.match("([A-Za-z][A-Za-z0-9+.-]*):", text):
+        uri = urlsplit(text)
+        if scheme[1].lower() != "file" or uri.netloc not in ("", "localhost") or uri.query or uri.fragment:
+            raise _bad(option, text, "a directory of a file system that driver and executors have mounted")
+        text = unquote(uri.path)
+    if not text.strip() or "\0" in text:
+        raise _bad(option, text, "a store directory (storePathRootDir), or the data directory of rocket up")
+    return str(Path(text).expanduser().absolute())
 
 
 def _timestamp(option: str, text: str) -> int:
@@ -237,7 +258,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("nameServer", READS | WRITES, _name_server, None,
            "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
            f"driver, then `{DEFAULT_NAME_SERVER}`."),
-    Option("subscribe", READS, _topics, None, "The topics to read, separated by commas. Required."),
+    Option("subscribe", READS, _topics, None,
+           "The topics to read, separated by commas. Required, but for `storePath`."),
+    Option("storePath", frozenset({Scope.READ}), _directory, None,
+           "Read the files of a stopped broker instead of asking brokers: its store directory, or the data directory "
+           "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
+    Option("brokerName", frozenset({Scope.READ}), _text, None,
+           "With `storePath`: what stands in the column `brokerName`, and in offsets as JSON. Without it the "
+           "`brokerName` of the configuration found beside the store, then `broker-a`."),
     Option("startingOffsets", READS,
            _position(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
            "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed; earliest "
@@ -288,6 +316,15 @@ OPTIONS: tuple[Option, ...] = (
 )  # fmt: skip
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_NOT_WITH_A_STORE = (
+    "nameServer",
+    "consumerGroup",
+    "maxRecordsPerPartition",
+    "pullBatchSize",
+    "pullBatchBytes",
+    "requestTimeout",
+    "retryTimeout",
+)
 # Spark puts these beside ours; they are not for the source.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 # Names that people bring along, and what they are called here. "" is: there is no such option yet.
@@ -312,7 +349,9 @@ _FROM_ELSEWHERE = {
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Parse a read's options; OptionError says what to change."""
     values = _parse(raw, scope)
-    topics = values.get("subscribe")
+    store_path = _as(str, values.get("storePath"))
+    _check_store_options(values, store_path)
+    topics = values.get("subscribe", () if store_path is not None else None)
     if topics is None:
         raise OptionError(
             "option subscribe is missing.", remedy='Name the topics: .option("subscribe", "orders,payments").'
@@ -332,7 +371,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
             remedy='Add .option("consumerGroup", "…").',
         )
     return ReadOptions(
-        name_server=_name_server_of(values),
+        name_server="" if store_path is not None else _name_server_of(values),
         topics=_as_topics(topics),
         starting=_for_topics(starting, "startingOffsets", _as_topics(topics)),
         ending=_for_topics(ending, "endingOffsets", _as_topics(topics)),
@@ -347,7 +386,38 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         arrow_batch_bytes=_int(values, "arrowBatchBytes"),
         request_timeout_ms=_int(values, "requestTimeout"),
         retry_timeout_ms=_int(values, "retryTimeout"),
+        store_path=store_path,
+        broker_name=_as(str, values.get("brokerName")),
     )
+
+
+def _check_store_options(values: Mapping[str, object], store_path: str | None) -> None:
+    """What goes with ``storePath``, and what does not; an option without effect must not look as if it had one."""
+    if store_path is None:
+        if "brokerName" in values:
+            raise OptionError(
+                "option brokerName is given without storePath.",
+                remedy="Leave it out: brokers are found through the name server.",
+            )
+        return
+    given = values["given"]
+    assert isinstance(given, frozenset)
+    for name in _NOT_WITH_A_STORE:
+        if name.lower() in given:
+            raise OptionError(
+                f"option {name} is given together with storePath.",
+                remedy=f"Leave one of them out: {name} is for reading from brokers, storePath for reading files.",
+            )
+    for name in ("startingOffsets", "endingOffsets"):
+        position = _as(Position, values.get(name))
+        if position is not None and position.kind is Start.GROUP:
+            raise OptionError(
+                f"option {name} is 'group' together with storePath.", remedy="Use earliest, timestamp or JSON."
+            )
+        if position is not None and position.offsets and "subscribe" not in values:
+            raise OptionError(
+                f"option {name} is offsets as JSON, and subscribe is missing.", remedy="Name their topics in subscribe."
+            )
 
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
@@ -383,6 +453,7 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             belongs = " and ".join(sorted(scope.value for scope in option.scopes))
             hint = ' Reads name their topics with "subscribe".' if key == "topic" else ""
             hint = ' Writes name their topic with "topic".' if key == "subscribe" else hint
+            hint = " Read a store directory with spark.read." if key == "storepath" else hint
             raise OptionError(
                 f"option {option.name} is for {belongs}, not for {wanted}.", remedy=f"Leave it out.{hint}"
             )
@@ -398,6 +469,8 @@ def _unknown(key: str, scopes: frozenset[Scope]) -> OptionError:
     if key == "path":  # load("orders"), save("orders"), CREATE TABLE … LOCATION
         option = "topic" if scopes <= {Scope.WRITE, Scope.WRITE_STREAM} else "subscribe"
         remedy = f'Topics have no path: name the topic with .option("{option}", …) and nothing in load() or save().'
+        if option == "subscribe":
+            remedy += ' The directory of a stopped broker is read with .option("storePath", …).'
     elif key.startswith("option."):
         remedy = "CREATE TABLE … USING rocket is not supported: use spark.read, or a temporary view of it."
     return OptionError(f'format("rocket") has no option {key}.', remedy=remedy)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_rocket.datasource.batch import RocketBatchReader
+    from spark_rocket.datasource.store_directory import StoreDirectoryReader
     from spark_rocket.datasource.stream import RocketStreamReader
     from spark_rocket.datasource.writer import RocketStreamWriter, RocketWriter
 
@@ -32,11 +33,17 @@ class RocketDataSource(DataSource):
         check_options(self.options, READS)
         return SOURCE_SCHEMA
 
-    def reader(self, schema: StructType) -> RocketBatchReader:
-        from spark_rocket.datasource.batch import RocketBatchReader
+    def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader:
         from spark_rocket.datasource.options import Scope, parse_read_options
 
-        return RocketBatchReader(parse_read_options(self.options, Scope.READ), schema)
+        options = parse_read_options(self.options, Scope.READ)
+        if options.store_path is not None:
+            from spark_rocket.datasource.store_directory import StoreDirectoryReader
+
+            return StoreDirectoryReader(options, schema)
+        from spark_rocket.datasource.batch import RocketBatchReader
+
+        return RocketBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.options import Scope, parse_read_options
