@@ -42,6 +42,8 @@ INDEX_ENTRY_TYPE = np.dtype(
 _HEADER = Struct(">4q2i")
 _ENTRY = Struct(">iqii")
 _STEP = 1 << 20
+_PATIENCE = 4_000  # entries of a chain that are not wanted, one after another
+_BLOCK = 16_384  # entries that are searched at once
 _MAX_INT = (1 << 31) - 1
 
 
@@ -128,22 +130,42 @@ class IndexFile:
         )
         return count
 
-    def find(self, key_hash: int, begin: int, end: int) -> Iterator[int | None]:
-        """Physical offsets of entries with a hash, newest first; times are to the second, so the caller looks again.
+    def find(self, key_hash: int, first: int, end: int) -> Iterator[int | None]:
+        """Physical offsets of the entries with a hash, of those numbered from ``first`` up to ``end``, newest first.
 
-        None for each entry of the chain that does not match: a chain may have millions, and the caller knows when it
-        has had enough.
+        None for each other entry of the chain, and for each block, that was looked at: the caller knows when it has
+        had enough. A chain that goes on and on with what is not wanted is left: the entries themselves are searched
+        for the next one with the hash, many at a time, and the chain is followed again from there.
         """
         mm = self.file.mm
         at = HEADER_SIZE + 4 * (key_hash % self.slots)
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
-        while 0 < number < self.count:
-            hashed, offset, difference, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
-            time = self.begin_timestamp + difference * 1000
-            yield offset if hashed == key_hash and begin - 1000 < time <= end else None
-            if time + 1000 <= begin or previous >= number:  # older ones follow; a chain never goes up
-                break
-            number = previous
+        above, patience = self.count, _PATIENCE
+        while first <= number < above:  # a chain never goes up
+            hashed, offset, _, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
+            above, number, wanted = number, previous, hashed == key_hash and number < end
+            yield offset if wanted else None
+            patience = _PATIENCE if wanted else patience - 1
+            if not patience:
+                stop, number, patience = min(above, end), 0, _PATIENCE
+                while stop > first and not number:
+                    start = max(stop - _BLOCK, first)
+                    number = self._newest(key_hash, start, stop)
+                    stop = start
+                    yield None
+
+    def _newest(self, key_hash: int, first: int, end: int) -> int:
+        """Number of the newest entry with a hash in a range of entries; 0 for none."""
+        at = self.entries_at + INDEX_ENTRY_SIZE * first
+        entries = np.frombuffer(self.file.mm, INDEX_ENTRY_TYPE, max(end - first, 0), at)
+        found = np.flatnonzero(entries["key_hash"] == key_hash)
+        del entries  # a view: the file could not be closed
+        return first + int(found[-1]) if len(found) else 0
+
+    def offset_of(self, number: int) -> int:
+        """Physical offset of an entry's record."""
+        offset: int = _ENTRY.unpack_from(self.file.mm, self.entries_at + INDEX_ENTRY_SIZE * number)[1]
+        return offset
 
     def flush(self) -> None:
         self.file.flush()

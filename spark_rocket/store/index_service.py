@@ -31,9 +31,11 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import key_hash, keys_of
+from spark_rocket.store.layout import BORN_HOST_V6
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.record_scan import LogScan, RecordBlock
 from spark_rocket.store.results import QueryMessageResult
+from spark_rocket.store.salvage import next_good
 
 _log = logging.getLogger(__name__)
 _CHUNK = 128 << 10  # at a time behind the writer's back, and when somebody waits
@@ -45,8 +47,8 @@ _BUSY = 4 << 20  # bytes a poll
 _QUERY_PATIENCE = 0.3
 _CLOSE_PATIENCE = 10.0
 _QUERY_BYTES = 8 << 20  # of one answer; a frame has at most 16 MiB
-_QUERY_RECORDS = 5_000  # that are looked at for one answer
-_QUERY_STEPS = 50_000  # along the chains
+_QUERY_RECORDS = 5_000  # that are looked at for one answer and turn out not to be meant
+_QUERY_STEPS = 50_000  # along the chains, and blocks beside them
 
 
 class IndexService:
@@ -197,7 +199,13 @@ class IndexService:
             if scan.end.offset > self._offset:  # nothing but a blank record was between
                 self._offset = scan.end.offset
                 return True
-            return False
+            file = self._log.queue.find(self._offset)
+            if file is None or self._offset >= target:
+                return False
+            self._log.report_damage(self._offset, "its keys are not put into the index")
+            found = file.file_from_offset + next_good(file, self._offset - file.file_from_offset)
+            self._offset = min(found, target)
+            return True
 
     def _put(self, block: RecordBlock) -> None:
         records, hashes = keys_of(block)
@@ -220,7 +228,7 @@ class IndexService:
 
     def _has(self, hashed: int, offset: int) -> bool:
         for file in self._files[-2:]:
-            newest_first = (found for found in file.find(hashed, 0, 1 << 62) if found is not None)
+            newest_first = (found for found in file.find(hashed, 1, file.count) if found is not None)
             if next((found for found in newest_first if found <= offset), -1) == offset:
                 return True
         return False
@@ -251,8 +259,8 @@ class IndexService:
     ) -> QueryMessageResult:
         """Records with a key, the newest ``max_num`` of those stored in the time span, in the order of the log.
 
-        Fewer when they have more than 8 MiB together, or when they are far behind in a long chain: the store's thread
-        can serve nobody else meanwhile.
+        Fewer when they have more than 8 MiB together, or when thousands of records of other keys with the same hash
+        are among them: the store's thread can serve nobody else meanwhile.
         """
         self.catch_up(_QUERY_PATIENCE)
         result = QueryMessageResult()
@@ -266,14 +274,15 @@ class IndexService:
             for file in reversed(self._files):
                 if len(found) >= max_num or room <= 0 or not steps or not looks:
                     break
-                if file.begin_timestamp > end_ms or file.end_timestamp + 1000 < begin_ms:
+                if file.begin_timestamp > end_ms or file.end_timestamp < begin_ms:
                     continue
-                for offset in file.find(hashed, begin_ms, end_ms):
+                for offset in file.find(hashed, *self._numbers(file, begin_ms, end_ms)):
                     steps -= 1
                     if offset is not None and offset not in found:
-                        looks -= 1
                         record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
-                        if record is not None:
+                        if record is None:
+                            looks -= 1
+                        else:
                             room -= len(record)
                             if room < 0 and found:
                                 break
@@ -283,8 +292,30 @@ class IndexService:
         result.records = [record for _, record in sorted(found.items())]
         return result
 
+    def _numbers(self, file: IndexFile, begin: int, end: int) -> tuple[int, int]:
+        """The entries of records stored in a span of time: the first one, and the one behind the last."""
+        first = 1 if begin <= file.begin_timestamp else self._first_stored(file, begin)
+        return first, file.count if end >= file.end_timestamp else self._first_stored(file, end + 1)
+
+    def _first_stored(self, file: IndexFile, timestamp: int) -> int:
+        """The first entry of a record stored at or after a time. The entries are in the order of the log."""
+        low, high = 1, file.count
+        while low < high:
+            middle = (low + high) // 2
+            if self._stored(file.offset_of(middle)) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _stored(self, offset: int) -> int:
+        """When the record there was stored; −1 if it is gone."""
+        head = self._log.read(offset, 76) if offset >= self._log.min_offset else b""
+        at = 68 if head and head[39] & BORN_HOST_V6 else 56
+        return int.from_bytes(head[at : at + 8], "big") if head else -1
+
     def _matching(self, offset: int, topic: str, key: str, begin: int, end: int, unique: bool) -> bytes | None:
-        """The record, if it is there and really has the key: hashes collide, and times in the index are coarse."""
+        """The record, if it is there and really has the key: hashes collide."""
         if not self._log.min_offset <= offset < self._log.max_offset:
             return None
         size = int.from_bytes(self._log.read(offset, 4), "big")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import MessageStore, index_service
+from spark_rocket.store import MessageStore, index_file, index_service
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import key_hash
@@ -220,3 +220,113 @@ def test_a_query_does_not_walk_a_whole_chain(
     monkeypatch.setattr(index_service, "_QUERY_STEPS", 50)
     assert query(store, "T", "other") == []  # no record of the chain has that hash
     assert steps == 120
+
+
+# --- exactly what a brute force finds ---------------------------------------------------------------------------
+
+KEYS = ("Aa", "BB", "k", "Aa BB", "k k", " k", "AaAa BBBB", "AaBB k", "")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    messages=st.lists(st.tuples(st.integers(0, 1500), st.sampled_from(KEYS)), min_size=1, max_size=150),
+    windows=st.lists(
+        st.tuples(st.integers(-2, 160), st.integers(0, 160), st.integers(-1, 1), st.integers(-1, 1)), min_size=1
+    ),
+    limit=st.integers(1, 200),
+    trimmed=st.booleans(),
+)
+def test_windows_of_time_find_what_a_brute_force_finds(
+    tmp_path_factory: pytest.TempPathFactory,
+    messages: list[tuple[int, str]],
+    windows: list[tuple[int, int, int, int]],
+    limit: int,
+    trimmed: bool,
+) -> None:
+    """Equal times, gaps, hash collisions, keys with spaces, several files, windows to the ms, a trimmed log."""
+    config = small(
+        tmp_path_factory.mktemp("index") / "store",
+        mapped_file_size_commit_log=4096,
+        max_hash_slot_num=2,
+        max_index_num=50,
+    )
+    clock = Clock()
+    store = opened(config, clock)
+    stored: list[tuple[int, int, list[str], bytes]] = []
+    for number, (gap, keys) in enumerate(messages):
+        clock.now += gap
+        result = put(store, "T", 0, b"%d" % number, f"KEYS\x01{keys}\x02UNIQ_KEY\x01u{number % 7}".encode())
+        record = store.look_message_by_offset(result.physical_offset)
+        assert record is not None
+        stored.append((clock.now, result.physical_offset, [*keys.split(), f"u{number % 7}"], record))
+    if trimmed and store.max_physical_offset > 2 * 4096:
+        store.close()
+        sorted(config.commit_log_path.iterdir())[0].unlink()
+        store = opened(config, clock)
+    times = [time for time, *_ in stored]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_file, "_PATIENCE", 3)
+        patch.setattr(index_file, "_BLOCK", 4)
+        for at, length, before, after in windows:
+            begin = times[min(max(at, 0), len(times) - 1)] + before
+            end = times[min(max(at, 0) + length, len(times) - 1)] + after
+            for key in ("Aa", "BB", "k", "AaBB", "BBAa", "AaAa", "u3", "none"):
+                wanted = [
+                    record
+                    for time, offset, keys_of_it, record in stored
+                    if key in keys_of_it and begin <= time <= end and offset >= store.min_physical_offset
+                ]
+                assert store.query_message("T", key, limit, begin, end).records == wanted[-limit:]
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+def test_an_old_window_of_a_busy_key_is_found_in_bounded_time(
+    make_store: MakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30,000 newer messages of the same key, and as many of another in its slot, are not walked over."""
+    store = make_store(max_hash_slot_num=1, max_index_num=100_000, mapped_file_size_commit_log=64 << 20)
+    put(store, "T", 0, b"first", b"KEYS\x01Aa")
+    clock.now += 1
+    put(store, "T", 0, b"second", b"KEYS\x01Aa")
+    clock.now += 1
+    for key in (b"Aa", b"other"):
+        for _ in range(30):
+            put_batch(store, "T", 0, [(0, b"x", b"KEYS\x01" + key)] * 1000)
+    clock.now += 1
+    put(store, "T", 0, b"last", b"KEYS\x01Aa")
+    steps = 0
+    real = IndexFile.find
+
+    def find(file: IndexFile, key_hash: int, first: int, end: int) -> Iterator[int | None]:
+        nonlocal steps
+        for offset in real(file, key_hash, first, end):
+            steps += 1
+            yield offset
+
+    monkeypatch.setattr(IndexFile, "find", find)
+    found = store.query_message("T", "Aa", 100, START, START)
+    assert [decode_record(record).body for record in found.records] == [b"first"]
+    found = store.query_message("T", "Aa", 100, START + 1, START + 1)
+    assert [decode_record(record).body for record in found.records] == [b"second"]
+    assert steps < 20_000
+    newest = store.query_message("T", "Aa", 2, 0, FOREVER).records  # over the other key's, in the same slot
+    assert [decode_record(record).body for record in newest] == [b"x", b"last"]
+
+
+def test_a_query_while_messages_are_written_finds_those_before_it(store: MessageStore, clock: Clock) -> None:
+    for number in range(300):
+        clock.now += number % 3
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+        assert query(store, "T", f"k{number}") == [b"%d" % number]
+
+
+def test_an_index_that_is_behind_says_how_far_it_is(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, "T", 0, b"1", b"KEYS\x01k")
+    assert query(store, "T", "k") == [b"1"]
+    assert store._index is not None
+    monkeypatch.setattr(store._index, "_step", lambda *_: False)
+    at = put(store, "T", 0, b"2", b"KEYS\x01k").physical_offset
+    result = store.query_message("T", "k", 10, 0, FOREVER)
+    assert len(result.records) == 1
+    assert result.index_last_update_physical_offset < at

@@ -1,0 +1,93 @@
+"""Offsets by time, against a look at every message: equal times, gaps, trimmed fronts, empty queues, both bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.store import MessageStore
+from spark_rocket.store.check import check_store
+from tests.store.conftest import MakeStore
+from tests.store.helpers import START, Clock, opened, put, put_batch, small
+
+
+def lower(times: list[int], first: int, time: int) -> int:
+    """The first message stored at or after a time, else the end."""
+    return next((first + at for at, stored in enumerate(times) if stored >= time), first + len(times))
+
+
+def upper(times: list[int], first: int, time: int) -> int:
+    """The last message stored at or before a time, else the first one."""
+    return max((first + at for at, stored in enumerate(times) if stored <= time), default=first)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gaps=st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, 1, 2, 50, 4000]), st.integers(0, 2), st.booleans()), max_size=120
+    ),
+    trimmed=st.integers(0, 3),
+)
+def test_both_bounds_are_what_a_look_at_every_message_says(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int, bool]], trimmed: int
+) -> None:
+    config = small(tmp_path_factory.mktemp("time") / "store", mapped_file_size_commit_log=4096)
+    clock = Clock()
+    store = opened(config, clock)
+    times: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    physical: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for gap, queue_id, batch in gaps:
+        clock.now += gap
+        if batch:
+            result = put_batch(store, "T", queue_id, [(0, b"x", b"")] * 3)
+            times[queue_id] += [clock.now] * 3
+            physical[queue_id] += result.physical_offsets
+        else:
+            times[queue_id].append(clock.now)
+            physical[queue_id].append(put(store, "T", queue_id, b"x" * 50).physical_offset)
+    if trimmed:
+        store.close()
+        for file in sorted(config.commit_log_path.glob("*"))[:-1][:trimmed]:
+            file.unlink()
+        store = opened(config, clock)
+    for queue_id, all_times in times.items():
+        first = sum(offset < store.min_physical_offset for offset in physical[queue_id])
+        kept = all_times[first:]
+        assert store.get_min_offset("T", queue_id) == first
+        for time in {0, START - 1, START, clock.now + 1, 1 << 60, *(at + by for at in kept for by in (-1, 0, 1))}:
+            assert store.get_offset_by_time("T", queue_id, time) == lower(kept, first, time)
+            assert store.get_offset_by_time("T", queue_id, time, upper=True) == upper(kept, first, time)
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+def test_queues_without_messages(make_store: MakeStore) -> None:
+    store: MessageStore = make_store()
+    for is_upper in (False, True):
+        assert store.get_offset_by_time("Nothing", 0, START, upper=is_upper) == 0
+    put(store, "T", 0, b"x")
+    assert store.get_offset_by_time("T", 1, START) == 0
+
+
+@pytest.mark.parametrize("count", [1_000, 8_000])
+def test_the_cost_does_not_grow_with_the_queue(
+    make_store: MakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Twice the logarithm of the queue's length in reads of the log, and no more."""
+    store = make_store(mapped_file_size_commit_log=8 << 20, mapped_file_size_consume_queue=20_000)
+    for _ in range(count // 100):
+        clock.now += 7
+        put_batch(store, "T", 0, [(0, b"x", b"")] * 100)
+    reads = 0
+    real = type(store._log).read
+
+    def read(log: object, offset: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return real(store._log, offset, size)
+
+    monkeypatch.setattr(type(store._log), "read", read)
+    assert store.get_offset_by_time("T", 0, START + 7 * 3) == 200
+    assert store.get_offset_by_time("T", 0, START + 7 * 3, upper=True) == 299
+    assert reads <= 2 * count.bit_length()
