@@ -26,6 +26,8 @@ Defaults are Apache's. In ``broker.conf`` a setting has the name in brackets of 
 ``disk_space_warning_level_ratio``  ``diskSpaceWarningLevelRatio``
 ``clean_file_forcibly_enable``     ``cleanFileForciblyEnable``
 ``file_reserved_size``             ``fileReservedSize`` (ours: bytes of commit log to keep, 0 for no bound)
+``mapped_file_size_timer_log``     ``mappedFileSizeTimerLog``
+``timer_roll_window_slot``         ``timerRollWindowSlot``
 =================================  ==========================================================
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
@@ -103,6 +105,10 @@ class StoreConfig:
     disk_space_warning_level_ratio: int = 90
     clean_file_forcibly_enable: bool = True
     file_reserved_size: int = 0
+    mapped_file_size_timer_log: int = 100 << 20
+    timer_roll_window_slot: int = 172_800
+    timer_wheel_slots: int = 604_800
+    """Half of the wheel's slots: a week of seconds, which Apache's broker has no setting for."""
     allocate_ahead: int = 8 << 20
     """How far in front of the writer the commit log is given disk blocks and touched."""
     max_mapped_consume_queue_files: int = 16_384
