@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import spark_rocket
+from spark_rocket.cli.store import add_store
 from spark_rocket.errors import RocketError
 
 DEFAULT_DATA = Path("rocket-data")
@@ -52,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_up(verbs)
     _add_namesrv(verbs)
     _add_broker(verbs)
-    _add_store(verbs)
+    add_store(verbs)
     return parser
 
 
@@ -93,17 +94,6 @@ def _add_broker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     broker.set_defaults(run=_run_broker)
 
 
-def _add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    store = verbs.add_parser("store", help="look into a store directory")
-    actions = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    check = actions.add_parser(
-        "check", help="verify a store directory", description="Verify the invariants of a stopped broker's directory."
-    )
-    check.add_argument("directory", type=Path, metavar="DIR")
-    check.add_argument("-c", "--config", type=Path, metavar="FILE", help="the broker.conf, if it sets file sizes")
-    check.set_defaults(run=_run_store_check)
-
-
 def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone")
 
@@ -136,22 +126,3 @@ def _run_broker(options: argparse.Namespace) -> int:
     from spark_rocket.cli.serve import serve_broker
 
     return serve_broker(options)
-
-
-def _run_store_check(options: argparse.Namespace) -> int:
-    from spark_rocket.store.check import check_store
-
-    directory = store_directory(options.directory)
-    if not directory.is_dir():
-        print(f"rocket: {options.directory} is no store directory: it has no commitlog in it.", file=sys.stderr)
-        return 1
-    config = None
-    if options.config is not None:
-        from spark_rocket.broker.config import BrokerConfig
-
-        config = BrokerConfig.from_file(options.config).store_config()
-    problems = check_store(directory, config)
-    for problem in problems:
-        print(problem)
-    print(f"{directory}: {len(problems)} problem(s)" if problems else f"{directory}: in order")
-    return 1 if problems else 0
