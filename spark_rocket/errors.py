@@ -165,6 +165,12 @@ class MessageTooLargeError(ClientError):
     code = "MESSAGE_TOO_LARGE"
 
 
+class GroupInUseError(ClientError):
+    """A second producer or consumer of a group in one client instance."""
+
+    code = "GROUP_IN_USE"
+
+
 class BrokerError(ClientError):
     """A broker or name server answered with an error code; ``response_code`` and its remark say which."""
 

@@ -28,9 +28,20 @@ class ClientConfig:
     request_timeout: float = 3.0
     route_refresh_interval: float = 30.0
     route_forget_after: float = 120.0
+    heartbeat_interval: float = 30.0
+    persist_interval: float = 5.0
+    rebalance_interval: float = 20.0
+    instance_name: str = ""
+    """Clients with different names share nothing: connections, client id, one producer and consumer per group."""
 
     @classmethod
-    def of(cls, name_server: str | None = None, environment: Mapping[str, str] = os.environ) -> ClientConfig:
+    def of(
+        cls,
+        name_server: str | None = None,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        instance_name: str = "",
+    ) -> ClientConfig:
         """From ``"a:9876;b:9876"``, or for want of it from the environment."""
         text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
         # Older tools also separate with commas; "http://" in front is what their address servers hand out.
@@ -41,4 +52,4 @@ class ClientConfig:
             raise ConfigError(f"Name server {text!r}: {error.message}", remedy=error.remedy) from None
         if not servers:
             raise ConfigError(f"Name server {text!r} names no address.", remedy="Write it like 127.0.0.1:9876.")
-        return cls(servers)
+        return cls(servers, instance_name=instance_name)

@@ -1,9 +1,11 @@
-"""What all clients of one process and one list of name servers share: connections and routes.
+"""What all clients of one process and one list of name servers share: connections, routes, groups.
 
 ``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: the child finds the
-instance usable, with connections and threads of its own.
+instance usable, with connections, threads and a client id of its own, and without the parent's groups.
 
-Thread-safety: all of it. Corresponds to MQClientManager and MQClientInstance.
+Each client goes through the states of :class:`ServiceState`, once: it is started once and not again after its end.
+
+Thread-safety: all of it. Corresponds to MQClientManager, MQClientInstance and ServiceState.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from enum import Enum
 from typing import TypeVar
 
 from spark_rocket.client.answers import error_of
 from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.membership import Membership
 from spark_rocket.client.routes import RouteTable
 from spark_rocket.errors import RemotingConnectError, StateError, TopicNotFoundError
 from spark_rocket.protocol.codes import ResponseCode
@@ -32,27 +36,40 @@ T = TypeVar("T")
 _ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
 
+class ServiceState(Enum):
+    """Where a producer or consumer is in its life."""
+
+    CREATE_JUST = "CREATE_JUST"
+    RUNNING = "RUNNING"
+    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
+    START_FAILED = "START_FAILED"
+
+
 class ClientInstance:
-    """Connections, routes and unique keys; see the module."""
+    """Connections, routes, groups and unique keys; see the module."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self.remoting = RemotingClient(connect_timeout=config.request_timeout)
+        self.members = Membership(self)
+        self.remoting = RemotingClient(connect_timeout=config.request_timeout, request_handler=self.members.handle)
         self.routes = RouteTable(self.remoting, config)
         self.users = 0
         self._begin()
 
     def _begin(self) -> None:
         self._keys: UniqKeyGenerator | None = None
+        self._client_id = ""
         self._chores: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def after_fork(self) -> None:
         self._begin()
         self.routes.after_fork()
+        self.members.after_fork()
 
     def close(self) -> None:
         self._chores.put(None)
+        self.members.close()
         self.routes.close()
         self.remoting.close()
 
@@ -115,6 +132,16 @@ class ClientInstance:
 
     # --- small services ---------------------------------------------------------------------------------------
 
+    @property
+    def client_id(self) -> str:
+        """What brokers know this instance by: ``ip@pid``, and a part that tells apart what shares both."""
+        if not self._client_id:
+            with _lock:
+                if not self._client_id:
+                    name = self.config.instance_name or os.urandom(4).hex()
+                    self._client_id = f"{_own_ip(self.config.name_servers[0])}@{os.getpid()}#{name}"
+        return self._client_id
+
     def next_key(self) -> str:
         """A new UNIQ_KEY."""
         keys = self._keys
@@ -151,15 +178,16 @@ def _own_ip(name_server: str) -> str:
 
 
 _lock = threading.Lock()
-_instances: dict[tuple[str, ...], ClientInstance] = {}
+_instances: dict[tuple[tuple[str, ...], str], ClientInstance] = {}
 
 
 def acquire(config: ClientConfig) -> ClientInstance:
-    """The instance for the config's name servers, made if there is none."""
+    """The instance for the config's name servers and name, made if there is none."""
+    key = (config.name_servers, config.instance_name)
     with _lock:
-        instance = _instances.get(config.name_servers)
+        instance = _instances.get(key)
         if instance is None:
-            instance = _instances[config.name_servers] = ClientInstance(config)
+            instance = _instances[key] = ClientInstance(config)
         instance.users += 1
         return instance
 
@@ -170,8 +198,9 @@ def release(instance: ClientInstance) -> None:
         instance.users -= 1
         if instance.users > 0:
             return
-        if _instances.get(instance.config.name_servers) is instance:
-            del _instances[instance.config.name_servers]
+        key = (instance.config.name_servers, instance.config.instance_name)
+        if _instances.get(key) is instance:
+            del _instances[key]
     instance.close()
 
 
@@ -187,16 +216,25 @@ if hasattr(os, "register_at_fork"):
 
 
 class Client:
-    """What producer, reader and admin have in common: start, close, the shared instance."""
+    """What producers, consumers, reader and admin have in common: start, close, the shared instance."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._shared: ClientInstance | None = None
         self._closed = False
+        self._failed = False
 
     @property
     def name_server(self) -> str:
         return ";".join(self._config.name_servers)
+
+    @property
+    def state(self) -> ServiceState:
+        if self._closed:
+            return ServiceState.SHUTDOWN_ALREADY
+        if self._failed:
+            return ServiceState.START_FAILED
+        return ServiceState.CREATE_JUST if self._shared is None else ServiceState.RUNNING
 
     def start(self) -> None:
         """Optional: the first request starts a client by itself."""
@@ -215,6 +253,8 @@ class Client:
             return shared
         if self._closed:
             raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
+        if self._failed:
+            raise StateError(f"This {type(self).__name__} could not be started before.", remedy="Make a new one.")
         acquired = acquire(self._config)
         with _lock:
             if self._shared is None:

@@ -247,6 +247,15 @@ class RouteTable:
             return master, True
         return addresses[min(id_ for id_ in addresses if id_ != MASTER_ID)], False
 
+    def broker_addresses(self, *, slaves: bool = True) -> list[str]:
+        """Addresses of the brokers of every topic that is in use; without ``slaves`` the masters' only."""
+        found: dict[str, None] = {}
+        for topic in list(self._used):
+            route = self._routes.get(topic)
+            for addresses in route.brokers.values() if route is not None else ():
+                found.update((address, None) for id_, address in addresses.items() if slaves or id_ == MASTER_ID)
+        return list(found)
+
     def try_master(self, queue: MessageQueue) -> None:
         """A slave could not serve the queue: the next read asks the master first, which may be back."""
         route = self._routes.get(queue.topic)

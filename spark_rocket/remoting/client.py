@@ -13,6 +13,7 @@ Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -31,6 +32,8 @@ from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter, Waiter
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
+
+logger = logging.getLogger(__name__)
 
 
 class _Place:
@@ -159,6 +162,17 @@ class RemotingClient:
             connection.send(request, deadline)
         finally:
             self._permits.release()
+
+    def reply(self, addr: str, response: RemotingCommand, timeout: float = 3.0) -> None:
+        """Answer a request that came over the connection to ``addr``. Nobody can be told if that is gone: logged."""
+        place = self._places.get(addr)
+        connection = place.connection if place is not None else None
+        try:
+            if connection is None:
+                raise RemotingConnectError(f"There is no connection to {addr}.")
+            connection.send(response, time.monotonic() + timeout)
+        except RemotingError as error:
+            logger.warning("an answer to %s was not sent: %s", addr, error)
 
     # --- connections ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,284 @@
+"""The groups that a client instance belongs to: heartbeats, goodbyes, timed work, and what brokers ask of members.
+
+===================  ==============================================================================================
+every 30 s           a heartbeat with all groups to every broker of every topic in use (slaves: for consumers only),
+                     and at once when a group joins; connections to brokers that no route names any more are closed
+every 5 s            ``persist_offsets`` of each consumer
+every 20 s           ``rebalance`` of each consumer, and at once on NOTIFY_CONSUMER_IDS_CHANGED (40) or when asked
+===================  ==============================================================================================
+
+One thread does the first two, one the third, since it waits for brokers and listeners. Requests of brokers run on a
+small pool, never on a thread that reads a connection: they may call brokers themselves. What a member's method raises
+is logged and stops nothing else. All threads start with the first member and end with the last.
+
+Thread-safety: all methods. After a fork the child has no members: they live in the parent.
+Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from spark_rocket.errors import GroupInUseError, RemotingError, RocketError
+from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import NotifyConsumerIdsChangedRequestHeader, UnregisterClientRequestHeader
+
+if TYPE_CHECKING:
+    from spark_rocket.client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+GOODBYE_SECONDS = 1.0
+CALLBACK_THREADS = 4
+
+RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
+Member = TypeVar("Member")
+
+
+class ProducerMember(Protocol):
+    """A producer that brokers can reach."""
+
+    @property
+    def group(self) -> str: ...
+
+
+class ConsumerMember(Protocol):
+    """A consumer, as its instance sees it."""
+
+    @property
+    def group(self) -> str: ...
+
+    def consumer_data(self) -> ConsumerData:
+        """What the heartbeat says of it."""
+
+    def rebalance(self) -> None:
+        """Find out which queues are its own now, and act on it. May block."""
+
+    def persist_offsets(self) -> None:
+        """Tell brokers, or the disk, how far it is. May block."""
+
+
+class Membership:
+    """Members of one instance."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._lock = threading.Lock()
+        self._heartbeat_lock = threading.Lock()
+        self._known_addresses: set[str] = set()
+        self._begin()
+        self.handlers: dict[int, RequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed}
+        """What brokers may ask, by request code; an answer of None is none. Modules of members add theirs."""
+
+    def _begin(self) -> None:
+        self.producers: dict[str, ProducerMember] = {}
+        self.consumers: dict[str, ConsumerMember] = {}
+        self._stop = threading.Event()
+        self._rebalance_now = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._pool: ThreadPoolExecutor | None = None
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._heartbeat_lock = threading.Lock()
+        self._known_addresses = set()
+        self._begin()
+
+    # --- joining and leaving ----------------------------------------------------------------------------------
+
+    def join_producer(self, producer: ProducerMember) -> None:
+        """Register a producer's group and tell the brokers. GroupInUseError if another producer here has it."""
+        self._join(self.producers, producer.group, producer, "producer")
+
+    def join_consumer(self, consumer: ConsumerMember) -> None:
+        """Register a consumer's group and tell the brokers. GroupInUseError if another consumer here has it."""
+        self._join(self.consumers, consumer.group, consumer, "consumer")
+
+    def _join(self, table: dict[str, Member], group: str, member: Member, kind: str) -> None:
+        with self._lock:
+            if table.get(group, member) is not member:
+                raise GroupInUseError(
+                    f"This process has a {kind} of group {group!r} already, over the same connections.",
+                    remedy=f"Use that {kind}, close it first, or give this one an instance_name of its own.",
+                )
+            table[group] = member
+            self._start_threads()
+        self.send_heartbeats()
+
+    def leave_producer(self, producer: ProducerMember) -> None:
+        with self._lock:
+            if self.producers.get(producer.group) is not producer:
+                return
+            del self.producers[producer.group]
+        self._say_goodbye(producer_group=producer.group)
+        self._stop_if_alone()
+
+    def leave_consumer(self, consumer: ConsumerMember) -> None:
+        with self._lock:
+            if self.consumers.get(consumer.group) is not consumer:
+                return
+            del self.consumers[consumer.group]
+        self._say_goodbye(consumer_group=consumer.group)
+        self._stop_if_alone()
+
+    def _say_goodbye(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        instance = self._instance
+        header = UnregisterClientRequestHeader(
+            client_id=instance.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        pending = []
+        for address in instance.routes.broker_addresses(slaves=consumer_group is not None):
+            if instance.remoting.is_connected(address):
+                request = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, header.to_ext())
+                pending.append(instance.remoting.invoke_async(address, request, GOODBYE_SECONDS))
+        for answer in pending:
+            error = answer.exception()
+            if error is not None:  # the broker finds out by itself, when the connection closes
+                logger.info("no goodbye to a broker: %s", error)
+
+    # --- heartbeats -------------------------------------------------------------------------------------------
+
+    def heartbeat_data(self) -> HeartbeatData:
+        with self._lock:
+            producers, consumers = list(self.producers), list(self.consumers.values())
+        return HeartbeatData(
+            self._instance.client_id,
+            [ProducerData(group) for group in producers],
+            [consumer.consumer_data() for consumer in consumers],
+        )
+
+    def send_heartbeats(self) -> None:
+        """One to every broker in use. Brokers that are away are passed over: they get the next one."""
+        with self._heartbeat_lock:
+            data = self.heartbeat_data()
+            if not data.producer_data_set and not data.consumer_data_set:
+                return
+            instance = self._instance
+            addresses = instance.routes.broker_addresses(slaves=bool(data.consumer_data_set))
+            for gone in self._known_addresses.difference(addresses):
+                instance.remoting.disconnect(gone)
+            self._known_addresses = set(addresses)
+            body = data.to_json()
+            pending = [(address, self._send_heartbeat(address, body)) for address in addresses]
+            for address, answer in pending:
+                try:
+                    said = answer.result()
+                    if said.code != ResponseCode.SUCCESS:
+                        logger.warning("broker %s refused a heartbeat: %d, %s", address, said.code, said.remark)
+                except RemotingError as error:
+                    logger.info("no heartbeat to broker %s: %s", address, error)
+
+    def _send_heartbeat(self, address: str, body: bytes) -> Future[RemotingCommand]:
+        request = RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)
+        return self._instance.remoting.invoke_async(address, request, self._instance.config.request_timeout)
+
+    # --- timed work -------------------------------------------------------------------------------------------
+
+    def rebalance_soon(self) -> None:
+        """Have every consumer look at its share of the queues at once."""
+        self._rebalance_now.set()
+
+    def rebalance(self) -> None:
+        """One round of the thread."""
+        self._for_each(lambda consumer: consumer.rebalance(), "rebalance")
+
+    def persist_offsets(self) -> None:
+        """One round of the thread."""
+        self._for_each(lambda consumer: consumer.persist_offsets(), "persist_offsets")
+
+    def _for_each(self, action: Callable[[ConsumerMember], None], what: str) -> None:
+        with self._lock:
+            consumers = list(self.consumers.values())
+        for consumer in consumers:
+            try:
+                action(consumer)
+            except RocketError as error:
+                logger.warning("%s of consumer group %s: %s", what, consumer.group, error)
+            except Exception:
+                logger.exception("%s of consumer group %s failed", what, consumer.group)
+
+    def _start_threads(self) -> None:
+        if not self._threads:
+            self._stop = threading.Event()
+            self._rebalance_now = threading.Event()
+            for name, work in (("rocket-heartbeat", self._keep_in_touch), ("rocket-rebalance", self._keep_balanced)):
+                thread = threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _keep_in_touch(self, stop: threading.Event) -> None:
+        config = self._instance.config
+        next_heartbeat = time.monotonic() + config.heartbeat_interval
+        while not stop.wait(config.persist_interval):
+            self.persist_offsets()
+            if time.monotonic() >= next_heartbeat:
+                next_heartbeat = time.monotonic() + config.heartbeat_interval
+                try:
+                    self.send_heartbeats()
+                except Exception:
+                    logger.exception("a round of heartbeats failed")
+
+    def _keep_balanced(self, stop: threading.Event) -> None:
+        wake = self._rebalance_now
+        while not stop.is_set():
+            wake.wait(self._instance.config.rebalance_interval)
+            wake.clear()
+            if not stop.is_set():
+                self.rebalance()
+
+    def _stop_if_alone(self) -> None:
+        with self._lock:
+            if not self.producers and not self.consumers:
+                self._stop_threads()
+
+    def _stop_threads(self) -> None:
+        self._stop.set()
+        self._rebalance_now.set()
+        self._threads = []
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._stop_threads()
+
+    # --- what brokers ask -------------------------------------------------------------------------------------
+
+    def handle(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        """Called on a connection's reading thread: the work is done elsewhere, the answer sent from there."""
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            return RemotingCommand.response(
+                request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
+            )
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            return handler(address, request)
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="rocket-callback")
+            self._pool.submit(self._answer, handler, address, request)
+        return None
+
+    def _answer(self, handler: RequestHandler, address: str, request: RemotingCommand) -> None:
+        try:
+            answer = handler(address, request)
+        except Exception as error:
+            logger.exception("request code %d of broker %s failed", request.code, address)
+            answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if answer is not None and not request.is_oneway:
+            self._instance.remoting.reply(address, answer)
+
+    def _ids_changed(self, address: str, request: RemotingCommand) -> None:
+        group = NotifyConsumerIdsChangedRequestHeader.from_ext(request.ext_fields).consumer_group
+        logger.info("broker %s says that the members of %s changed", address, group)
+        if group in self.consumers:
+            self.rebalance_soon()
+

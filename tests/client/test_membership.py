@@ -1,0 +1,172 @@
+"""Groups of an instance: heartbeats, goodbyes, timed work, and what brokers ask."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import ClientInstance, acquire, release
+from spark_rocket.errors import ClientError, GroupInUseError
+from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import NotifyConsumerIdsChangedRequestHeader
+from spark_rocket.testing import LocalCluster
+from tests.client.fakes import FakeCluster, says
+
+
+class Consumer:
+    """A member that notes what it is asked to do."""
+
+    def __init__(self, group: str, *, topic: str = "t", fails: bool = False) -> None:
+        self.group = group
+        self.topic = topic
+        self.fails = fails
+        self.rebalanced = threading.Semaphore(0)
+        self.persisted = threading.Semaphore(0)
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(self.group, subscription_data_set=[SubscriptionData.build(self.topic, "a || b", 1)])
+
+    def rebalance(self) -> None:
+        self.rebalanced.release()
+        if self.fails:
+            raise ClientError("no brokers today")
+
+    def persist_offsets(self) -> None:
+        self.persisted.release()
+        if self.fails:
+            raise KeyError("a mistake of ours")
+
+
+class Producer:
+    def __init__(self, group: str) -> None:
+        self.group = group
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(2)
+    cluster.add("t")
+    cluster.everywhere(RequestCode.HEART_BEAT, says(0))
+    cluster.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
+    return cluster
+
+
+@pytest.fixture
+def instance(mq: FakeCluster) -> Iterator[ClientInstance]:
+    shared = acquire(ClientConfig((mq.name_server.address,), persist_interval=0.01, rebalance_interval=60))
+    shared.routes.route("t")
+    yield shared
+    for consumer in list(shared.members.consumers.values()):
+        shared.members.leave_consumer(consumer)
+    release(shared)
+
+
+def test_joining_tells_every_broker_and_leaving_too(mq: FakeCluster, instance: ClientInstance) -> None:
+    producer, consumer = Producer("p"), Consumer("c")
+    instance.members.join_producer(producer)
+    instance.members.join_consumer(consumer)
+    for broker in mq.brokers:
+        assert broker.codes() == [RequestCode.HEART_BEAT] * 2
+        told = HeartbeatData.from_json(broker.requests[1].body)
+        assert told.client_id == instance.client_id
+        assert [data.group_name for data in told.producer_data_set] == ["p"]
+        assert [data.group_name for data in told.consumer_data_set] == ["c"]
+        assert told.consumer_data_set[0].subscription_data_set[0].tags_set == ["a", "b"]
+    instance.members.leave_consumer(consumer)
+    instance.members.leave_producer(producer)
+    for broker in mq.brokers:
+        assert broker.codes()[2:] == [RequestCode.UNREGISTER_CLIENT] * 2
+        assert [request.ext_fields.get("consumerGroup") for request in broker.requests[2:]] == ["c", None]
+        assert {request.ext_fields["clientID"] for request in broker.requests[2:]} == {instance.client_id}
+
+
+def test_a_group_is_joined_once(instance: ClientInstance) -> None:
+    first = Consumer("c")
+    instance.members.join_consumer(first)
+    instance.members.join_consumer(first)
+    with pytest.raises(GroupInUseError, match="'c'"):
+        instance.members.join_consumer(Consumer("c"))
+    instance.members.join_producer(Producer("c"))
+    with pytest.raises(GroupInUseError, match="instance_name"):
+        instance.members.join_producer(Producer("c"))
+    instance.members.leave_consumer(Consumer("c"))
+    assert instance.members.consumers == {"c": first}, "a stranger cannot take it away"
+
+
+def test_named_instances_share_nothing(mq: FakeCluster) -> None:
+    address = mq.name_server.address
+    first = acquire(ClientConfig.of(address, instance_name="a"))
+    second = acquire(ClientConfig.of(address, instance_name="b"))
+    try:
+        assert first is not second
+        assert first.client_id.endswith(f"@{os.getpid()}#a")
+        assert second.client_id.endswith(f"@{os.getpid()}#b")
+    finally:
+        release(first)
+        release(second)
+
+
+def test_offsets_are_persisted_again_and_again_whatever_one_consumer_does(instance: ClientInstance) -> None:
+    bad, good = Consumer("bad", fails=True), Consumer("good")
+    instance.members.join_consumer(bad)
+    instance.members.join_consumer(good)
+    for _ in range(3):
+        assert good.persisted.acquire(timeout=10)
+        assert bad.persisted.acquire(timeout=10)
+
+
+def test_a_broker_that_is_away_keeps_no_heartbeat_from_the_others(mq: FakeCluster, instance: ClientInstance) -> None:
+    mq.brokers[0].close()
+    instance.members.join_consumer(Consumer("c"))
+    assert mq.brokers[1].codes() == [RequestCode.HEART_BEAT]
+
+
+def test_connections_to_brokers_that_left_are_closed(mq: FakeCluster, instance: ClientInstance) -> None:
+    instance.members.join_consumer(Consumer("c"))
+    gone = mq.brokers[1].address
+    assert instance.remoting.is_connected(gone)
+    data = mq.topics["t"]
+    data.queue_datas, data.broker_datas = data.queue_datas[:1], data.broker_datas[:1]
+    instance.routes.refresh("t")
+    instance.members.send_heartbeats()
+    assert not instance.remoting.is_connected(gone)
+    assert instance.remoting.is_connected(mq.brokers[0].address)
+
+
+def test_a_changed_group_is_rebalanced_at_once_and_a_strangers_is_not(instance: ClientInstance) -> None:
+    consumer = Consumer("c")
+    instance.members.join_consumer(consumer)
+    for group, times in (("c", 1), ("other", 0)):
+        header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+        request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
+        assert instance.members.handle("127.0.0.1:1", request) is None
+        assert consumer.rebalanced.acquire(timeout=10 if times else 0.05) is bool(times)
+
+
+def test_what_nobody_handles_is_not_supported(instance: ClientInstance) -> None:
+    answer = instance.members.handle("127.0.0.1:1", RemotingCommand.request(9999, {}))
+    assert answer is not None
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_a_real_broker_knows_the_members_and_tells_of_changes(cluster: LocalCluster) -> None:
+    cluster.create_topic("members")
+    instances = [acquire(ClientConfig.of(cluster.name_server, instance_name=name)) for name in "ab"]
+    consumers = [Consumer("told", topic="members") for _ in instances]
+    try:
+        for instance, consumer in zip(instances, consumers, strict=True):
+            instance.routes.route("members")
+            instance.members.join_consumer(consumer)
+        assert consumers[0].rebalanced.acquire(timeout=10), "the second one's coming"
+        instances[1].members.leave_consumer(consumers[1])
+        assert consumers[0].rebalanced.acquire(timeout=10), "the second one's leaving"
+    finally:
+        for instance, consumer in zip(instances, consumers, strict=True):
+            instance.members.leave_consumer(consumer)
+            release(instance)
