@@ -1,0 +1,171 @@
+"""Sharing out a topic's queues among the members of a consumer group.
+
+Every member runs the same strategy over the same sorted lists and takes its own share, so no one has to agree with
+anyone. That holds only while all members of a group use the same strategy with the same settings.
+
+=========================================  =========================================================================
+:class:`AllocateAveragely` (AVG)           consecutive runs of nearly equal length; the default
+:class:`AllocateByCircle` (AVG_BY_CIRCLE)   every n-th queue
+:class:`AllocateByConfig` (CONFIG)          the queues it was given
+:class:`AllocateByMachineRoom`              queues of brokers named ``room@…``, of the given rooms only
+:class:`AllocateMachineRoomNearby`          within each room by another strategy; rooms without members by all
+:class:`AllocateByConsistentHash`           few queues change hands when a member comes or goes
+=========================================  =========================================================================
+
+Pure; thread-safe. Corresponds to org.apache.rocketmq.client.consumer.rebalance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from spark_rocket.errors import ClientError
+from spark_rocket.model import MessageQueue
+
+
+class AllocateStrategy(Protocol):
+    """``allocate`` gives one member its share of sorted queues; ``name`` is what brokers and tools see."""
+
+    @property
+    def name(self) -> str: ...
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]: ...
+
+
+def _place(client_id: str, client_ids: Sequence[str]) -> int:
+    """The member's number, −1 if the brokers do not know it (yet): it has no share then."""
+    return client_ids.index(client_id) if client_id in client_ids else -1
+
+
+class AllocateAveragely:
+    """Consecutive runs; the first members have one more where the numbers do not divide."""
+
+    name = "AVG"
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        place = _place(client_id, client_ids)
+        if place < 0:
+            return []
+        share, rest = divmod(len(queues), len(client_ids))
+        start = place * share + min(place, rest)
+        return list(queues[start : start + share + (place < rest)])
+
+
+class AllocateByCircle:
+    """Queue 0 to the first member, 1 to the second, and so on."""
+
+    name = "AVG_BY_CIRCLE"
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        place = _place(client_id, client_ids)
+        return [] if place < 0 else list(queues[place :: len(client_ids)])
+
+
+class AllocateByConfig:
+    """What it was given, whoever else there is."""
+
+    name = "CONFIG"
+
+    def __init__(self, queues: Iterable[MessageQueue]) -> None:
+        self._queues = list(queues)
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        topics = {queue.topic for queue in queues}
+        return [queue for queue in self._queues if queue.topic in topics]
+
+
+class AllocateByMachineRoom:
+    """Queues of brokers in the given rooms; a broker's room stands before the ``@`` of its name."""
+
+    name = "MACHINE_ROOM"
+
+    def __init__(self, rooms: Iterable[str]) -> None:
+        self._rooms = frozenset(rooms)
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        place = _place(client_id, client_ids)
+        if place < 0:
+            return []
+        parts = ((queue, queue.broker_name.split("@")) for queue in queues)
+        near = [queue for queue, name in parts if len(name) == 2 and name[0] in self._rooms]
+        share, rest = divmod(len(near), len(client_ids))
+        mine = near[place * share : (place + 1) * share]
+        return mine + near[share * len(client_ids) + place :][:1] if place < rest else mine
+
+
+class AllocateMachineRoomNearby:
+    """Each room's queues among the members in it; a room that has none is shared out among everybody."""
+
+    def __init__(
+        self,
+        strategy: AllocateStrategy,
+        room_of_queue: Callable[[MessageQueue], str],
+        room_of_client: Callable[[str], str],
+    ) -> None:
+        self._strategy = strategy
+        self._room_of_queue = room_of_queue
+        self._room_of_client = room_of_client
+        self.name = f"MACHINE_ROOM_NEARBY-{strategy.name}"
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        if _place(client_id, client_ids) < 0:
+            return []
+        rooms: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            rooms.setdefault(self._room_of_queue(queue), []).append(queue)
+        members: dict[str, list[str]] = {}
+        for member in client_ids:
+            members.setdefault(self._room_of_client(member), []).append(member)
+        own = self._room_of_client(client_id)
+        found = self._strategy.allocate(group, client_id, rooms.pop(own, []), members[own])
+        for room, left in rooms.items():
+            if room not in members:
+                found += self._strategy.allocate(group, client_id, left, client_ids)
+        return found
+
+
+class AllocateByConsistentHash:
+    """A ring of ``virtual_nodes`` points for each member; a queue belongs to the next point behind its own."""
+
+    name = "CONSISTENT_HASH"
+
+    def __init__(self, virtual_nodes: int = 10) -> None:
+        if virtual_nodes < 1:
+            raise ClientError(f"{virtual_nodes} virtual nodes make no ring.", remedy="Give at least 1.")
+        self._virtual_nodes = virtual_nodes
+
+    def allocate(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        if _place(client_id, client_ids) < 0:
+            return []
+        ring = {_hash(f"{member}-{number}"): member for member in client_ids for number in range(self._virtual_nodes)}
+        points = sorted(ring)
+        found = []
+        for queue in queues:
+            # Java's MessageQueue.toString(), so that members of either language agree.
+            text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+            at = bisect_left(points, _hash(text))
+            if ring[points[at % len(points)]] == client_id:
+                found.append(queue)
+        return found
+
+
+def _hash(text: str) -> int:
+    """The first four bytes of the text's MD5."""
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
