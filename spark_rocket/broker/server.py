@@ -52,6 +52,7 @@ from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
 _log = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS = 10.0
+_TRIM_PAUSE_SECONDS = 0.05
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
@@ -122,6 +123,7 @@ class Broker:
         store = MessageStore(config.store_config(), store_host=store_host, clock=clock, on_arrive=held.notify_arriving)
         store.start()
         try:
+            store.retention.check_disk()
             topics = TopicConfigManager(config, clock)
             offsets = ConsumerOffsetManager()
             groups = SubscriptionGroupManager(config, clock)
@@ -181,6 +183,7 @@ class Broker:
             driver.wake()
         self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
         self._every("stats", SAMPLE_SECONDS, service.stats.sample)
+        self._every("resources", config.clean_resource_interval / 1000, self._clean_resources)
 
     def _load_files(
         self,
@@ -278,6 +281,16 @@ class Broker:
 
     def _expire_clients(self) -> None:
         self.service.clients.expire(self.config.channel_expired_timeout)
+
+    def _clean_resources(self) -> None:
+        if self.service.store.retention.run(self._clock()).unfinished:
+            self._trim_queues()
+
+    def _trim_queues(self) -> None:
+        """Some queues at a time: others have their turns between, and ten thousand queues take a while."""
+        service = self._service
+        if service is not None and service.store.retention.trim_queues():
+            self._timers["trim"] = service.loop.call_later(_TRIM_PAUSE_SECONDS, self._trim_queues)
 
     def _channel_closed(self, channel: Channel) -> None:
         service = self._service

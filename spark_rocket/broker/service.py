@@ -164,6 +164,7 @@ class BrokerService:
     def settings_changed(self) -> None:
         """Look at every setting again that was taken into account once."""
         self.targets.clear()
+        self.store.retention.config = self.config.store_config()
         self.registration.register()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:

@@ -60,19 +60,17 @@ class DeletedTopics:
     def add(self, topic: str, offset: int, min_offset: int) -> None:
         """Note a deletion; those that lie before the log's beginning are forgotten."""
         self.offsets[topic] = offset
-        self.offsets = {name: at for name, at in self.offsets.items() if at > min_offset or name == topic}
-        self._save()
+        self._save({name: at for name, at in self.offsets.items() if at > min_offset or name == topic})
 
     def forget_before(self, min_offset: int) -> None:
         """The log begins there now: records of topics that were deleted before are gone."""
         left = {name: at for name, at in self.offsets.items() if at > min_offset}
         if left != self.offsets:
-            self.offsets = left
-            self._save()
+            self._save(left)
 
-    def _save(self) -> None:
+    def _save(self, offsets: dict[str, int]) -> None:
         make_directory(self.path.parent)
-        text = json.dumps({"deletedTopicTable": self.offsets}, indent="\t", ensure_ascii=False)
+        text = json.dumps({"deletedTopicTable": offsets}, indent="\t", ensure_ascii=False)
         for path in (self.backup, self.path):
             temporary = self.path.with_suffix(".tmp")
             with temporary.open("w", encoding="utf-8") as file:
@@ -81,6 +79,7 @@ class DeletedTopics:
                 os.fsync(file.fileno())
             temporary.replace(path)
         sync_directory(self.path.parent)
+        self.offsets = offsets
 
     def covers(self, topic: str, physical_offset: int) -> bool:
         """Whether a record belongs to a topic that was deleted after it."""

@@ -24,6 +24,7 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
+from spark_rocket.store.foreign import refuse_foreign
 from spark_rocket.store.index_service import IndexService
 from spark_rocket.store.layout import ENTRY
 from spark_rocket.store.mapped_file import make_directory
@@ -122,6 +123,7 @@ class MessageStore:
         self._appender.write_error = None
 
     def _open(self) -> None:
+        refuse_foreign(self.config.store_path)
         clean = not abort_path(self.config.store_path).exists()
         self._checkpoint.load()
         self._log.load()
@@ -310,4 +312,5 @@ class MessageStore:
             "flushedWhere": str(self._log.flushed_where),
             "dispatchMaxBuffer": "0",
             "consumeQueueCount": str(len(self._queues.table)),
+            **self.retention.runtime_info(),
         }

@@ -29,6 +29,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -110,7 +111,8 @@ class Retention:
         report.disk_used, over = self.check_disk()
         self.remover.retry()
         if not self.remover.pending_bytes:
-            self._deleted.forget_before(self._log.min_offset)
+            with suppress(OSError):  # a full disk, perhaps: another run tries it again
+                self._deleted.forget_before(self._log.min_offset)
         count, report.reason = self._due(now_ms, report.disk_used, over)
         self._manual_runs = max(self._manual_runs - 1, 0)
         if count:
@@ -135,17 +137,15 @@ class Retention:
         """
         config = self.config
         level = config.disk_space_warning_level_ratio
-        ratios: dict[Path, float] = {}
-        over = 0
-        for path in (config.commit_log_path, config.consume_queue_path):
-            usage = self._usage(path if path.exists() else config.store_path)
-            room = usage.used + usage.free
-            ratios[path] = usage.used / room if room else 1.0
-            over = max(over, usage.used - room * min(config.disk_space_clean_forcibly_ratio, level) // 100)
-        used = max(ratios.values())
+        usages = self._usages()
+        over = max(
+            usage.used - (usage.used + usage.free) * min(config.disk_space_clean_forcibly_ratio, level) // 100
+            for usage in usages
+        )
+        log, queue = map(_ratio, usages)
+        used = max(log, queue)
         is_full = used * 100 > level
         if is_full:
-            log, queue = ratios.values()
             error = StoreNotWritableError(
                 "service not available now. It may be caused by one of the following reasons: the broker's disk is "
                 f"full [CL: {log:5.2f} CQ: {queue:5.2f} INDEX: {queue:5.2f}], messages are put to the slave, message "
@@ -169,6 +169,23 @@ class Retention:
                 _log.info("The disk of %s is %.1f %% full: messages are taken again.", config.store_path, used * 100)
         self._is_full = is_full
         return used, over
+
+    def _usages(self) -> tuple[DiskUsage, DiskUsage]:
+        """Of the disks that log and consume queues are on; a link may have put one of them elsewhere."""
+        config = self.config
+        paths = (config.commit_log_path, config.consume_queue_path)
+        log, queue = (self._usage(path if path.exists() else config.store_path) for path in paths)
+        return log, queue
+
+    def runtime_info(self) -> dict[str, str]:
+        """Figures of the disk for request 28, under Apache's names."""
+        log, queue = self._usages()
+        return {
+            "commitLogDiskRatio": str(_ratio(log)),
+            f"commitLogDiskRatio_{self.config.commit_log_path}": str(_ratio(log)),
+            "consumeQueueDiskRatio": str(_ratio(queue)),
+            "commitLogDirCapacity": f"Total : {_readable(log.total)}, Free : {_readable(log.free)}.",
+        }
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -258,6 +275,17 @@ class Retention:
         """Look at every consume queue and index file again (request 306)."""
         self._trimmed_to = 0
         self.trim_queues()
+
+
+def _ratio(usage: DiskUsage) -> float:
+    """How full a disk is, as ``df`` says it: of what is used and what this process may have."""
+    return usage.used / (usage.used + usage.free or 1)
+
+
+def _readable(size: int) -> str:
+    """Bytes in the words of Apache's tools."""
+    power = min((size.bit_length() - 1) // 10, 5) if size else 0
+    return f"{size / 1024**power:.1f} {'KMGTP'[power - 1]}iB" if power else f"{size} B"
 
 
 def _store_time(head: bytes, offset: int) -> int | None:

@@ -39,6 +39,8 @@ from spark_rocket.remoting.server import new_event_loop
 
 _HOST = "127.0.0.1"
 _STOP_SECONDS = 60.0
+# A test's few messages are taken on a machine whose disk is nearly full, and none of them disappears.
+_DISK_RATIOS = {"diskMaxUsedSpaceRatio": 100, "diskSpaceCleanForciblyRatio": 100, "diskSpaceWarningLevelRatio": 100}
 
 
 class LocalCluster:
@@ -58,7 +60,7 @@ class LocalCluster:
     ) -> None:
         self._temporary = data_dir is None
         self._given = None if data_dir is None else Path(data_dir)
-        self._config = dict(config or {})
+        self._config = {**_DISK_RATIOS, **(config or {})}
         self._in_process = in_process
         self._start_timeout = start_timeout
         self._ports = (0, 0)

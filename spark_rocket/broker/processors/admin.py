@@ -62,6 +62,8 @@ class AdminProcessor:
             RequestCode.GET_BROKER_CONFIG: self.get_config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
             RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
         }
 
@@ -253,6 +255,17 @@ class AdminProcessor:
             **service.store.runtime_info(),
         }
         return RemotingCommand.response(request, body=KVTable(table=table).to_json())
+
+    def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        retention = self._service.store.retention
+        retention.delete_expired()
+        retention.run(self._service.clock())
+        return RemotingCommand.response(request)
+
+    def clean_expired_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Apache's broker forgets queues whose messages are all gone, and their next offset is 0 again. Not here."""
+        self._service.store.retention.trim_again()
+        return RemotingCommand.response(request)
 
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.offsets.snapshot()))

@@ -1,0 +1,189 @@
+"""Retention as clients of a broker see it: refusals, offsets that move, requests 306 and 329, figures of 28."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.protocol.bodies import KVTable
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from spark_rocket.store.retention import Retention
+from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.store.helpers import small
+from tests.store.test_retention import Disk
+
+SIZE = 32 << 10
+SETTINGS = {
+    "mappedFileSizeCommitLog": SIZE,
+    "mappedFileSizeConsumeQueue": 400,
+    "maxHashSlotNum": 50,
+    "maxIndexNum": 200,
+    "cleanResourceInterval": 100,
+    "deleteCommitLogFilesInterval": 0,
+    "diskSpaceWarningLevelRatio": 90,
+}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A broker of small files that looks at a disk of its own every 0.1 s."""
+    with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as running:
+        yield running
+    path = tmp_path / "store"
+    assert check_store(path, small(path)) == []
+
+
+@pytest.fixture
+def insides(broker: LocalCluster) -> BrokerService:
+    server = broker._server
+    assert isinstance(server, _ServerThread)
+    assert server.service is not None
+    return server.service
+
+
+@pytest.fixture
+def here(broker: LocalCluster) -> Iterator[Wire]:
+    with RemotingClient() as client:
+        yield Wire(client, broker.broker_address)
+
+
+def fill(wire: Wire, topic: str, count: int = 100) -> None:
+    for number in range(count):
+        assert wire.send(topic, b"%04d" % number * 200, {"KEYS": f"k{number}"}).code == ResponseCode.SUCCESS
+
+
+def settle(condition: object) -> None:
+    """Until something that happens every 0.1 s has happened."""
+    deadline = time.monotonic() + 30
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def offset(wire: Wire, code: int, topic: str, **more: object) -> int:
+    answer = wire.ask(code, topic=topic, queueId=0, **more)
+    assert answer.code == ResponseCode.SUCCESS
+    return int(answer.ext_fields["offset"])
+
+
+def keep(wire: Wire, size: int) -> None:
+    """Change a setting while the broker runs, and wait until it has been acted upon."""
+    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedSize=%d" % size).code == ResponseCode.SUCCESS
+
+
+def test_a_consumer_of_what_is_gone_is_sent_to_what_is_left(
+    broker: LocalCluster, insides: BrokerService, here: Wire
+) -> None:
+    topic = broker.create_topic("T", 1)
+    fill(here, topic)
+    insides.store.flush()
+    reading = here.pull(topic, 0)
+    assert reading.code == ResponseCode.SUCCESS
+    middle = int(reading.ext_fields["nextBeginOffset"])
+    assert offset(here, RequestCode.GET_MIN_OFFSET, topic) == 0
+    keep(here, 1)
+    settle(lambda: insides.store.min_physical_offset > 0)
+    low = offset(here, RequestCode.GET_MIN_OFFSET, topic)
+    assert middle < low < 100
+    assert offset(here, RequestCode.GET_MAX_OFFSET, topic) == 100
+    for begin in (0, middle, low - 1):
+        gone = here.pull(topic, begin, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000)
+        assert (gone.code, gone.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL")
+        assert gone.ext_fields["nextBeginOffset"] == gone.ext_fields["minOffset"] == str(low)
+        assert gone.ext_fields["maxOffset"] == "100"
+    left = here.messages(topic, low)
+    assert [message.queue_offset for message in left] == list(range(low, min(low + 32, 100)))
+    assert offset(here, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, timestamp=0) == low
+    earliest = here.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=topic, queueId=0)
+    assert int(earliest.ext_fields["timestamp"]) == left[0].store_timestamp
+    by_key = {"topic": topic, "maxNum": 10, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+    assert here.ask(RequestCode.QUERY_MESSAGE, key="k0", **by_key).code == ResponseCode.QUERY_NOT_FOUND
+    assert here.ask(RequestCode.QUERY_MESSAGE, key="k99", **by_key).code == ResponseCode.SUCCESS
+    assert here.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=0).code != ResponseCode.SUCCESS
+    settle(lambda: len(list((broker.store_dir / "commitlog").iterdir())) <= 2)  # one is made ahead
+
+
+def test_a_queue_whose_messages_are_all_gone_keeps_its_end(
+    broker: LocalCluster, insides: BrokerService, here: Wire
+) -> None:
+    old, young = broker.create_topic("Old", 1), broker.create_topic("Young", 1)
+    fill(here, old, 3)
+    fill(here, young)
+    insides.store.flush()
+    keep(here, 1)
+    settle(lambda: insides.store.min_physical_offset > 0)
+    for _ in range(2):
+        assert offset(here, RequestCode.GET_MIN_OFFSET, old) == offset(here, RequestCode.GET_MAX_OFFSET, old) == 3
+        earliest = here.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=old, queueId=0)
+        assert earliest.ext_fields["timestamp"] == "-1"
+        assert here.pull(old, 3).code == ResponseCode.PULL_NOT_FOUND
+        assert here.pull(old, 1).ext_fields["nextBeginOffset"] == "3"
+        assert here.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == ResponseCode.SUCCESS
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(here.pull, old, 3, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000)
+        settle(lambda: insides.held.count)
+        assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
+        assert waiting.result(20).code == ResponseCode.SUCCESS
+
+
+def test_sends_are_refused_while_the_disk_is_too_full(broker: LocalCluster, insides: BrokerService, here: Wire) -> None:
+    topic = broker.create_topic("T", 1)
+    fill(here, topic, 3)
+    disk = Disk()
+    insides.store.retention._usage = disk
+    disk.at(91)
+    settle(lambda: insides.store.write_error is not None)
+    refused = here.send(topic)
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert refused.remark is not None
+    assert "the broker's disk is full [CL:  0.91 CQ:  0.91 INDEX:  0.91]" in refused.remark
+    assert "diskSpaceWarningLevelRatio" in refused.remark
+    assert len(here.messages(topic)) == 3
+    table = KVTable.from_json(here.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    assert table["commitLogDiskRatio"] == table["consumeQueueDiskRatio"] == "0.91"
+    assert table[f"commitLogDiskRatio_{broker.store_dir / 'commitlog'}"] == "0.91"
+    assert table["commitLogDirCapacity"] == "Total : 31.2 MiB, Free : 2.8 MiB."
+    assert here.ask(RequestCode.UPDATE_BROKER_CONFIG, b"diskSpaceWarningLevelRatio=95").code == ResponseCode.SUCCESS
+    settle(lambda: insides.store.write_error is None)
+    assert here.send(topic).code == ResponseCode.SUCCESS
+
+
+def test_a_broker_on_a_full_disk_starts_and_lets_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    monkeypatch.setattr(Retention, "_usages", lambda self: (disk, disk))
+    with RemotingClient() as client:
+        with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as cluster:
+            topic = cluster.create_topic("T", 1)
+            assert Wire(client, cluster.broker_address).send(topic, b"before").code == ResponseCode.SUCCESS
+        disk.at(99)
+        with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as cluster:
+            wire = Wire(client, cluster.broker_address)
+            assert wire.send(topic).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert [message.body for message in wire.messages(topic)] == [b"before"]
+    assert [text for text in caplog.messages if "no messages are taken" in text] == [
+        f"The disk of {tmp_path / 'store'} is 99.0 % full, more than diskSpaceWarningLevelRatio 90: no messages are "
+        "taken until there is room. What is stored can be read."
+    ]
+
+
+def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerService, here: Wire) -> None:
+    topic = broker.create_topic("T", 1)
+    fill(here, topic)
+    insides.store.flush()
+    assert here.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+    assert insides.store.min_physical_offset == 0  # nothing is three days old
+    assert here.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=0").code == ResponseCode.SUCCESS
+    assert here.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
+    assert insides.store.min_physical_offset == insides.store.max_physical_offset // SIZE * SIZE
+    assert offset(here, RequestCode.GET_MIN_OFFSET, topic) > 0
