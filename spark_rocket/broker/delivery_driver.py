@@ -21,7 +21,7 @@ SLICE_SECONDS = 0.002
 """How long sends and pulls wait at most for a slice, but for a large message."""
 LONGEST_SLEEP = 1.0
 """The wall clock may be set forward while the loop sleeps."""
-AFTER_ERROR_MS = 10_000
+AFTER_ERROR = 10.0
 
 
 class DeliveryDriver:
@@ -39,20 +39,24 @@ class DeliveryDriver:
 
     def wake(self) -> None:
         """Look at once: at start, or after a change that may have made something due."""
+        self._due = None
         self.expect(self._clock())
 
     def expect(self, due_ms: int) -> None:
         """Something is due then; be awake."""
-        if (self._due is not None and self._due <= due_ms) or self._closed:
+        if self._due is None or due_ms < self._due:
+            self._arm(due_ms, min((due_ms - self._clock()) / 1000, LONGEST_SLEEP))
+
+    def _arm(self, due_ms: int, seconds: float) -> None:
+        if self._closed:
             return
         if self._handle is not None:
             self._handle.cancel()
         self._due = due_ms
-        seconds = (due_ms - self._clock()) / 1000
         if seconds <= 0:
             self._handle = self._loop.call_soon(self._run)
         else:
-            self._handle = self._loop.call_later(min(seconds, LONGEST_SLEEP), self._run)
+            self._handle = self._loop.call_later(seconds, self._run)
 
     def _run(self) -> None:
         self._handle = self._due = None
@@ -60,8 +64,9 @@ class DeliveryDriver:
         try:
             due = self._deliver(now, SLICE_SECONDS)
         except Exception:  # one bad turn must not end all deliveries
-            _log.exception("waiting messages could not be delivered; tried again in %d s", AFTER_ERROR_MS // 1000)
-            due = now + AFTER_ERROR_MS
+            _log.exception("waiting messages could not be delivered; tried again in %d s", AFTER_ERROR)
+            self._arm(now, AFTER_ERROR)
+            return
         if due is not None:
             self.expect(due)
 

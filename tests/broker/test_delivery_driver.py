@@ -1,0 +1,138 @@
+"""The driver: awake when something is due, asleep otherwise, and never in everybody's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.delivery_driver import AFTER_ERROR, LONGEST_SLEEP, SLICE_SECONDS, DeliveryDriver
+
+
+class Handle:
+    def __init__(self, seconds: float, call: Callable[[], object]) -> None:
+        self.seconds = seconds
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """What the driver uses of an event loop, with a clock that goes as far as it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+        self.handles: list[Handle] = []
+
+    def clock(self) -> int:
+        return self.now
+
+    def call_soon(self, call: Callable[[], object]) -> Handle:
+        return self.call_later(0.0, call)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> Handle:
+        self.handles.append(Handle(seconds, call))
+        return self.handles[-1]
+
+    def armed(self) -> list[float]:
+        return [handle.seconds for handle in self.handles if handle.call is not None]
+
+    def run(self) -> None:
+        """Run what is armed, at its time."""
+        (handle,) = [handle for handle in self.handles if handle.call is not None]
+        self.handles.clear()
+        self.now += round(handle.seconds * 1000)
+        assert handle.call is not None
+        handle.call()
+
+
+class Deliveries:
+    """Answers ``deliver`` from a list."""
+
+    def __init__(self, *answers: int | Exception | None) -> None:
+        self.answers = list(answers)
+        self.calls: list[int] = []
+
+    def __call__(self, now_ms: int, budget: float) -> int | None:
+        assert budget == SLICE_SECONDS
+        self.calls.append(now_ms)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def driver(loop: Any, deliver: Deliveries) -> DeliveryDriver:
+    return DeliveryDriver(loop, loop.clock, deliver)
+
+
+def test_it_sleeps_until_something_is_due() -> None:
+    loop = Loop()
+    deliver = Deliveries(loop.now + 300, loop.now, loop.now, None)
+    woken = driver(loop, deliver)
+    woken.wake()
+    assert loop.armed() == [0.0]
+    loop.run()
+    assert loop.armed() == [0.3]
+    loop.run()
+    assert loop.armed() == [0.0]  # not done: again at once, after what else the loop has to do
+    loop.run()
+    loop.run()
+    assert loop.armed() == []
+    assert deliver.calls == [1_000_000, 1_000_300, 1_000_300, 1_000_300]
+
+
+def test_what_is_due_earlier_wakes_it_earlier() -> None:
+    loop = Loop()
+    deliver = Deliveries(None, None)
+    woken = driver(loop, deliver)
+    woken.expect(loop.now + 500)
+    assert loop.armed() == [0.5]
+    woken.expect(loop.now + 700)
+    assert loop.armed() == [0.5]
+    woken.expect(loop.now + 200)
+    assert loop.armed() == [0.2]
+    woken.wake()
+    assert loop.armed() == [0.0]
+    loop.run()
+    assert loop.armed() == []
+    woken.expect(loop.now - 5)
+    assert loop.armed() == [0.0]
+
+
+def test_no_sleep_is_long_because_the_wall_clock_may_be_set() -> None:
+    loop = Loop()
+    deliver = Deliveries(loop.now + 60_000, None)
+    woken = driver(loop, deliver)
+    woken.expect(loop.now + 60_000)
+    assert loop.armed() == [LONGEST_SLEEP]
+    loop.run()
+    assert loop.armed() == [LONGEST_SLEEP]
+    loop.now += 120_000
+    loop.run()
+    assert loop.armed() == []
+
+
+def test_an_error_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Loop()
+    deliver = Deliveries(OSError("the disk is gone"), None)
+    woken = driver(loop, deliver)
+    woken.wake()
+    loop.run()
+    assert "the disk is gone" in caplog.text
+    woken.expect(loop.now)  # by a message that comes meanwhile: no reason to hurry into the same error
+    assert loop.armed() == [AFTER_ERROR]
+    loop.run()
+    assert len(deliver.calls) == 2
+
+
+def test_a_closed_one_sleeps_for_good() -> None:
+    loop = Loop()
+    woken = driver(loop, Deliveries())
+    woken.expect(loop.now + 5)
+    woken.close()
+    woken.wake()
+    woken.expect(loop.now)
+    assert loop.armed() == []
