@@ -1,0 +1,84 @@
+"""What the timer's files say at a start: where the timer log ends, and the wheel that follows from it.
+
+The wheel is always made anew from the timer log, so that it does not matter how the last owner stopped. The timer log
+is believed as far as the checkpoint says that it was flushed; behind that each unit must name a message of the timer's
+queue, which is how a unit is told from what a power failure left of one. A unit that is none where the log is believed,
+or a log that is shorter than that, is damage: the timer log is then made anew from the queue.
+
+Corresponds to TimerMessageStore.recover and recoverAndRevise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from spark_rocket.store.timer_log import MAGIC_DELETE, UNIT_SIZE, TimerLog, sound
+from spark_rocket.store.timer_wheel import SLOT_TYPE, Slots
+
+
+class TimerLogDamageError(Exception):
+    """The timer log is not what was flushed; says what is wrong, and where."""
+
+
+def find_end(
+    log: TimerLog, believed: int, max_physical_offset: int, number_of: Callable[[int, int], int]
+) -> tuple[int, int]:
+    """Where the next unit goes, and the number of the queue's first message behind those of unbelieved units (or 0).
+
+    ``number_of``: the number in the timer's queue of the message with an offset and size, −1 if there is none. Units of
+    messages that are no longer in the commit log, which a power failure has shortened, are left out.
+    """
+    files = log.files
+    believed_end = max(files.end_offset, files.min_offset)
+    if believed > believed_end:
+        raise TimerLogDamageError(f"{files.directory} ends at {believed_end}, but was flushed up to {believed}")
+    end, next_offset = files.min_offset, 0
+    for positions, units in log.blocks(files.min_offset):
+        good = sound(positions, units)
+        good &= units["offset_py"].astype(np.int64) + units["size_py"] <= max_physical_offset
+        bad = np.flatnonzero(~good)
+        count = int(bad[0]) if len(bad) else len(units)
+        known = int(np.searchsorted(positions, believed))
+        for i in range(min(known, count), count):
+            number = number_of(int(units["offset_py"][i]), int(units["size_py"][i]))
+            if number < 0:
+                count = i
+                break
+            next_offset = max(next_offset, number + 1)
+        if count:
+            end = int(positions[count - 1]) + UNIT_SIZE
+        if count < len(units):
+            place = int(positions[count])
+            if place < believed and not _is_beyond(units[count], max_physical_offset):
+                file = files.find(place)
+                raise TimerLogDamageError(f"{file.path if file else files.directory} has no unit at {place}")
+            break
+    return end, next_offset
+
+
+def _is_beyond(unit: np.void, max_physical_offset: int) -> bool:
+    """Whether a unit is one, of a message that the commit log has lost."""
+    fine = sound(np.array([np.iinfo(np.int64).max]), np.array([unit]))
+    return bool(fine[0]) and int(unit["offset_py"]) + int(unit["size_py"]) > max_physical_offset
+
+
+def build_slots(log: TimerLog, read_time_ms: int, precision_ms: int, count: int) -> Slots:
+    """The wheel of what is in a timer log, from a time on."""
+    slots = np.zeros(count, SLOT_TYPE)
+    first_number = read_time_ms // precision_ms
+    for positions, units in log.blocks(log.files.min_offset, log.position):
+        numbers = (units["write_time"].astype(np.int64) + units["delay"]) // precision_ms
+        chosen = np.flatnonzero((numbers >= first_number) & (numbers < first_number + count))
+        if not len(chosen):
+            continue
+        numbers, positions = numbers[chosen], positions[chosen]
+        index = numbers % count
+        firsts, places = np.unique(index, return_index=True)
+        new = slots["time"][firsts] != numbers[places]
+        slots["first"][firsts[new]] = positions[places[new]]
+        slots["time"][index] = numbers
+        slots["last"][index] = positions  # of several the last, as assigning does
+        np.add.at(slots["num"], index, np.where(units["magic"][chosen] & MAGIC_DELETE, -1, 1))
+    return slots

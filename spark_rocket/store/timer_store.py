@@ -1,0 +1,573 @@
+"""Messages with a time of delivery of their own: from ``rmq_sys_wheel_timer`` to where they were sent.
+
+A message waits in queue 0 of that topic, with TIMER_OUT_MS, the start of the second (``timerPrecisionMs``) in which it
+is due. *Enqueueing* gives it a unit in the timer log, linked into the wheel's slot of that second. *Dequeueing* loads a
+slot shortly before its second begins, reading the chain of its units, and delivers each message at its own millisecond,
+which its other properties tell; those of one millisecond in the order of arrival. A message beyond the wheel's window
+(two days) is put into a nearer slot and *rolled* there: put into the topic once more. A recall is a message of its own
+(TIMER_DEL_UNIQKEY: topic + "+" + unique key, or the unique key alone); it lies in the slot of the message it takes
+away. Everything that has arrived is enqueued before anything is delivered, so that no recall comes too late.
+
+Memory holds the slots that are due, eight bytes' worth of numbers for each message of them, and nothing of the others.
+Nothing here waits or looks at a clock: whoever drives it calls :meth:`TimerMessageStore.deliver`, and
+:meth:`TimerMessageStore.flush` about once a second. Until the first such message there is no file.
+
+Thread-safety: for the store's one thread; ``flush`` may be called from one other.
+After a crash: ``timercheck`` says which slots are done. It moves on when all of them is delivered and on the disk, so
+messages of the last seconds may be delivered once more, and none is left out. Damaged or lost files of the timer are
+made anew from the queue; only messages that were rolled may then come twice as well.
+Corresponds to org.apache.rocketmq.store.timer.TimerMessageStore.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from spark_rocket.errors import ProtocolError, StoreError
+from spark_rocket.protocol.properties import append_property, find_property, remove_property
+from spark_rocket.protocol.record import RecordView, iter_records, view_record
+from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store.layout import TIMER_TOPIC
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.redelivery import redeliver
+from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
+from spark_rocket.store.timer_checkpoint import TimerCheckpoint
+from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT, UNIT_SIZE, TimerLog, Unit
+from spark_rocket.store.timer_recovery import TimerLogDamageError, build_slots, find_end
+from spark_rocket.store.timer_wheel import Slot, TimerWheel
+
+_log = logging.getLogger(__name__)
+
+RETRY_MS = 1_000
+"""After a refused put (the disk is full) it is tried again this much later."""
+_PRELOAD_MS = 1_000
+_HORIZON_MS = 60_000
+_BLANK_SLOTS = 60
+_DAY_MS = 86_400_000
+_NEVER_ENQUEUED = (1 << 63) - 1
+_READ_AHEAD = 64
+_READ_BYTES = 1 << 18
+_POSITION = (1 << 64) - 1
+_LATEST = 1 << 62
+_TIMES = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
+
+
+class _RefusedError(Exception):
+    """The store takes no message now."""
+
+
+class _Mark(NamedTuple):
+    """A moment's progress; it may be remembered when the commit log is on disk up to ``physical_offset``."""
+
+    read_time: int
+    queue_offset: int
+    log_position: int
+    physical_offset: int
+
+
+class _Recall(NamedTuple):
+    """Where a recall is in the commit log."""
+
+    offset_py: int
+    size_py: int
+    topic_hash: int
+
+
+class TimerMessageStore:
+    """The timer of one store."""
+
+    def __init__(
+        self, store: MessageStore, precision_ms: int = 1_000, *, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        config = store.config
+        self._store = store
+        self._precision = precision_ms
+        self._timer = timer
+        self._wheel = TimerWheel(config.store_path / "timerwheel", precision_ms, config.timer_wheel_slots)
+        self._timer_log = TimerLog(config.store_path / "timerlog", config.mapped_file_size_timer_log)
+        self._checkpoint = TimerCheckpoint(config.store_path)
+        most = config.timer_wheel_slots - _BLANK_SLOTS
+        window = config.timer_roll_window_slot
+        self._window = (window if 2 <= window <= most else most) * precision_ms
+        self._span = 2 * config.timer_wheel_slots * precision_ms
+        self._next_offset = 0  # of the queue: what is before it is in the timer log
+        self._replay_until = 0  # building anew: what is before it, and due before the read time, has been delivered
+        self._read_time = 0  # slots before it are done
+        self._loaded_to = 0  # slots before it are in the heap, as far as they are not done
+        self._forced_to = 0  # load up to here whatever the clock says
+        self._walk: tuple[int, int] | None = None  # the slot that is being loaded, and its next unit
+        self._heap: list[int] = []  # millisecond << 64 | position in the timer log
+        self._remaining: dict[int, int] = {}  # by slot: units in the heap
+        self._begun: set[int] = set()  # slots of which something was delivered
+        self._recalls: dict[int, dict[str, _Recall]] = {}
+        self._missing = 0
+        self._mark: _Mark | None = None
+        self._waiting_mark: _Mark | None = None
+        self._saved: _Mark | None = None
+
+    # --- opening and closing ------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int) -> None:
+        """Find out from the files what waits. StoreCorruptError for files that an operator must look at."""
+        checkpoint, log, store = self._checkpoint, self._timer_log, self._store
+        checkpoint.load()
+        checkpoint.refuse_future(now_ms + _DAY_MS)
+        log.load()
+        first, end = store.get_min_offset(TIMER_TOPIC, 0), store.get_max_offset(TIMER_TOPIC, 0)
+        saved_offset = checkpoint.last_timer_queue_offset
+        self._next_offset = min(max(saved_offset, first), end)
+        if checkpoint.existed:
+            self._read_time = self._slot_of(checkpoint.last_read_time_ms)
+        elif end > first:
+            self._read_time = max(self._slot_of(now_ms) - self._span // 2 + _BLANK_SLOTS * self._precision, 0)
+            _log.warning(
+                "%s is missing: which messages of %s were delivered is not known, and all of them, up to %d, are "
+                "delivered.",
+                checkpoint.path,
+                TIMER_TOPIC,
+                end - first,
+            )
+        if not log.files.files and not checkpoint.last_timer_log_flush_pos:
+            return
+        try:
+            position, behind = find_end(
+                log, checkpoint.last_timer_log_flush_pos, store.max_physical_offset, self._waiting_offset
+            )
+        except TimerLogDamageError as damage:
+            _log.warning("%s: the timer log is made anew from the queue of %s.", damage, TIMER_TOPIC)
+            self._replay_until = saved_offset
+            self._begin_anew()
+            return
+        log.go_on_at(position)
+        self._wheel.open(build_slots(log, self._read_time, self._precision, self._wheel.count))
+        self._next_offset = min(max(self._next_offset, behind), end)
+        self._loaded_to = self._read_time
+        if self._read_time > now_ms:
+            self._forced_to = self._read_time + self._precision
+        self._take_mark()
+
+    def _waiting_offset(self, offset: int, size: int) -> int:
+        """Number in the timer's queue of the message that a unit names; −1 if there is none."""
+        record = self._store.look_message_by_offset(offset)
+        if record is None or len(record) != size:
+            return -1
+        try:
+            view = view_record(record, check_crc=False)
+        except ProtocolError:
+            return -1
+        return view.queue_offset if view.topic == TIMER_TOPIC.encode() and view.queue_id == 0 else -1
+
+    def _begin_anew(self) -> None:
+        """Drop timer log and wheel: the whole queue is enqueued again."""
+        self._timer_log.clear()
+        self._wheel.open()
+        self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
+        self._loaded_to = self._read_time
+        self._walk = None
+        self._heap.clear()
+        self._remaining.clear()
+        self._begun.clear()
+        self._recalls.clear()
+        self._saved = self._waiting_mark = None
+        self._take_mark()
+
+    def close(self) -> None:
+        """Before the store is closed: remember all that was done, to the message."""
+        try:
+            if self._wheel.is_open:
+                self._set_apart()
+                self._take_mark()
+                self._store.flush()
+                self._waiting_mark = None
+                self.flush()
+        except OSError as error:
+            _log.error("Timed messages of the last second will be delivered again: %s", error)
+        self._wheel.close()
+        self._timer_log.close()
+
+    def _set_apart(self) -> None:
+        """Give what remains of slots that were begun to the slot behind them, so that they are done."""
+        if not self._begun:
+            return
+        while self._walk is not None:
+            self._load_one(*self._walk)
+        done_to = max(self._begun, default=self._read_time) + self._precision
+        batch = _Batch(self, done_to)
+        for slot, recalls in self._recalls.items():
+            if slot < done_to:
+                for recall in recalls.values():
+                    batch.add(done_to, MAGIC_DEFAULT | MAGIC_DELETE, *recall)
+        for key in sorted(self._heap):
+            unit = self._timer_log.read(key & _POSITION)
+            if unit is not None and self._slot_of(unit.time_ms) < done_to:
+                batch.add(done_to, unit.magic, unit.offset_py, unit.size_py, unit.topic_hash)
+        batch.write()
+        self._read_time = self._loaded_to = done_to
+
+    # --- delivering ---------------------------------------------------------------------------------------------
+
+    def deliver(self, now_ms: int, budget: float) -> int | None:
+        """Enqueue what has arrived and deliver what is due, for about ``budget`` seconds.
+
+        Returns when to call again: ``now_ms`` if there is more to do at once, None if there is no timed message.
+        """
+        if not self._wheel.is_open and self._next_offset >= self._store.get_max_offset(TIMER_TOPIC, 0):
+            return None
+        deadline = self._timer() + budget
+        try:
+            done = self._enqueue(now_ms, deadline)
+            if not self._wheel.is_open:
+                return None
+            return self._dequeue(now_ms, deadline) if done else now_ms
+        except _RefusedError:
+            return now_ms + RETRY_MS
+        except (OSError, StoreError) as error:
+            _log.error("The timer cannot go on: %s", error)
+            return now_ms + RETRY_MS
+        finally:
+            self._take_mark()
+            if self._missing:
+                _log.warning(
+                    "%d timed messages were removed from the commit log before they were delivered.", self._missing
+                )
+                self._missing = 0
+
+    # --- from the queue into the wheel --------------------------------------------------------------------------
+
+    def _enqueue(self, now_ms: int, deadline: float) -> bool:
+        """Give units to what has arrived; False if the time was up before the end."""
+        store = self._store
+        while self._next_offset < store.get_max_offset(TIMER_TOPIC, 0):
+            if self._timer() >= deadline:
+                return False
+            found = store.get_message(TIMER_TOPIC, 0, self._next_offset, _READ_AHEAD, _READ_BYTES)
+            if found.status is not GetMessageStatus.FOUND:
+                self._missing += found.next_begin_offset - self._next_offset
+                self._next_offset = found.next_begin_offset
+                if found.status is not GetMessageStatus.OFFSET_TOO_SMALL:
+                    return True
+                continue
+            batch = _Batch(self, self._slot_of(now_ms))
+            try:
+                for view in iter_records(found.records):
+                    if not self._wheel.is_open:
+                        self._wheel.open()
+                        begin = self._slot_of(view.store_timestamp) - self._precision
+                        self._read_time = self._loaded_to = max(self._read_time, begin, 0)
+                    if not self._enqueue_one(view, now_ms, batch):
+                        return True
+                    batch.next_offset += 1
+            finally:
+                batch.write()
+        return True
+
+    def _enqueue_one(self, view: RecordView, now_ms: int, batch: _Batch) -> bool:
+        """False: it lies so far ahead that the wheel must turn first."""
+        properties = bytes(view.properties)
+        out = _number(find_property(properties, b"TIMER_OUT_MS"))
+        topic = find_property(properties, b"REAL_TOPIC")
+        if out is None or topic is None:
+            _log.warning(
+                "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
+                view.physical_offset,
+            )
+            return True
+        recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
+        due = self._due_time(properties, view.store_timestamp, out)
+        slot, magic = self._slot_of(out), MAGIC_DEFAULT
+        if slot < self._read_time:
+            if recall is not None or batch.next_offset < self._replay_until:
+                return True
+            if due <= now_ms:
+                self._deliver_late(view, now_ms)
+                return True
+            slot = self._read_time  # the clock was set back
+            self._forced_to = slot + self._precision
+        elif slot - batch.write_time >= self._window:
+            magic |= MAGIC_ROLL
+            third = slot - batch.write_time - self._window < self._window // 3
+            # Near the window's end: half of it, so that what is left is worth a turn.
+            slot = batch.write_time + self._slot_of(self._window // 2 if third else self._window)
+            due = slot
+        if slot >= self._read_time + self._span:
+            return False
+        if recall is not None:
+            magic |= MAGIC_DELETE
+        text = topic.decode("utf-8", "replace")
+        position = batch.add(slot, magic, view.physical_offset, view.size, java_hash(text))
+        if slot < self._loaded_to or (self._walk is not None and slot == self._walk[0]):
+            if recall is not None and not magic & MAGIC_ROLL:
+                place = _Recall(view.physical_offset, view.size, java_hash(text))
+                self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
+            else:
+                batch.loaded.append((slot, due << 64 | position))
+        return True
+
+    def _deliver_late(self, view: RecordView, now_ms: int) -> None:
+        notes = {"TIMER_ENQUEUE_MS": str(_NEVER_ENQUEUED), "TIMER_DEQUEUE_MS": str(now_ms)}
+        if redeliver(self._store, view, notes).status is PutStatus.SERVICE_NOT_AVAILABLE:
+            raise _RefusedError
+
+    def _due_time(self, properties: bytes, store_timestamp: int, out: int) -> int:
+        """The millisecond of delivery: what the sender asked for, as far as it falls into the slot's second."""
+        latest = out + self._precision
+        for name, factor in _TIMES:
+            delay = _number(find_property(properties, name))
+            if delay is not None:
+                due = store_timestamp + delay * factor
+                return due if out < due < latest else latest
+        asked = _number(find_property(properties, b"TIMER_DELIVER_MS"))
+        return asked if asked is not None and out < asked < latest else latest
+
+    def _slot_of(self, time_ms: int) -> int:
+        return time_ms // self._precision * self._precision
+
+    # --- from the wheel to where they were sent -----------------------------------------------------------------
+
+    def _dequeue(self, now_ms: int, deadline: float) -> int:
+        target = max(self._slot_of(now_ms + _PRELOAD_MS) + self._precision, self._forced_to)
+        turns = 0
+        while True:
+            turns += 1
+            if not turns % 8 and self._timer() >= deadline:
+                self._close_slots(now_ms)
+                return now_ms
+            ready = now_ms if self._walk is None else min(now_ms, self._walk[0] - 1)
+            if self._heap and self._heap[0] >> 64 <= ready:
+                self._deliver_first(now_ms)
+            elif self._walk is not None:
+                self._load_one(*self._walk)
+            elif self._loaded_to < target:
+                self._begin_slot(target)
+            else:
+                break
+        self._close_slots(now_ms)
+        if self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):  # rolled ones, or the wheel had to turn
+            return now_ms
+        due = self._heap[0] >> 64 if self._heap else now_ms + _HORIZON_MS
+        slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
+        return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
+
+    def _begin_slot(self, target: int) -> None:
+        slot_time = self._wheel.next_slot(self._loaded_to, target)
+        slot = self._wheel.get(slot_time) if slot_time is not None else None
+        if slot_time is None or slot is None:
+            self._loaded_to = target
+        else:
+            self._loaded_to = slot_time
+            self._walk = (slot_time, slot.last)
+
+    def _load_one(self, slot: int, position: int) -> None:
+        """Take one unit of a slot's chain into the heap."""
+        log = self._timer_log
+        unit = log.read(position) if position >= log.files.min_offset else None
+        if unit is None:  # the chain's end, or files that were removed with their messages
+            self._walk, self._loaded_to = None, slot + self._precision
+            return
+        if unit.size != UNIT_SIZE or self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position:
+            _log.warning(
+                "%s has no unit of slot %d at %d: the timer log is made anew from the queue of %s.",
+                log.files.directory,
+                slot,
+                position,
+                TIMER_TOPIC,
+            )
+            self._replay_until = self._next_offset
+            self._begin_anew()
+            return
+        self._walk = (slot, unit.prev_pos)
+        view = self._view(unit)
+        if view is None:
+            self._missing += 1
+        elif unit.magic & MAGIC_ROLL:
+            self._push(slot, slot << 64 | position)
+        elif unit.magic & MAGIC_DELETE:
+            key = find_property(bytes(view.properties), b"TIMER_DEL_UNIQKEY") or b""
+            place = _Recall(unit.offset_py, unit.size_py, unit.topic_hash)
+            self._recalls.setdefault(slot, {})[key.decode("utf-8", "replace")] = place
+        else:
+            properties = bytes(view.properties)
+            out = _number(find_property(properties, b"TIMER_OUT_MS"))
+            due = self._due_time(properties, view.store_timestamp, slot if out is None else out)
+            self._push(slot, due << 64 | position)
+
+    def _push(self, slot: int, key: int) -> None:
+        heappush(self._heap, key)
+        self._remaining[slot] = self._remaining.get(slot, 0) + 1
+
+    def _view(self, unit: Unit) -> RecordView | None:
+        """The message of a unit; None if it is no longer there."""
+        record = self._store.look_message_by_offset(unit.offset_py)
+        if record is None or len(record) != unit.size_py:
+            return None
+        try:
+            return view_record(record, check_crc=False)
+        except ProtocolError:
+            return None
+
+    def _deliver_first(self, now_ms: int) -> None:
+        """Deliver the heap's first message, roll it, or find it recalled."""
+        unit = self._timer_log.read(self._heap[0] & _POSITION)
+        assert unit is not None  # its slot is not done, so its file is kept
+        slot = self._slot_of(unit.time_ms)
+        view = self._view(unit)
+        if view is None:
+            self._missing += 1
+        else:
+            result: PutResult | None = None
+            if unit.magic & MAGIC_ROLL:
+                result = self._roll(view, unit, now_ms)
+            elif not self._is_recalled(slot, bytes(view.properties)):
+                notes = {"TIMER_ENQUEUE_MS": str(unit.write_time), "TIMER_DEQUEUE_MS": str(now_ms)}
+                result = redeliver(self._store, view, notes)
+            if result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+                raise _RefusedError
+        heappop(self._heap)
+        self._remaining[slot] -= 1
+        self._begun.add(slot)
+
+    def _is_recalled(self, slot: int, properties: bytes) -> bool:
+        recalls = self._recalls.get(slot)
+        unique_key = find_property(properties, b"UNIQ_KEY")
+        if not recalls or unique_key is None:
+            return False
+        key = unique_key.decode("utf-8", "replace")
+        topic = (find_property(properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
+        return key in recalls or f"{topic}+{key}" in recalls
+
+    def _roll(self, view: RecordView, unit: Unit, now_ms: int) -> PutResult:
+        """Put a message into the timer's topic once more."""
+        properties = bytes(view.properties)
+        times = _number(find_property(properties, b"TIMER_ROLL_TIMES")) or 0
+        for name, value in (
+            (b"TIMER_ENQUEUE_MS", unit.write_time),
+            (b"TIMER_ROLL_TIMES", times + 1),
+            (b"TIMER_DEQUEUE_MS", now_ms),
+        ):
+            properties = append_property(remove_property(properties, name), name, str(value))
+        return self._store.put_message(
+            TIMER_TOPIC,
+            0,
+            view.body,
+            properties,
+            flag=view.flag,
+            sys_flag=view.sys_flag,
+            born_timestamp=view.born_timestamp,
+            born_host=view.born_host,
+            reconsume_times=view.reconsume_times,
+        )
+
+    def _close_slots(self, now_ms: int) -> None:
+        """Slots whose second is over and of which nothing is left are done."""
+        limit = min(self._slot_of(now_ms), self._loaded_to)
+        done_to = min((slot for slot, count in self._remaining.items() if count), default=limit)
+        done_to = min(done_to, limit)
+        if done_to <= self._read_time:
+            return
+        self._read_time = done_to
+        for table in (self._remaining, self._recalls):
+            for slot in [slot for slot in table if slot < done_to]:
+                del table[slot]
+        self._begun = {slot for slot in self._begun if slot >= done_to}
+        self._timer_log.release()
+
+    # --- on disk ------------------------------------------------------------------------------------------------
+
+    def _take_mark(self) -> None:
+        if self._wheel.is_open:
+            self._mark = _Mark(
+                self._read_time, self._next_offset, self._timer_log.position, self._store.max_physical_offset
+            )
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to flush."""
+        return self._mark is not None and (self._saved is None or self._mark[:3] != self._saved[:3])
+
+    def flush(self) -> None:
+        """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
+        mark = self._waiting_mark or self._mark
+        if mark is None or not self.dirty:
+            return
+        if self._store.flushed_where < mark.physical_offset:
+            self._waiting_mark = mark
+            return
+        self._waiting_mark = None
+        start = self._saved.log_position if self._saved is not None else 0
+        self._timer_log.flush(start, mark.log_position)
+        self._wheel.flush()
+        checkpoint = self._checkpoint
+        checkpoint.last_read_time_ms = mark.read_time
+        checkpoint.last_timer_log_flush_pos = mark.log_position
+        checkpoint.last_timer_queue_offset = checkpoint.master_timer_queue_offset = mark.queue_offset
+        checkpoint.timestamp = max(mark.read_time, checkpoint.timestamp)
+        checkpoint.counter += 1
+        checkpoint.save()
+        self._saved = mark
+        removed = self._timer_log.expire(mark.read_time, self._store.min_physical_offset)
+        if removed:
+            _log.info(
+                "%d files of %s, whose messages are all delivered, were removed.",
+                removed,
+                self._timer_log.files.directory,
+            )
+
+
+class _Batch:
+    """Units that are written together, and what is known once they are."""
+
+    def __init__(self, owner: TimerMessageStore, write_time: int) -> None:
+        self._owner = owner
+        self.write_time = write_time
+        self.next_offset = owner._next_offset
+        self.loaded: list[tuple[int, int]] = []
+        self._units: list[tuple[int, bytes]] = []
+        self._slots: dict[int, Slot] = {}
+        self._position = owner._timer_log.position
+
+    def add(self, slot_time: int, magic: int, offset_py: int, size_py: int, topic_hash: int) -> int:
+        """One more unit at the end of a slot's chain; returns its position."""
+        position = self._owner._timer_log.place(self._position)
+        slot = self._slots.get(slot_time) or self._owner._wheel.get(slot_time) or Slot(position, -1, 0)
+        unit = UNIT.pack(
+            UNIT_SIZE,
+            slot.last,
+            magic,
+            self.write_time,
+            slot_time - self.write_time,
+            offset_py,
+            size_py,
+            topic_hash,
+            0,
+        )
+        self._units.append((position, unit))
+        self._slots[slot_time] = Slot(slot.first, position, slot.num + (-1 if magic & MAGIC_DELETE else 1))
+        self._position = position + UNIT_SIZE
+        return position
+
+    def write(self) -> None:
+        """Timer log first, then the wheel, then memory. OSError: as if nothing had been added."""
+        owner = self._owner
+        if self._units:
+            before = owner._timer_log.position
+            try:
+                owner._timer_log.write(self._units)
+                for slot_time, slot in self._slots.items():
+                    owner._wheel.put(slot_time, slot)
+            except OSError:
+                owner._timer_log.position = before
+                raise
+        for slot_time, key in self.loaded:
+            owner._push(slot_time, key)
+        owner._next_offset = self.next_offset
+
+
+def _number(value: bytes | None) -> int | None:
+    """A number of a property, None if it is none."""
+    if value is None or len(value) > 19 or not value.isdigit():
+        return None
+    return min(int(value), _LATEST)

@@ -1,0 +1,381 @@
+"""Timed messages with a clock that goes only when told to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record import decode_record
+from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store import StoreConfig
+from spark_rocket.store.check import check_store
+from tests.store.helpers import START, Clock, put
+from tests.store.timer_rig import TIMER_TOPIC, Rig, small_timer
+
+MakeRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
+    made: list[Rig] = []
+
+    def make(config: StoreConfig | None = None, clock: Clock | None = None) -> Rig:
+        rig = Rig(config or small_timer(tmp_path / "store"), clock)
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        rig.close()
+        assert check_store(rig.config.store_path, rig.config) == []
+
+
+@pytest.fixture
+def rig(make_rig: MakeRig) -> Rig:
+    return make_rig()
+
+
+def killed(rig: Rig, number: int = 1) -> StoreConfig:
+    """What a killed process leaves: a copy of the files as they are."""
+    image = rig.config.store_path.with_name(f"image{number}")
+    shutil.copytree(rig.config.store_path, image)
+    return replace(rig.config, store_path=image)
+
+
+# --- delivery ---------------------------------------------------------------------------------------------------
+
+
+def test_each_is_delivered_at_its_millisecond(rig: Rig) -> None:
+    times = [START + 5000, START + 1, START + 1234, START + 1000, START + 1001, START + 4999, START + 5001]
+    for time in times:
+        rig.send(time, str(time))
+    rig.advance(START + 10_000)
+    assert rig.arrived() == [(str(time), time) for time in sorted(times)]
+
+
+def test_equal_times_keep_the_order_of_arrival(rig: Rig) -> None:
+    keys = [f"k{n}" for n in range(30)]
+    for key in keys:
+        rig.send(START + 2500, key)
+    rig.advance(START + 2499)
+    assert rig.arrived() == []
+    rig.advance(START + 2500)
+    assert rig.arrived() == [(key, START + 2500) for key in keys]
+
+
+def test_delays_count_from_the_store_time(rig: Rig) -> None:
+    rig.clock.now += 300
+    rig.send(START + 2300, "seconds", TIMER_DELAY_SEC="2")
+    rig.send(START + 1050, "milliseconds", TIMER_DELAY_MS="750")
+    rig.advance(START + 9000)
+    assert rig.arrived() == [("milliseconds", START + 1050), ("seconds", START + 2300)]
+
+
+def test_what_is_delivered_says_so(rig: Rig) -> None:
+    rig.send(START + 1500, "k")
+    rig.advance(START + 2000)
+    record = decode_record(rig.store.get_message("T", 0, 0, 1, 1 << 20).records)
+    assert record.properties["TIMER_OUT_MS"] == str(START + 1000)
+    assert record.properties["TIMER_ENQUEUE_MS"] == str(START)
+    assert record.properties["TIMER_DEQUEUE_MS"] == str(START + 1500)
+
+
+def test_a_slot_that_is_being_delivered_takes_more(rig: Rig) -> None:
+    rig.send(START + 1700, "late")
+    rig.advance(START + 1300)
+    rig.send(START + 1600, "early")
+    rig.send(START + 1301, "at once")
+    rig.advance(START + 2000)
+    assert rig.arrived() == [("at once", START + 1301), ("early", START + 1600), ("late", START + 1700)]
+
+
+def test_slices_are_short_and_lose_nothing(tmp_path: Path, make_rig: MakeRig) -> None:
+    turns = iter(range(1 << 30))
+    rig = Rig(small_timer(tmp_path / "slices"), timer=lambda: float(next(turns)))
+    for n in range(300):
+        rig.send(START + 1500, str(n))
+    rig.clock.now = START + 1500
+    slices = 0
+    while (due := rig.timer.deliver(rig.clock.now, 3.0)) == rig.clock.now:
+        slices += 1
+    assert due is None or due > rig.clock.now
+    assert slices > 20
+    assert [key for key, _ in rig.arrived()] == [str(n) for n in range(300)]
+    rig.close()
+
+
+def test_far_ones_are_rolled(rig: Rig) -> None:
+    rig.send(START + 21_000, "near the end of the window")
+    rig.send(START + 75_500, "far")
+    rig.advance(START + 75_499)
+    assert rig.arrived() == [("near the end of the window", START + 21_000)]
+    rig.advance(START + 77_000)
+    (_, (key, time)) = rig.arrived()
+    assert key == "far"
+    assert START + 75_500 <= time <= START + 76_000  # its second is sure, the millisecond was in its first record only
+    record = decode_record(rig.store.get_message("T", 0, 1, 1, 1 << 20).records)
+    assert int(record.properties["TIMER_ROLL_TIMES"]) >= 3
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_recalled_ones_are_not_delivered(rig: Rig, bare: bool) -> None:
+    for key in ("a", "b", "c"):
+        rig.send(START + 3500, key)
+    rig.send(START + 55_500, "far")
+    rig.work()
+    rig.recall(START + 3500, "b", bare=bare)
+    rig.recall(START + 55_500, "far", bare=bare)
+    rig.recall(START + 3500, "a", topic="another")
+    rig.advance(START + 60_000)
+    assert [key for key, _ in rig.arrived()] == (["a", "c"])
+    assert rig.store.get_max_offset("another", 0) == 0
+
+
+def test_a_recall_in_the_last_second_counts(rig: Rig) -> None:
+    rig.send(START + 1900, "k")
+    rig.advance(START + 1500)
+    rig.recall(START + 1900, "k")
+    rig.advance(START + 3000)
+    assert rig.arrived() == []
+
+
+def test_a_message_and_its_recall_found_late(rig: Rig) -> None:
+    rig.send(START + 1900, "k")
+    rig.recall(START + 1900, "k")
+    rig.send(START + 1900, "other")
+    rig.clock.now = START + 50_000
+    rig.work()
+    assert rig.arrived() == [("other", START + 50_000)]
+
+
+def test_without_timed_messages_there_is_nothing(rig: Rig) -> None:
+    put(rig.store, "T", 0, b"ordinary", b"")
+    assert rig.timer.deliver(START, 1.0) is None
+    assert not rig.timer.dirty
+    rig.timer.flush()
+    rig.timer.close()
+    assert not (rig.config.store_path / "timerwheel").exists()
+    assert not (rig.config.store_path / "timerlog").exists()
+    assert not (rig.config.store_path / "config" / "timercheck").exists()
+
+
+def test_a_clock_set_back_is_waited_for(rig: Rig) -> None:
+    rig.send(START + 60_000, "first")
+    rig.advance(START + 61_000)
+    rig.clock.now = START + 30_000
+    rig.send(START + 31_500, "second")
+    rig.work()
+    assert len(rig.arrived()) == 1
+    rig.restart()
+    rig.advance(START + 31_499)
+    assert len(rig.arrived()) == 1
+    rig.advance(START + 31_500)
+    assert rig.arrived()[1][0] == "second"
+
+
+# --- restarts ---------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_in_the_middle_of_a_second_repeats_nothing(rig: Rig) -> None:
+    for n in range(9):
+        rig.send(START + 1100 + 100 * n, str(n))
+    rig.recall(START + 1800, "7")
+    rig.advance(START + 1450)
+    assert len(rig.arrived()) == 4
+    rig.restart()
+    assert len(rig.arrived()) == 4
+    rig.advance(START + 5000)
+    times = {str(n): START + 1100 + 100 * n for n in range(9) if n != 7}
+    assert rig.arrived() == list(times.items())
+
+
+def test_after_a_kill_nothing_is_missing(rig: Rig, make_rig: MakeRig) -> None:
+    for n in range(40):
+        rig.send(START + 1000 + 400 * n, str(n))
+    rig.advance(START + 10_000)
+    rig.store.flush()
+    rig.timer.flush()
+    rig.advance(START + 14_000)
+    before = [key for key, _ in rig.arrived()]
+    again = make_rig(killed(rig), Clock(rig.clock.now))
+    again.advance(START + 50_000)
+    keys = [key for key, _ in again.arrived()]
+    assert keys[: len(before)] == before
+    assert set(keys) == {str(n) for n in range(40)}
+    assert keys.count("1") == 1  # flushed and delivered before
+    assert len(keys) < 60
+
+
+def test_a_long_stop(rig: Rig) -> None:
+    for n in range(5):
+        rig.send(START + 3000 + 3000 * n, str(n))
+    rig.work()
+    rig.restart()
+    rig.clock.now = START + 1_000_000
+    rig.send(rig.clock.now + 5000, "new")
+    rig.advance(rig.clock.now + 6000)
+    assert [key for key, _ in rig.arrived()] == ["0", "1", "2", "3", "4", "new"]
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "no wheel": lambda path: (path / "timerwheel").unlink(),
+    "short wheel": lambda path: (path / "timerwheel").write_bytes(b"short"),
+    "garbled wheel": lambda path: (path / "timerwheel").write_bytes(bytes(range(256)) * 25),
+    "no timer log": lambda path: shutil.rmtree(path / "timerlog"),
+    "no last file": lambda path: sorted((path / "timerlog").iterdir())[-1].unlink(),
+    "garbled unit": lambda path: garble(path, 52 * 3),
+    "zeros": lambda path: garble(path, 0, bytes(536)),
+    "a link to elsewhere": lambda path: garble(path, 52 * 9 + 4, pack(">q", 0)),
+}
+
+
+def garble(path: Path, at: int, data: bytes = b"\xff\xee\xdd") -> None:
+    with min((path / "timerlog").iterdir()).open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_files_are_made_anew(rig: Rig, kind: str) -> None:
+    for n in range(25):
+        rig.send(START + 1000 + 300 * n, str(n))
+    rig.recall(START + 1000 + 300 * 20, "20")
+    rig.advance(START + 4100)
+    before = [key for key, _ in rig.arrived()]
+    rig.close()
+    DAMAGE[kind](rig.config.store_path)
+    rig.open()
+    rig.advance(START + 20_000)
+    keys = [key for key, _ in rig.arrived()]
+    assert keys[: len(before)] == before
+    assert set(keys) == {str(n) for n in range(25) if n != 20}
+    assert all(keys.count(key) == 1 for key in keys if int(key) < 10)
+
+
+def test_units_below_a_lost_checkpoint(rig: Rig) -> None:
+    for n in range(12):
+        rig.send(START + 1000 + 300 * n, str(n))
+    rig.recall(START + 1000 + 300 * 9, "9")
+    rig.advance(START + 2000)
+    rig.close()
+    (rig.config.store_path / "config" / "timercheck").unlink()
+    rig.open()
+    rig.advance(START + 20_000)
+    assert {key for key, _ in rig.arrived()} == {str(n) for n in range(12) if n != 9}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"x" * 100, "has 100 bytes"),
+        (b"\xff" * 4096, "negative"),
+        (pack(">7q", START * 2, 0, 0, 0, 0, 0, 0), "future"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_one_is_refused_by_name(rig: Rig, content: bytes, said: str) -> None:
+    rig.send(START + 1000, "k")
+    rig.work()
+    rig.close()
+    path = rig.config.store_path / "config" / "timercheck"
+    kept = path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(StoreCorruptError, match=said) as refusal:
+        rig.open()
+    assert str(path) in str(refusal.value)
+    rig.store.close()
+    path.write_bytes(kept)
+    rig.open()
+
+
+def test_a_file_of_another_size_is_refused_by_name(rig: Rig) -> None:
+    rig.send(START + 1000, "k")
+    rig.work()
+    rig.close()
+    path = next((rig.config.store_path / "timerlog").iterdir())
+    kept = path.read_bytes()
+    path.write_bytes(kept[:100])
+    with pytest.raises(StoreCorruptError, match="mappedFileSizeTimerLog") as refusal:
+        rig.open()
+    assert "built anew" in refusal.value.remedy
+    rig.store.close()
+    path.write_bytes(kept)
+    rig.open()
+
+
+def test_full_files_of_the_past_are_removed(rig: Rig) -> None:
+    for n in range(35):
+        rig.send(START + 1000 + 1000 * (n // 10), str(n))
+    rig.advance(START + 2500)
+    rig.store.flush()
+    rig.timer.flush()
+    names = sorted(path.name for path in (rig.config.store_path / "timerlog").iterdir())
+    assert names == [f"{offset:020d}" for offset in (1072, 1608)]
+    rig.restart()
+    rig.advance(START + 9000)
+    assert [key for key, _ in rig.arrived()] == [str(n) for n in range(35)]
+
+
+def test_a_message_that_says_nothing_of_its_time_is_passed_over(rig: Rig) -> None:
+    put(rig.store, TIMER_TOPIC, 0, b"foreign", b"")
+    rig.send(START + 1500, "k")
+    rig.advance(START + 2000)
+    assert [key for key, _ in rig.arrived()] == ["k"]
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_bytes_are_apaches(rig: Rig) -> None:
+    """Worked out by hand from Apache's TimerMessageStore.doEnqueue, TimerWheel.putSlot and TimerCheckpoint.flush."""
+    first = rig.send(START + 7500, "a", topic="Topic")
+    size = len(rig.store.look_message_by_offset(first) or b"")
+    second = rig.send(START + 7000 + 1, "b")
+    third = rig.send(START + 90_000, "far")
+    rig.recall(START + 7500, "a", topic="Topic")
+    rig.advance(START + 100)
+    rig.store.flush()
+    rig.timer.flush()
+    path = rig.config.store_path
+    raw = (path / "timerlog" / f"{0:020d}").read_bytes()
+    assert len(raw) == 536
+    assert raw[:52] == bytes.fromhex(
+        "00000034ffffffffffffffff00000001" + f"{START:016x}00001b58" + f"{first:016x}{size:08x}"
+    ) + pack(">iq", java_hash("Topic"), 0)
+    assert raw[52:64] == bytes.fromhex("000000340000000000000000")
+    assert raw[80:88] == pack(">q", second)
+    assert raw[104:132] == pack(">iqiqi", 52, -1, 1 | 2, START, 20_000)  # rolled: a whole window
+    assert raw[132:140] == pack(">q", third)
+    assert raw[156:184] == pack(">iqiqi", 52, 52, 1 | 4, START, 7000)
+    assert not any(raw[208:])
+    wheel = (path / "timerwheel").read_bytes()
+    assert len(wheel) == 200 * 32
+    number = START // 1000 + 7
+    assert wheel[number % 200 * 32 :][:32] == pack(">qqqii", number, 0, 156, 1, 0)
+    rolled = START // 1000 + 20
+    assert wheel[rolled % 200 * 32 :][:32] == pack(">qqqii", rolled, 104, 104, 1, 0)
+    check = (path / "config" / "timercheck").read_bytes()
+    assert len(check) == 4096
+    assert check[:40] == pack(">5q", START, 208, 4, 4, 0)
+    assert check[48:56] == pack(">q", 1)
+    assert not any(check[56:])
+
+
+def test_a_full_file_ends_with_a_blank(rig: Rig) -> None:
+    for n in range(11):
+        rig.send(START + 7500, str(n))
+    rig.work()
+    raw = (rig.config.store_path / "timerlog" / f"{0:020d}").read_bytes()
+    assert raw[520:536] == bytes.fromhex("000000100000000000000000cbd43194")
+    raw = (rig.config.store_path / "timerlog" / f"{536:020d}").read_bytes()
+    assert raw[4:12] == pack(">q", 52 * 9)
+
+
+def test_the_default_sizes_are_apaches() -> None:
+    config = StoreConfig(Path("x"))
+    assert (config.mapped_file_size_timer_log, config.timer_wheel_slots * 64) == (104_857_600, 38_707_200)
