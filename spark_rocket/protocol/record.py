@@ -87,6 +87,7 @@ _HEADS = {
     bits: struct.Struct(f">IIIiiqqiq{born_host}sq{store_host}siqi")
     for (born_host, store_host), bits in _HOST_BITS.items()
 }
+_UNUSUAL = COMPRESSED | _HOSTS_MASK | NEED_UNWRAP | INNER_BATCH
 _TWO_WORDS = struct.Struct(">II")
 _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
@@ -369,15 +370,97 @@ def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[RecordV
 
 
 def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
-    """Every message of a run of records; inner batches come out as the messages in them."""
+    """Every message of a run of records; inner batches come out as the messages in them.
+
+    Usual records (v1, IPv4 hosts, not compressed, no inner batch) are taken apart on the spot; all others, and whatever
+    is wrong with one, are left to ``view_record``.
+    """
+    raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
     messages: list[MessageExt] = []
-    for record in iter_records(buffer, check_crc=check_crc):
+    add = messages.append
+    unpack = _HEADS[0].unpack_from
+    hosts: dict[bytes, tuple[tuple[str, int], str]] = {}
+    topics: dict[bytes, str] = {}
+    length = len(raw)
+    last_head = length - FIXED_SIZE
+    position = 0
+    while position < length:
+        if position <= last_head:
+            (
+                size,
+                magic,
+                crc,
+                queue_id,
+                flag,
+                queue_offset,
+                physical,
+                sys_flag,
+                born,
+                born_host,
+                stored,
+                store_host,
+                reconsumed,
+                prepared,
+                body_length,
+            ) = unpack(raw, position)
+            end = position + size
+            body_at = position + 88
+            topic_at = body_at + body_length
+            if (
+                magic == MAGIC_V1
+                and not sys_flag & _UNUSUAL
+                and end <= length
+                and body_at <= topic_at <= end - 3
+                and (properties_at := topic_at + 3 + raw[topic_at]) <= end
+                and raw[properties_at - 2] < 0x80
+                and properties_at + (raw[properties_at - 2] << 8 | raw[properties_at - 1]) == end
+            ):
+                body = raw[body_at:topic_at]
+                if not check_crc or crc32(body) & CRC_MASK == crc:
+                    topic_raw = raw[topic_at + 1 : properties_at - 2]
+                    topic = topics.get(topic_raw)
+                    if topic is None:
+                        topic = topics[topic_raw] = topic_raw.decode("utf-8", "replace")
+                    born_pair = hosts.get(born_host) or _host_of(born_host, hosts)
+                    store_pair = hosts.get(store_host) or _host_of(store_host, hosts)
+                    add(
+                        MessageExt(
+                            topic,
+                            body,
+                            decode_properties(raw[properties_at:end]),
+                            flag,
+                            broker_name,
+                            queue_id,
+                            queue_offset,
+                            physical,
+                            size,
+                            sys_flag,
+                            crc,
+                            born,
+                            born_pair[0],
+                            stored,
+                            store_pair[0],
+                            reconsumed,
+                            prepared,
+                            f"{store_pair[1]}{physical & 0xFFFFFFFFFFFFFFFF:016X}",
+                        )
+                    )
+                    position = end
+                    continue
+        record = view_record(raw, position, check_crc=check_crc)
         message = record.to_message(broker_name)
         if record.sys_flag & INNER_BATCH and record.sys_flag & NEED_UNWRAP:
             messages += _unwrap(message)
         else:
-            messages.append(message)
+            add(message)
+        position += record.size
     return messages
+
+
+def _host_of(raw: bytes, hosts: dict[bytes, tuple[tuple[str, int], str]]) -> tuple[tuple[str, int], str]:
+    """A host and the hex of it that offset ids begin with, remembered for the records that follow."""
+    found = hosts[raw] = unpack_host(raw), raw.hex().upper()
+    return found
 
 
 def _unwrap(batch: MessageExt) -> list[MessageExt]:
