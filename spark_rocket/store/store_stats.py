@@ -96,8 +96,8 @@ def store_stats(
     if view.index_size_known:
         paths = [path for path in sorted(_walk(view.config.index_path)) if path.stat().st_size]
         config = view.config
-        files = [ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num) for path in paths]
-        stats.index_entries = sum(file.count - 1 for file in files)
+        index = [ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num) for path in paths]
+        stats.index_entries = sum(file.count - 1 for file in index)
     return stats
 
 

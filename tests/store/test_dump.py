@@ -1,0 +1,292 @@
+"""Messages out of a stopped store: all of them, some of them, and everything whole around whatever damage."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.errors import StoreError, StoreLockedError
+from spark_rocket.protocol.record import RecordView, view_record
+from spark_rocket.store import StoreConfig
+from spark_rocket.store.dump import DumpFilter, dump_log, dump_queues, host_text, to_json
+from spark_rocket.store.salvage import Damage
+from spark_rocket.store.store_view import view_store
+from tests.golden import expected, extract_store
+from tests.store.helpers import START, Clock, golden, opened, put, small
+
+Found = RecordView | Damage
+
+
+def dumped(config: StoreConfig, wanted: DumpFilter | None = None, *, by_queue: bool = False) -> list[Found]:
+    with view_store(config.store_path, config) as view:
+        return list((dump_queues if by_queue else dump_log)(view, wanted))
+
+
+def places(found: list[Found]) -> list[tuple[str, int, int]]:
+    return [(bytes(one.topic).decode(), one.queue_id, one.queue_offset) for one in found if isinstance(one, RecordView)]
+
+
+def damages(found: list[Found]) -> list[Damage]:
+    return [one for one in found if isinstance(one, Damage)]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = small(tmp_path_factory.mktemp("template") / "store")
+    clock = Clock()
+    store = opened(config, clock)
+    for i in range(200):
+        clock.now += 100
+        put(store, "T" if i % 4 else "U", i % 3, b"%d-" % i * 300, b"KEYS\x01k%d all\x02UNIQ_KEY\x01u%d" % (i, i))
+    store.close()
+    return config.store_path
+
+
+@pytest.fixture
+def config(tmp_path: Path, template: Path) -> StoreConfig:
+    shutil.copytree(template, tmp_path / "store")
+    return small(tmp_path / "store")
+
+
+# --- everything -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean", "killed"])
+@pytest.mark.parametrize("by_queue", [False, True])
+def test_every_message_of_a_real_brokers_store(name: Any, by_queue: bool, tmp_path: Path) -> None:
+    directory = extract_store(name, tmp_path)
+    found = dumped(golden(directory), by_queue=by_queue)
+    assert damages(found) == []
+    lines = {
+        (line["topic"], line["queueId"], line["queueOffset"]): line
+        for line in (to_json(one) for one in found if isinstance(one, RecordView))
+    }
+    assert len(lines) == len(found)
+    order = [to_json(one)["physicalOffset"] for one in found if isinstance(one, RecordView)]
+    assert by_queue or order == sorted(order)
+    for message in expected(name):
+        line = lines[message["topic"], message["queueId"], message["queueOffset"]]
+        assert (line["msgId"], line["physicalOffset"]) == (message["msgId"], message["commitLogOffset"])
+        assert (line["storeSize"], line["storeTimestamp"]) == (message["storeSize"], message["storeTimestamp"])
+        assert line["properties"] == message["properties"]
+        if not line["sysFlag"] & 1:
+            body = line["body"].encode() if "body" in line else base64.b64decode(line["bodyBase64"])
+            assert body == message["body"]
+
+
+def test_nothing_is_written_and_nothing_is_opened_for_writing(
+    config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.commit_log_path / "09999999999999999999").touch()  # a broker's start would remove these two
+    (config.consume_queue_path / "T" / "0" / "00000000000000009600").write_bytes(bytes(400))
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.store_path.rglob("*") if path.is_file()
+    }
+    flags: list[int] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, flag, *more: (flags.append(flag), real(path, flag, *more))[1])
+    assert dumped(config)
+    assert dumped(config, by_queue=True)
+    assert flags
+    assert not any(flag & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flag in flags)
+    after = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.store_path.rglob("*") if path.is_file()
+    }
+    assert after == before
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    config = small(tmp_path / "store")
+    opened(config).close()
+    assert dumped(config) == []
+    with pytest.raises(StoreError, match="no such queue"):
+        dumped(config, by_queue=True)
+
+
+def test_a_running_store_is_refused(tmp_path: Path) -> None:
+    config = small(tmp_path / "store")
+    store = opened(config)
+    with pytest.raises(StoreLockedError):
+        dumped(config)
+    store.close()
+
+
+# --- some -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_queue", [False, True])
+@pytest.mark.parametrize(
+    ("wanted", "which"),
+    [
+        (DumpFilter(topics=frozenset({"U"})), lambda i: i % 4 == 0),
+        (DumpFilter(queue_id=2), lambda i: i % 3 == 2),
+        (DumpFilter(begin_ms=START + 5_000, end_ms=START + 6_000), lambda i: 49 <= i <= 59),
+        (DumpFilter(key="k17"), lambda i: i == 17),
+        (DumpFilter(key="u17"), lambda i: i == 17),
+        (DumpFilter(key="all", topics=frozenset({"T"}), queue_id=0), lambda i: i % 4 and i % 3 == 0),
+        (DumpFilter(key="k1"), lambda i: i == 1),
+        (DumpFilter(topics=frozenset({"U"}), queue_id=0, min_offset=2, max_offset=3), lambda i: i in (24, 36)),
+    ],
+)
+def test_filters(config: StoreConfig, wanted: DumpFilter, which: Any, by_queue: bool) -> None:
+    found = dumped(config, wanted, by_queue=by_queue)
+    numbers = sorted(int(bytes(one.body).split(b"-")[0]) for one in found if isinstance(one, RecordView))
+    assert numbers == [i for i in range(200) if which(i)]
+
+
+def test_the_record_at_a_place(config: StoreConfig) -> None:
+    every = [one for one in dumped(config) if isinstance(one, RecordView)]
+    at = every[77].physical_offset
+    assert places(dumped(config, DumpFilter(physical_offset=at))) == places([every[77]])
+    assert dumped(config, DumpFilter(physical_offset=at + 1)) == []
+
+
+# --- around damage ----------------------------------------------------------------------------------------------
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
+def log(config: StoreConfig, index: int) -> Path:
+    return sorted(config.commit_log_path.iterdir())[index]
+
+
+@pytest.mark.parametrize(
+    ("at", "data"),
+    [(0, b"\xff" * 4), (4, b"\xff"), (32, b"\xff"), (84, b"\x7f"), (200, b"\xff"), (0, bytes(300)), (-1, b"\x7f\xff")],
+    ids=["size", "magic", "place", "body length", "body", "zeros", "properties length"],
+)
+def test_one_bad_record_hides_no_other(config: StoreConfig, at: int, data: bytes) -> None:
+    before = dumped(config)
+    victim = before[30]
+    assert isinstance(victim, RecordView)
+    start = victim.physical_offset
+    if at < 0:
+        at = victim.size - len(victim.properties) - 2
+    overwrite(log(config, start // (32 << 10)), start % (32 << 10) + at, data)
+    after = dumped(config)
+    assert places(after) == places([*before[:30], *before[31:]])
+    (damage,) = damages(after)
+    assert (damage.offset, damage.length) == (start, victim.size)
+    assert damage.path == log(config, start // (32 << 10))
+    assert damage.position == start % (32 << 10)
+    assert damage.reason
+    assert str(damage.offset) in str(damage)
+
+
+def test_a_lost_a_short_and_a_zeroed_file(config: StoreConfig) -> None:
+    before = places(dumped(config))
+    lost = places([one for one in dumped(config) if isinstance(one, RecordView) and one.physical_offset >> 15 == 0])
+    log(config, 0).unlink()
+    assert places(dumped(config)) == before[len(lost) :]
+    second = log(config, 0)
+    raw = second.read_bytes()
+    second.write_bytes(raw[:20_000])
+    with view_store(config.store_path, config) as view:
+        assert [problem.kind for problem in view.problems] == ["files"]
+        found = list(dump_log(view))
+    (damage,) = damages(found)
+    assert damage.offset + damage.length == 2 << 15
+    assert 1 << 15 < damage.offset <= (1 << 15) + 20_000
+    assert places(found) == [place for place in before[len(lost) :] if place in places(found)]
+    second.write_bytes(bytes(len(raw)))
+    found = dumped(config)
+    assert [(damage.offset, damage.length) for damage in damages(found)] == [(1 << 15, 1 << 15)]
+    second.unlink()
+    assert damages(dumped(config)) == []  # it was the first: the log begins behind it
+    log(config, 1).unlink()
+    assert [damage.reason for damage in damages(dumped(config))] == ["files are missing or too short"]
+
+
+def test_the_torn_tail_of_a_killed_store(config: StoreConfig) -> None:
+    before = dumped(config)
+    last = before[-1]
+    assert isinstance(last, RecordView)
+    overwrite(log(config, -1), last.physical_offset % (32 << 10) + 150, bytes(20))
+    found = dumped(config)
+    assert places(found) == places(before[:-1])
+    assert [damage.offset for damage in damages(found)] == [last.physical_offset]
+
+
+def test_random_damage_never_hides_what_is_whole(config: StoreConfig) -> None:
+    before = {one.physical_offset: one for one in dumped(config) if isinstance(one, RecordView)}
+    picks = random.Random(4)
+    for _ in range(20):
+        path = log(config, picks.randrange(len(list(config.commit_log_path.iterdir()))))
+        raw = path.read_bytes()
+        at, size = picks.randrange(len(raw) - 2000), picks.randrange(1, 2000)
+        overwrite(path, at, picks.randbytes(size))
+        hit = (int(path.name) + at, int(path.name) + at + size)
+        found = dumped(config)
+        whole = {offset for offset, one in before.items() if offset >= hit[1] or offset + one.size <= hit[0]}
+        present = {one.physical_offset for one in found if isinstance(one, RecordView)}
+        assert whole <= present
+        touched = [one for offset, one in before.items() if offset not in whole]
+        if any(
+            hit[0] < one.physical_offset + 91 for one in touched
+        ):  # heads are checked; topics and properties not all
+            for damage in damages(found):
+                assert damage.offset < hit[1]
+                assert damage.offset + damage.length > hit[0]
+        path.write_bytes(raw)
+
+
+def test_a_body_that_looks_like_a_record_is_no_way_out_of_a_damaged_one(tmp_path: Path) -> None:
+    """A sender has put a record into a body, true to the place where it stands."""
+    config = small(tmp_path / "store")
+    store = opened(config)
+    put(store, "T", 0, b"a record")
+    forged = bytearray(store.look_message_by_offset(0) or b"")
+    size = len(forged)
+    forged[28:36] = (size + 88).to_bytes(8, "big")
+    put(store, "T", 0, bytes(forged))
+    put(store, "T", 0, b"behind")
+    store.close()
+    overwrite(log(config, 0), size + 8, b"\xff\xff")  # the CRC
+    found = dumped(config)
+    assert [bytes(one.body) for one in found if isinstance(one, RecordView)] == [b"a record", b"behind"]
+
+
+def test_by_queue_an_entry_without_its_record_is_reported(config: StoreConfig) -> None:
+    every = [one for one in dumped(config) if isinstance(one, RecordView)]
+    victim = next(one for one in every if places([one]) == [("T", 1, 4)])
+    overwrite(log(config, victim.physical_offset >> 15), victim.physical_offset % (32 << 10) + 150, b"\xff")
+    queue = config.consume_queue_path / "T" / "1" / "00000000000000000000"
+    overwrite(queue, 20 * 6, every[0].physical_offset.to_bytes(8, "big"))
+    overwrite(queue, 20 * 8, (1 << 40).to_bytes(8, "big"))
+    found = dumped(config, DumpFilter(topics=frozenset({"T"}), queue_id=1), by_queue=True)
+    reasons = [damage.reason for damage in damages(found)]
+    assert [reason.split(":")[0] for reason in reasons] == [f"message {i} of T, queue 1" for i in (4, 6, 8)]
+    assert "CRC" in reasons[0]
+    assert "outside the log" in reasons[2]
+    assert [place[2] for place in places(found)][:6] == [0, 1, 2, 3, 5, 7]
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------
+
+
+def test_json_of_bodies_and_hosts(tmp_path: Path) -> None:
+    config = small(tmp_path / "store")
+    store = opened(config)
+    put(store, "T", 0, "žluť".encode(), b"a\x01b")
+    put(store, "T", 0, b"\xff\xfe")
+    raw = store.look_message_by_offset(0)
+    store.close()
+    assert raw is not None
+    first, second = (to_json(one) for one in dumped(config) if isinstance(one, RecordView))
+    assert (first["body"], first["properties"]) == ("žluť", {"a": "b"})
+    assert base64.b64decode(second["bodyBase64"]) == b"\xff\xfe"
+    assert "body" not in second
+    assert first["bornHost"] == "127.0.0.1:50000"
+    assert first["msgId"] == f"7F00000100002A9F{0:016X}"
+    assert first["bodyCRC"] == view_record(raw).body_crc
+    assert host_text(bytes(15) + b"\1" + (80).to_bytes(4, "big")) == "[::1]:80"
