@@ -59,6 +59,7 @@ class ScheduleMessageService:
         self._timer = timer
         self._offsets: dict[int, int] = {}
         self._saved: dict[int, int] = {}
+        self._loaded = False
         self._version = DataVersion()
         self._delivered_to = 0
         self._next = 0
@@ -146,7 +147,7 @@ class ScheduleMessageService:
     def load(self, stored: dict[str, Any]) -> None:
         """Take over what ``delayOffset.json`` says; ValueError, TypeError or AttributeError when it does not fit."""
         offsets = {int(level): int(offset) for level, offset in stored.get("offsetTable", {}).items()}
-        self._offsets, self._saved = offsets, dict(offsets)
+        self._offsets, self._saved, self._loaded = offsets, dict(offsets), True
         version = stored.get("dataVersion")
         if version:
             self._version = DataVersion.from_value(version)
@@ -157,22 +158,21 @@ class ScheduleMessageService:
             level = queue_id + 1
             first = self._store.get_min_offset(SCHEDULE_TOPIC, queue_id)
             end = self._store.get_max_offset(SCHEDULE_TOPIC, queue_id)
-            offset = self._offsets.get(level)
-            if offset is None:
-                if end > first:
-                    _log.warning(
-                        "delayOffset.json does not say how far delay level %d is: its %d messages are delivered from "
-                        "the first on, those that had been a second time.",
-                        level,
-                        end - first,
-                    )
-            elif offset > end:
+            offset = self._offsets.get(level, first)
+            if not self._loaded and end > first:
+                _log.warning(
+                    "delayOffset.json is missing: the %d messages of delay level %d are delivered, those that had been "
+                    "a second time.",
+                    end - first,
+                    level,
+                )
+            if offset > end:
                 _log.warning("Delay level %d ends at %d, not %d: it was cut by recovery.", level, end, offset)
-                self._offsets[level] = end
-            if level > len(self._delays) and self._offsets.get(level, first) < end:
+                self._offsets[level] = offset = end
+            if level > len(self._delays) and offset < end:
                 _log.warning(
                     "%d messages of delay level %d are not delivered: messageDelayLevel has only %d levels.",
-                    end - max(self._offsets.get(level, first), first),
+                    end - max(offset, first),
                     level,
                     len(self._delays),
                 )

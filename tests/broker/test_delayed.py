@@ -1,0 +1,403 @@
+"""Messages with a delay level or a delivery time: what they become, what is answered, and that they come when due."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.delayed import DelayRules, Waiting
+from spark_rocket.broker.server import Broker
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.client import Producer
+from spark_rocket.errors import RefusedError
+from spark_rocket.model import Message
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from spark_rocket.protocol.record import decode_messages, decode_record
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.store.helpers import START, Clock
+
+T = TypeVar("T")
+SCHEDULE, TIMER = "SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"
+NOW = 1_795_230_000_250
+DAY = 86_400_000
+REAL = {"REAL_TOPIC": "T", "REAL_QID": "3"}
+
+
+# --- what a message becomes -------------------------------------------------------------------------------------
+
+
+def rules(**settings: object) -> DelayRules:
+    return DelayRules(BrokerConfig.from_properties(settings), lambda: NOW)
+
+
+def timer(due: int) -> Waiting:
+    return Waiting(TIMER, 0, due, due + 1)
+
+
+LEVELS = [
+    ({"DELAY": "1"}, Waiting(SCHEDULE, 0, NOW + 1000), {"DELAY": "1", **REAL}),
+    ({"DELAY": "18"}, Waiting(SCHEDULE, 17, NOW + 7_200_000), {"DELAY": "18", **REAL}),
+    ({"DELAY": "+19"}, Waiting(SCHEDULE, 17, NOW + 7_200_000), {"DELAY": "18", **REAL}),
+    ({"DELAY": "0"}, None, {"DELAY": "0"}),
+    ({"DELAY": "-3"}, None, {"DELAY": "-3"}),
+    ({"DELAY": ""}, None, {"DELAY": ""}),
+    ({"k": "v"}, None, {"k": "v"}),
+    ({"DELAY": "2", "REAL_TOPIC": "mine"}, Waiting(SCHEDULE, 1, NOW + 5000), {"DELAY": "2", **REAL}),
+    (
+        {"TIMER_DELIVER_MS": "x", "DELAY": "2", "TIMER_DELAY_SEC": "1", "TIMER_DELAY_MS": "1", "k": "v"},
+        Waiting(SCHEDULE, 1, NOW + 5000),
+        {"DELAY": "2", "k": "v", **REAL},
+    ),
+]
+TIMES = [
+    ({"TIMER_DELIVER_MS": "1795230005999"}, 1795230005000),
+    ({"TIMER_DELIVER_MS": "1795230006000"}, 1795230005000),
+    ({"TIMER_DELIVER_MS": "1795230006001"}, 1795230006000),
+    ({"TIMER_DELIVER_MS": str(NOW + 1)}, 1795230000000),
+    ({"TIMER_DELAY_SEC": "2"}, 1795230002000),
+    ({"TIMER_DELAY_MS": "750"}, 1795230000000),
+    ({"TIMER_DELAY_MS": "751"}, 1795230001000),
+    ({"TIMER_DELAY_MS": "9000", "TIMER_DELAY_SEC": "2", "TIMER_DELIVER_MS": "1"}, 1795230002000),
+    ({"TIMER_DELAY_MS": "9000", "TIMER_DELIVER_MS": "1"}, 1795230009000),
+    ({"TIMER_DELAY_SEC": "259200"}, NOW - 250 + 3 * DAY),
+    ({"TIMER_DELAY_SEC": "5", "TIMER_DEL_UNIQKEY": "T+key"}, 1795230005000),
+    ({"DELAY": "0", "TIMER_DELAY_SEC": "5"}, 1795230005000),
+]
+
+
+@pytest.mark.parametrize(("properties", "waiting", "stored"), LEVELS)
+def test_a_delay_level(properties: dict[str, str], waiting: Waiting | None, stored: dict[str, str]) -> None:
+    properties = dict(properties)
+    assert rules().apply(properties, "T", 3) == waiting
+    assert properties == stored
+
+
+@pytest.mark.parametrize(("properties", "due"), TIMES)
+def test_a_delivery_time(properties: dict[str, str], due: int) -> None:
+    changed = dict(properties)
+    assert rules().apply(changed, "T", 3) == timer(due)
+    assert changed == {**properties, **REAL, "TIMER_OUT_MS": str(due)}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"TIMER_DELIVER_MS": str(NOW)},
+        {"TIMER_DELIVER_MS": "-5"},
+        {"TIMER_DELAY_SEC": "0"},
+        {"TIMER_DELAY_MS": "-1"},
+        {"TIMER_DELAY_SEC": "9", "TIMER_OUT_MS": "1"},  # as one that the timer has delivered
+        {"TIMER_DEL_UNIQKEY": "T+key"},
+    ],
+)
+def test_no_time_or_one_that_is_over_makes_an_ordinary_message(properties: dict[str, str]) -> None:
+    changed = dict(properties)
+    assert rules().apply(changed, "T", 3) is None
+    assert changed == properties
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"TIMER_DELAY_SEC": "259201"},
+        {"TIMER_DELIVER_MS": str(NOW + 3 * DAY + 1)},
+        {"TIMER_DELIVER_MS": "tomorrow"},
+        {"TIMER_DELAY_SEC": ""},
+        {"TIMER_DELAY_MS": "1.5"},
+        {"TIMER_DELAY_MS": "9" * 5000},
+        {"TIMER_DELIVER_MS": str(NOW), "TIMER_DEL_UNIQKEY": "T+key"},
+    ],
+)
+def test_a_time_that_cannot_be(properties: dict[str, str]) -> None:
+    with pytest.raises(RefusedError, match="should not be bigger than the max delay 259200000ms") as caught:
+        rules().apply(properties, "T", 3)
+    assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_what_the_settings_change() -> None:
+    assert rules(messageDelayLevel="1s 3d").apply({"DELAY": "7"}, "T", 3) == Waiting(SCHEDULE, 1, NOW + 3 * DAY)
+    for given, taken in ((100, 100), (150, 100), (200, 200), (499, 200), (500, 500), (5000, 1000), (1, 100)):
+        assert rules(timerPrecisionMs=given).apply({"TIMER_DELAY_MS": "1749"}, "T", 3) == timer(
+            (NOW + 1748) // taken * taken
+        )
+    with pytest.raises(RefusedError, match="max delay 1000ms"):
+        rules(timerMaxDelaySec=1).apply({"TIMER_DELAY_MS": "1001"}, "T", 3)
+    off = rules(timerWheelEnable=False)
+    with pytest.raises(RefusedError, match="timerWheelEnable is false") as caught:
+        off.apply({"TIMER_DELAY_MS": "1001"}, "T", 3)
+    assert caught.value.response_code == ResponseCode.SYSTEM_ERROR
+    assert off.apply({"DELAY": "1"}, "T", 3) is not None
+
+
+def test_a_retry_is_not_recalled() -> None:
+    waiting = rules().apply({"TIMER_DELAY_SEC": "2"}, "%RETRY%g", 0)
+    assert waiting is not None
+    assert waiting.recall_time is None
+
+
+# --- a broker whose clock is ours -------------------------------------------------------------------------------
+
+
+class Served:
+    """A broker on a thread, and a wire to it."""
+
+    def __init__(self, directory: Path, clock: Callable[[], int], settings: dict[str, object]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.config = BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
+        self.clock = clock
+        self.broker = Broker(self.config, clock=clock)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def run(self, call: Callable[[], T]) -> T:
+        async def on_the_loop() -> T:
+            return call()
+
+        return self.do(on_the_loop())
+
+    def wake(self) -> None:
+        """Let the drivers see that the clock was moved, until they have nothing left to do."""
+        drivers = self.broker.service.drivers.values()
+        self.run(lambda: [driver.wake() for driver in drivers])
+        while self.run(lambda: any(driver._due is not None and driver._due <= self.clock() for driver in drivers)):
+            pass
+
+
+@contextmanager
+def served(directory: Path, clock: Callable[[], int], **settings: object) -> Iterator[tuple[Served, Wire]]:
+    server = Served(directory, clock, settings)
+    try:
+        server.do(server.broker.start())
+        try:
+            with RemotingClient() as client:
+                yield server, Wire(client, server.broker.address)
+        finally:
+            server.do(server.broker.close())
+    finally:
+        server.loop.call_soon_threadsafe(server.loop.stop)
+        server.thread.join(30)
+        server.loop.close()
+    assert check_store(directory, server.config.store_config()) == []
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def delay_file(directory: Path) -> Any:
+    return loads_tolerant((directory / "config" / "delayOffset.json").read_bytes())["offsetTable"]
+
+
+def test_a_delayed_message_from_its_answer_to_its_delivery(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock) as (server, wire):
+        wire.send("Late", b"now", queue_id=1)
+        wire.send("Late", b"other", {"DELAY": "3"}, queue_id=2)
+        answer = wire.send("Late", b"then", {"DELAY": "3", "TAGS": "t"}, queue_id=1)
+        assert (answer.code, answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == (0, "1", "1")
+        assert "recallHandle" not in answer.ext_fields
+        (_, waiting) = wire.messages(SCHEDULE, queue_id=2)
+        assert answer.ext_fields["msgId"] == waiting.offset_msg_id
+        assert answer.ext_fields["transactionId"] == waiting.properties["UNIQ_KEY"]
+        pull = wire.pull_later("Late", 1, queue_id=1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=30_000)
+        clock.now += 9_999
+        server.wake()
+        assert not pull.done()
+        clock.now += 1
+        server.wake()
+        (message,) = decode_messages(bytes(pull.result(20).body))
+        assert (message.body, message.store_timestamp) == (b"then", START + 10_000)
+        assert message.properties == waiting.properties
+        assert message.properties["REAL_TOPIC"] == "Late"
+        assert wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == ResponseCode.SUCCESS
+    assert delay_file(tmp_path) == {"3": 2}
+    with served(tmp_path, clock) as (server, wire):
+        assert [m.body for m in wire.messages("Late", queue_id=1)] == [b"now", b"then"]
+        text = bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
+        assert b'"offsetTable":{3:2}' in text
+
+
+def test_what_became_due_while_nobody_was_there_comes_at_start(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock) as (server, wire):
+        for number in range(50):
+            wire.send("Late", b"%d" % number, {"DELAY": "1"})
+        clock.now += 500
+        wire.send("Late", b"last", {"DELAY": "1"})
+    clock.now += 700
+    with served(tmp_path, clock) as (server, wire):
+        pull = wire.pull_later("Late", 0, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=30_000)
+        first = [message.body for message in decode_messages(bytes(pull.result(20).body))]
+        assert first == [b"%d" % number for number in range(50)][: len(first)]
+        server.wake()
+        assert wire.ask(RequestCode.GET_MAX_OFFSET, topic="Late", queueId=0).ext_fields == {"offset": "50"}
+        clock.now += 300
+        server.wake()
+        assert wire.messages("Late", 50)[0].body == b"last"
+
+
+def test_how_far_it_is_is_saved_from_time_to_time(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock, flushIntervalCommitLog=3_600_000) as (server, wire):
+        wire.send("Late", b"x", {"DELAY": "1"})
+        clock.now += 1000
+        server.wake()
+        service = server.broker.service
+        written = threading.Event()
+        file = service.files["delays"]
+        write = file.write
+
+        def write_and_say(snapshot: Any) -> None:
+            assert service.store.flushed_where == service.store.max_physical_offset
+            write(snapshot)
+            written.set()
+
+        file.write = write_and_say  # type: ignore[method-assign]
+        assert service.store.flushed_where < service.store.max_physical_offset
+        server.run(server.broker._save_delay_offsets)
+        assert written.wait(20)
+        assert delay_file(tmp_path) == {"1": 1}
+        written.clear()
+        server.run(server.broker._save_delay_offsets)  # nothing new
+        server.run(lambda: None)
+        assert not written.is_set()
+
+
+def test_what_is_not_on_disk_is_not_called_delivered(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock) as (server, wire):
+        wire.send("Late", b"x", {"DELAY": "1"})
+        clock.now += 1000
+        server.wake()
+        service = server.broker.service
+        when_flushed = service.store.when_flushed
+        service.store.when_flushed = lambda offset, callback: callback(False)  # type: ignore[method-assign]
+        server.run(server.broker._save_delay_offsets)
+        server.run(lambda: None)
+        assert b'"offsetTable":{}' in bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
+        service.store.when_flushed = when_flushed  # type: ignore[method-assign]
+    assert delay_file(tmp_path) == {"1": 1}
+
+
+def test_a_broken_delay_file_is_replaced_by_its_bak(tmp_path: Path, clock: Clock) -> None:
+    for number in range(2):
+        with served(tmp_path, clock) as (server, wire):
+            wire.send("Late", b"%d" % number, {"DELAY": "1"})
+            clock.now += 1000
+            server.wake()
+    path = tmp_path / "config" / "delayOffset.json"
+    assert delay_file(tmp_path) == {"1": 2}
+    path.write_bytes(b'{"offsetTable":{1:')
+    with served(tmp_path, clock) as (server, wire):
+        server.wake()
+        assert [m.body for m in wire.messages("Late")] == [b"0", b"1", b"1"]  # the .bak is one message behind
+    assert delay_file(tmp_path) == {"1": 2}
+
+
+def test_a_retry_waits_and_a_dead_letter_does_not(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock) as (server, wire):
+        wire.send("%RETRY%g", b"again", {"DELAY": "1"}, j=1)
+        assert wire.send("%RETRY%g", b"enough", {"DELAY": "1"}, j=16).ext_fields["queueId"] == "0"
+        (dead,) = wire.messages("%DLQ%g")
+        assert (dead.body, dead.properties["DELAY"]) == (b"enough", "-1")
+        assert wire.messages("%RETRY%g") == []
+        clock.now += 1000
+        server.wake()
+        (retried,) = wire.messages("%RETRY%g")
+        assert (retried.body, retried.reconsume_times, retried.properties["REAL_TOPIC"]) == (b"again", 1, "%RETRY%g")
+
+
+def test_a_timed_message_is_answered_with_its_handle(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock, timerWheelEnable=True) as (_, wire):
+        answer = wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90", "UNIQ_KEY": "key"}, queue_id=2)
+        assert (answer.code, answer.ext_fields["queueId"], answer.ext_fields["queueOffset"]) == (0, "2", "0")
+        due = (START + 89_999) // 1000 * 1000
+        handle = RecallMessageHandle.decode(answer.ext_fields["recallHandle"])
+        assert handle == RecallMessageHandle("Late", "broker-a", str(due + 1), "key")
+        (stored,) = wire.messages(TIMER)
+        assert stored.properties == {
+            "TIMER_DELAY_SEC": "90",
+            "UNIQ_KEY": "key",
+            "TIMER_OUT_MS": str(due),
+            "REAL_TOPIC": "Late",
+            "REAL_QID": "2",
+            "CLUSTER": "DefaultCluster",
+        }
+        blank = wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90", "UNIQ_KEY": "a key"})
+        assert blank.code == ResponseCode.SUCCESS
+        assert "recallHandle" not in blank.ext_fields
+        past = wire.send("Late", b"at once", {"TIMER_DELIVER_MS": str(START)})
+        assert "recallHandle" not in past.ext_fields
+        assert wire.messages("Late")[0].body == b"at once"
+
+
+def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock, timerWheelEnable=False) as (server, wire):
+        answer = wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90"})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
+        assert TIMER not in server.broker.service.topics.table
+
+
+# --- the real clock ---------------------------------------------------------------------------------------------
+
+
+def later(wire: Wire, topic: str, offset: int) -> RemotingCommand:
+    """The answer to a pull that waits."""
+    more = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000}
+    return wire.pull_later(topic, offset, queue_id=0, **more).result(30)
+
+
+def test_a_producers_message_of_level_1(cluster: LocalCluster, wire: Wire, topic: str) -> None:
+    with Producer("late", name_server=cluster.name_server) as producer:
+        queue = producer.queues(topic)[0]
+        sent = producer.send(Message.of(topic, b"late", properties={"DELAY": "1"}), queue=queue)
+        producer.send(Message.of(topic, b"now"), queue=queue)
+    assert sent.queue == queue
+    record = decode_record(bytes(wire.pull(SCHEDULE, sent.queue_offset).body))
+    (message,) = decode_messages(bytes(later(wire, topic, 1).body))
+    assert message.body == b"late"
+    assert message.store_timestamp >= record.store_timestamp + 1000
+
+
+def test_the_system_topics_are_there_and_take_no_message(wire: Wire, service: BrokerService) -> None:
+    assert service.topics.table[SCHEDULE].write_queue_nums == 18
+    assert service.topics.table[TIMER].write_queue_nums == 1
+    assert wire.send(TIMER, b"x").code == ResponseCode.NO_PERMISSION
+    assert service.config.recall_message_enable
+
+
+def test_a_batch_of_delayed_messages_is_refused(wire: Wire, topic: str) -> None:
+    for shared in ("DELAY\x011", "TIMER_DELAY_SEC\x015"):
+        answer = wire.send_batch(topic, [Message.of(topic, b"x")], i=shared)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert answer.remark == "delayed messages cannot be sent in a batch"
+    assert wire.send_batch(topic, [Message.of(topic, b"x")], i="DELAY\x010").code == ResponseCode.SUCCESS
+
+
+def test_killed_between_sending_and_delivery(tmp_path: Path) -> None:
+    with LocalCluster(data_dir=tmp_path, config={"flushDiskType": "SYNC_FLUSH"}) as cluster, RemotingClient() as client:
+        cluster.create_topic("Late", 1)
+        wire = Wire(client, cluster.broker_address)
+        for number in range(20):
+            assert wire.send("Late", b"%d" % number, {"DELAY": "1"}).code == ResponseCode.SUCCESS
+        cluster.kill_broker()
+        cluster.restart_broker()
+        found: list[bytes] = []
+        while len(found) < 20:
+            found += [message.body for message in decode_messages(bytes(later(wire, "Late", len(found)).body))]
+        assert found == [b"%d" % number for number in range(20)]
+    assert check_store(tmp_path / "store") == []
