@@ -7,26 +7,25 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.record import decode_messages, encode_record, iter_records
+from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.record import decode_messages, encode_record, iter_records, pack_host
 
 
 def record(topic: str, body: bytes, properties: dict[str, str], host: tuple[str, int], offset: int) -> bytes:
     return encode_record(
-        MessageExt(
-            topic,
-            body,
-            properties,
-            flag=-1,
-            queue_id=3,
-            queue_offset=offset,
-            physical_offset=offset * 100,
-            born_timestamp=1,
-            born_host=host,
-            store_timestamp=2,
-            store_host=("127.0.0.1", 10911),
-            reconsume_times=1,
-            prepared_transaction_offset=7,
-        )
+        topic.encode(),
+        3,
+        body,
+        encode_properties(properties),
+        flag=-1,
+        queue_offset=offset,
+        physical_offset=offset * 100,
+        born_timestamp=1,
+        born_host=pack_host(host),
+        store_timestamp=2,
+        store_host=pack_host(("127.0.0.1", 10911)),
+        reconsume_times=1,
+        prepared_transaction_offset=7,
     )
 
 
