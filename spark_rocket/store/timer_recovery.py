@@ -65,7 +65,7 @@ def _is_beyond(unit: np.void, max_physical_offset: int) -> bool:
 
 
 def build_slots(log: TimerLog, read_time_ms: int, precision_ms: int, count: int) -> Slots:
-    """The wheel of what is in a timer log, from a time on."""
+    """The wheel of what is in a timer log, from a time on. TimerLogDamageError if a chain is not whole."""
     slots = np.zeros(count, SLOT_TYPE)
     first_number = read_time_ms // precision_ms
     for positions, units in log.blocks(log.files.min_offset, log.position):
@@ -73,12 +73,22 @@ def build_slots(log: TimerLog, read_time_ms: int, precision_ms: int, count: int)
         chosen = np.flatnonzero((numbers >= first_number) & (numbers < first_number + count))
         if not len(chosen):
             continue
-        numbers, positions = numbers[chosen], positions[chosen]
+        chosen = chosen[np.argsort(numbers[chosen], kind="stable")]
+        numbers, positions, units = numbers[chosen], positions[chosen], units[chosen]
         index = numbers % count
-        firsts, places = np.unique(index, return_index=True)
-        new = slots["time"][firsts] != numbers[places]
-        slots["first"][firsts[new]] = positions[places[new]]
+        heads = np.append(True, numbers[1:] != numbers[:-1])
+        previous = np.append(-1, positions[:-1])
+        known = slots["time"][index] == numbers
+        previous[heads] = np.where(known, slots["last"][index], -1)[heads]
+        links = units["prev_pos"]
+        gone = (previous < 0) & (links < log.files.min_offset)  # the file of the one before was removed
+        wrong = np.flatnonzero((links != previous) & ~gone)
+        if len(wrong):
+            place = int(positions[wrong[0]])
+            raise TimerLogDamageError(f"{log.files.directory} has a unit at {place} that continues no other")
+        new = heads & ~known
+        slots["first"][index[new]] = positions[new]
         slots["time"][index] = numbers
         slots["last"][index] = positions  # of several the last, as assigning does
-        np.add.at(slots["num"], index, np.where(units["magic"][chosen] & MAGIC_DELETE, -1, 1))
+        np.add.at(slots["num"], index, np.where(units["magic"] & MAGIC_DELETE, -1, 1))
     return slots

@@ -131,23 +131,24 @@ class TimerMessageStore:
                 TIMER_TOPIC,
                 end - first,
             )
+        if self._read_time > now_ms:  # the clock was set back: this slot has what was sent since
+            self._forced_to = self._read_time + self._precision
         if not log.files.files and not checkpoint.last_timer_log_flush_pos:
             return
         try:
             position, behind = find_end(
                 log, checkpoint.last_timer_log_flush_pos, store.max_physical_offset, self._waiting_offset
             )
+            log.go_on_at(position)
+            slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
         except TimerLogDamageError as damage:
             _log.warning("%s: the timer log is made anew from the queue of %s.", damage, TIMER_TOPIC)
             self._replay_until = saved_offset
             self._begin_anew()
             return
-        log.go_on_at(position)
-        self._wheel.open(build_slots(log, self._read_time, self._precision, self._wheel.count))
+        self._wheel.open(slots)
         self._next_offset = min(max(self._next_offset, behind), end)
         self._loaded_to = self._read_time
-        if self._read_time > now_ms:
-            self._forced_to = self._read_time + self._precision
         self._take_mark()
 
     def _waiting_offset(self, offset: int, size: int) -> int:
@@ -162,7 +163,7 @@ class TimerMessageStore:
         return view.queue_offset if view.topic == TIMER_TOPIC.encode() and view.queue_id == 0 else -1
 
     def _begin_anew(self) -> None:
-        """Drop timer log and wheel: the whole queue is enqueued again."""
+        """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
         self._timer_log.clear()
         self._wheel.open()
         self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
@@ -172,8 +173,7 @@ class TimerMessageStore:
         self._remaining.clear()
         self._begun.clear()
         self._recalls.clear()
-        self._saved = self._waiting_mark = None
-        self._take_mark()
+        self._mark = self._saved = self._waiting_mark = None
 
     def close(self) -> None:
         """Before the store is closed: remember all that was done, to the message."""
@@ -195,7 +195,9 @@ class TimerMessageStore:
             return
         while self._walk is not None:
             self._load_one(*self._walk)
-        done_to = max(self._begun, default=self._read_time) + self._precision
+        if not self._begun:
+            return  # the log turned out to be damaged
+        done_to = max(self._begun) + self._precision
         batch = _Batch(self, done_to)
         for slot, recalls in self._recalls.items():
             if slot < done_to:
@@ -478,7 +480,7 @@ class TimerMessageStore:
     # --- on disk ------------------------------------------------------------------------------------------------
 
     def _take_mark(self) -> None:
-        if self._wheel.is_open:
+        if self._wheel.is_open and self._next_offset >= self._replay_until:
             self._mark = _Mark(
                 self._read_time, self._next_offset, self._timer_log.position, self._store.max_physical_offset
             )
