@@ -174,7 +174,8 @@ class Served:
     def wake(self) -> None:
         """Let the drivers see that the clock was moved, until they have nothing left to do."""
         drivers = self.broker.service.drivers.values()
-        self.run(lambda: [driver.wake() for driver in drivers])
+        for driver in drivers:
+            self.run(driver.wake)
         while self.run(lambda: any(driver._due is not None and driver._due <= self.clock() for driver in drivers)):
             pass
 
@@ -277,18 +278,19 @@ def test_how_far_it_is_is_saved_from_time_to_time(tmp_path: Path, clock: Clock) 
         assert not written.is_set()
 
 
-def test_what_is_not_on_disk_is_not_called_delivered(tmp_path: Path, clock: Clock) -> None:
+def test_what_is_not_on_disk_is_not_called_delivered(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with served(tmp_path, clock) as (server, wire):
         wire.send("Late", b"x", {"DELAY": "1"})
         clock.now += 1000
         server.wake()
         service = server.broker.service
-        when_flushed = service.store.when_flushed
-        service.store.when_flushed = lambda offset, callback: callback(False)  # type: ignore[method-assign]
+        monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: callback(False))
         server.run(server.broker._save_delay_offsets)
         server.run(lambda: None)
         assert b'"offsetTable":{}' in bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
-        service.store.when_flushed = when_flushed  # type: ignore[method-assign]
+        monkeypatch.undo()
     assert delay_file(tmp_path) == {"1": 1}
 
 
