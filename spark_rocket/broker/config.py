@@ -93,6 +93,8 @@ class BrokerConfig:
     flush_delay_offset_interval: int = _setting(10_000, low=100)
     timer_wheel_enable: bool = _setting(True)
     timer_precision_ms: int = _setting(1_000, low=1)
+    timer_roll_window_slot: int = _setting(172_800, low=1)
+    mapped_file_size_timer_log: int = _setting(100 * 1024 * 1024, low=4096, high=1 << 40)
     timer_max_delay_sec: int = _setting(259_200, low=1, high=2**31 - 1)
     recall_message_enable: bool = _setting(False, dynamic=True)
 
@@ -249,6 +251,8 @@ class BrokerConfig:
             disk_space_warning_level_ratio=self.disk_space_warning_level_ratio,
             clean_file_forcibly_enable=self.clean_file_forcibly_enable,
             file_reserved_size=self.file_reserved_size,
+            mapped_file_size_timer_log=self.mapped_file_size_timer_log,
+            timer_roll_window_slot=self.timer_roll_window_slot,
         )
 
     @property

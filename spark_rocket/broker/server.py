@@ -48,10 +48,12 @@ from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.store.config import delay_levels
 from spark_rocket.store.message_store import MessageStore, now_ms
 from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
+from spark_rocket.store.timer_store import TimerMessageStore
 
 _log = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS = 10.0
+_TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _TRIM_PAUSE_SECONDS = 0.05
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -66,6 +68,7 @@ class Broker:
         self._service: BrokerService | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._address = ""
+        self._flushing_timer = False
 
     @property
     def address(self) -> str:
@@ -130,6 +133,9 @@ class Broker:
             schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
             files = self._load_files(topics, offsets, groups, schedule)
             schedule.correct_offsets()
+            timer = TimerMessageStore(store, config.timer_precision) if config.timer_wheel_enable else None
+            if timer is not None:
+                timer.start(clock())
         except BaseException:
             store.close()
             raise
@@ -164,6 +170,7 @@ class Broker:
             clock=clock,
             loop=loop,
             schedule=schedule,
+            timer=timer,
         )
         unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
         for processor in (
@@ -178,6 +185,7 @@ class Broker:
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         registration.start()
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
         self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
         for driver in service.drivers.values():
             driver.wake()
@@ -225,6 +233,8 @@ class Broker:
                 self._save_at_stop(file)
         finally:
             self._service = None
+            if service.timer is not None:
+                service.timer.close()
             service.store.close()
 
     def _confirm_deliveries(self, service: BrokerService) -> None:
@@ -267,6 +277,20 @@ class Broker:
         mark = service.schedule.mark()
         if mark is not None:
             service.store.when_flushed(mark.physical_offset, partial(self._deliveries_flushed, service, mark))
+
+    def _flush_timer(self) -> None:
+        service = self.service
+        if service.timer is not None and service.timer.dirty and not self._flushing_timer:
+            self._flushing_timer = True
+            service.spawn(self._flush_timer_aside(service.timer))
+
+    async def _flush_timer_aside(self, timer: TimerMessageStore) -> None:
+        try:
+            await asyncio.to_thread(timer.flush)
+        except OSError as error:
+            _log.error("The timer's progress could not be put on disk: %s", error)
+        finally:
+            self._flushing_timer = False
 
     def _deliveries_flushed(self, service: BrokerService, mark: OffsetMark, ok: bool) -> None:
         """Called by the flush thread; what was not flushed is tried again the next time."""

@@ -30,6 +30,7 @@ from spark_rocket.broker.topics import (
     NOT_ALLOWED_SEND,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TopicConfigManager,
     topic_problem,
 )
@@ -41,6 +42,7 @@ from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.schedule import ScheduleMessageService
+from spark_rocket.store.timer_store import TimerMessageStore
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0
@@ -80,6 +82,7 @@ class BrokerService:
         clock: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         schedule: ScheduleMessageService,
+        timer: TimerMessageStore | None,
     ) -> None:
         self.config = config
         self.store = store
@@ -97,9 +100,12 @@ class BrokerService:
         self.clock = clock
         self.loop = loop
         self.schedule = schedule
+        self.timer = timer
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
         self.drivers: dict[str, DeliveryDriver] = {SCHEDULE_TOPIC: DeliveryDriver(loop, clock, schedule.deliver)}
+        if timer is not None:
+            self.drivers[TIMER_TOPIC] = DeliveryDriver(loop, clock, timer.deliver)
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         #: Topics that can be sent to without another look; the send processor looks here first.
         self.targets: dict[str, SendTarget] = {}
