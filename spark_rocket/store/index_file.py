@@ -30,6 +30,7 @@ from struct import Struct
 
 import numpy as np
 
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.index_keys import Hashes
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.record_scan import Ints
@@ -45,6 +46,10 @@ _STEP = 1 << 20
 _PATIENCE = 4_000  # entries of a chain that are not wanted, one after another
 _BLOCK = 16_384  # entries that are searched at once
 _MAX_INT = (1 << 31) - 1
+
+
+class DamagedIndexError(StoreCorruptError):
+    """A chain that leads nowhere; for index_service.py, which makes the file anew."""
 
 
 class IndexFile:
@@ -141,8 +146,13 @@ class IndexFile:
         at = HEADER_SIZE + 4 * (key_hash % self.slots)
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
         above, patience = self.count, _PATIENCE
+        if not 0 <= number < above:
+            raise self._damaged(at, f"slot {key_hash % self.slots} names entry {number}, there are {above - 1}")
         while first <= number < above:  # a chain never goes up
-            hashed, offset, _, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
+            at = self.entries_at + INDEX_ENTRY_SIZE * number
+            hashed, offset, _, previous = _ENTRY.unpack_from(mm, at)
+            if hashed % self.slots != key_hash % self.slots or not 0 <= previous < number:
+                raise self._damaged(at, f"entry {number} is in a chain that it does not belong to")
             above, number, wanted = number, previous, hashed == key_hash and number < end
             yield offset if wanted else None
             patience = _PATIENCE if wanted else patience - 1
@@ -153,6 +163,9 @@ class IndexFile:
                     number = self._newest(key_hash, start, stop)
                     stop = start
                     yield None
+
+    def _damaged(self, position: int, what: str) -> DamagedIndexError:
+        return DamagedIndexError(f"{self.file.path} at byte {position}: {what}.")
 
     def _newest(self, key_hash: int, first: int, end: int) -> int:
         """Number of the newest entry with a hash in a range of entries; 0 for none."""

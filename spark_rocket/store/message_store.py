@@ -60,9 +60,9 @@ class MessageStore:
         self._checkpoint = Checkpoint(config.store_path / "checkpoint")
         self._log = CommitLog(config)
         self._queues = ConsumeQueueTable(config)
-        self._reader = StoreReader(self._log, self._queues, config.max_filter_message_size)
-        self._delays = DelayLevels(config.delay_levels())
         self._deleted = DeletedTopics(config.store_path)
+        self._reader = StoreReader(self._log, self._queues, self._deleted, config.max_filter_message_size)
+        self._delays = DelayLevels(config.delay_levels())
         self._appender = MessageAppender(config, self._log, self._queues, self._delays, store_host, clock, on_arrive)
         # The appender's own methods: one call less on the busiest way.
         self.put_message = self._appender.put_message

@@ -1,7 +1,7 @@
 """Records that this process has neither written nor scanned at its start, looked at before they are served.
 
-A start scans the end of the log only (recovery.py), so an old file may have been damaged without anybody knowing. What
-a consumer reads of it is compared with its consume-queue entry and with its CRC. When that fails, one of the two is bad:
+A start scans the end of the log only (recovery.py), so an old file may have been damaged without anybody knowing.
+What a consumer reads of it is compared with its consume-queue entry and its CRC. When that fails, one of two is bad:
 
 - the record: it is left out of the answer, reading goes on behind it, and the log says once in which file and at which
   byte. A consumer sees a gap in the queue offsets, as it does after filtering by tag;
@@ -20,6 +20,7 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record import FIXED_SIZE, ScanKind, scan_record
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.record_scan import LogScan, parse, walk
 from spark_rocket.store.salvage import next_good
@@ -31,8 +32,9 @@ _FAR = 16 << 20  # bytes of the log that are scanned for a record
 class OldRecords:
     """Looks at what is read from before the part of a queue that is known to be right."""
 
-    def __init__(self, commit_log: CommitLog) -> None:
+    def __init__(self, commit_log: CommitLog, deleted: DeletedTopics) -> None:
         self._log = commit_log
+        self._deleted = deleted
 
     def are_good(
         self, queue: ConsumeQueue, offset: int, raw: bytes, tag_codes: frozenset[int] | None, count: int, records: bytes
@@ -95,7 +97,7 @@ class OldRecords:
             raise StoreCorruptError(
                 f"{file.path} at byte {number * ENTRY_SIZE - file.file_from_offset}: entry {number} is not what the "
                 "commit log says.",
-                remedy="Stop the broker and run `rocket store rebuild`, which makes all consume queues anew from the log.",
+                remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
             )
         self._log.report_damage(physical, f"message {number} of {queue.topic} queue {queue.queue_id} is left out")
         return b""
@@ -126,7 +128,7 @@ class OldRecords:
                 break
         else:
             if number - queue.min_offset <= _NEIGHBOURS:
-                start = self._log.min_offset
+                start = max(self._log.min_offset, self._deleted.offsets.get(queue.topic, 0))
         for behind in range(number + 1, min(number + _NEIGHBOURS, queue.max_offset)):
             entry = queue.entry(behind)
             if self._good(queue, behind, entry[0], entry[1]):

@@ -16,6 +16,7 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.old_records import OldRecords
 from spark_rocket.store.queue_table import ConsumeQueueTable
@@ -33,10 +34,12 @@ _HEAD_SIZE = 76  # enough of a record for its store timestamp, whatever the host
 class StoreReader:
     """Reads queues of one store."""
 
-    def __init__(self, commit_log: CommitLog, queues: ConsumeQueueTable, max_filter_message_size: int) -> None:
+    def __init__(
+        self, commit_log: CommitLog, queues: ConsumeQueueTable, deleted: DeletedTopics, max_filter_message_size: int
+    ) -> None:
         self._log = commit_log
         self._queues = queues
-        self._old = OldRecords(commit_log)
+        self._old = OldRecords(commit_log, deleted)
         self._examined = max_filter_message_size // ENTRY_SIZE
 
     # --- a run of messages --------------------------------------------------------------------------------------
@@ -73,7 +76,7 @@ class StoreReader:
         elif len(records) != size:
             raise StoreCorruptError(
                 f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
-                remedy="Stop the broker and run `rocket store rebuild`, which makes all consume queues anew from the log.",
+                remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
             )
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, first, end, records, count)

@@ -205,7 +205,8 @@ def _dangling(path: Path, rng: random.Random) -> None:
 
 def _linked(path: Path, rng: random.Random) -> None:
     """Moved elsewhere with a link in its place, as an operator short of room does: no damage at all."""
-    elsewhere = path.parent.parent / f"moved-{path.name}"
+    store = next(parent for parent in path.parents if parent.name == "store")
+    elsewhere = store.with_name(f"moved-{path.name}")
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
 
