@@ -113,3 +113,5 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None
+    """What a message that waits for its time is recalled by; None for any other."""

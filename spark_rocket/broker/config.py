@@ -97,6 +97,7 @@ class BrokerConfig:
     mapped_file_size_timer_log: int = _setting(100 * 1024 * 1024, low=4096, high=1 << 40)
     timer_max_delay_sec: int = _setting(259_200, low=1, high=2**31 - 1)
     recall_message_enable: bool = _setting(False, dynamic=True)
+    allow_recall_when_broker_not_writeable: bool = _setting(True, dynamic=True)
 
     long_polling_enable: bool = _setting(True, dynamic=True)
     short_polling_time_mills: int = _setting(1_000, low=0, high=60_000, dynamic=True)

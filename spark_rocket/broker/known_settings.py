@@ -7,7 +7,7 @@ Corresponds to the other fields of org.apache.rocketmq.common.BrokerConfig, Mess
 from __future__ import annotations
 
 _NAMES = """
-    abortFile accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums allowRecallWhenBrokerNotWriteable
+    abortFile accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums
     autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerHeartbeatInterval
     brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover
     clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums

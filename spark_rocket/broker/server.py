@@ -35,6 +35,7 @@ from spark_rocket.broker.processors.offsets import OffsetProcessor
 from spark_rocket.broker.processors.progress import ProgressProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
+from spark_rocket.broker.processors.recall import RecallMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.service import BrokerService
@@ -181,6 +182,7 @@ class Broker:
             AdminProcessor(service),
             ProgressProcessor(service),
             QueryMessageProcessor(service),
+            RecallMessageProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         registration.start()

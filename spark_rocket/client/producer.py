@@ -32,8 +32,14 @@ from spark_rocket.model import DELAY, SHARDING_KEY, UNIQ_KEY, WAIT, Message, Mes
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.protocol.compression import compress_body
-from spark_rocket.protocol.headers import SendMessageRequestHeader, SendMessageResponseHeader
+from spark_rocket.protocol.headers import (
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+    SendMessageRequestHeader,
+    SendMessageResponseHeader,
+)
 from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH, encode_properties
+from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record import COMPRESSED, COMPRESSION_ZLIB, encode_batch_body
 from spark_rocket.protocol.subscription import java_hash
 
@@ -215,6 +221,23 @@ class Producer(Client):
     ) -> Future[SendResult]:
         """As ``send_batch_body``, with a future. ``body`` must not change until it is done."""
         return self._submit(self._encoded(queue, body, count), queue, timeout)
+
+    def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
+        """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
+
+        RefusedError if it is due already, or if the broker allows no recalls (``recallMessageEnable``).
+        """
+        where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
+        header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
+        instance = self._instance()
+        answer = instance.invoke(
+            instance.routes.master(where),
+            RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
+            f"the recall from {topic}",
+            topic=topic,
+            timeout=timeout or self._send_timeout,
+        )
+        return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that take the topic's messages, sorted."""
@@ -421,4 +444,5 @@ def _result(prepared: _Prepared, queue: MessageQueue, answer: RemotingCommand) -
         queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
         queue_offset=header.queue_offset,
         transaction_id=header.transaction_id,
+        recall_handle=header.recall_handle,
     )
