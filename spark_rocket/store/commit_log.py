@@ -8,6 +8,10 @@ file is made before it is needed: a first write to a cold page costs a hundred t
 otherwise stall every sender. Should the thread fall behind, or fail, the writer takes blocks itself, and it is here
 that a full disk is noticed (``OSError``), before a byte is written.
 
+Readers copy from mappings too. So that memory does not grow with the log, only its end stays in this process's memory:
+the last 64 MiB that are on disk, and what is not there yet. Older bytes that readers want are there by windows of
+1 MiB, 64 of them, first in, first out; a file without a window is unmapped. All of it stays in the kernel's page cache.
+
 Thread-safety: one writer (``make_room``, writes, ``advance``). ``max_offset`` is set after the bytes are there: other
 threads may read anything below it. ``flush`` is for one thread at a time.
 After a crash: see recovery.py. A record's first four bytes are written last, so that a process killed in between leaves
@@ -19,7 +23,9 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import threading
+from collections import OrderedDict
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record import MAGIC_BLANK
@@ -30,7 +36,11 @@ from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 _log = logging.getLogger(__name__)
 _MOST_DAMAGED = 10_000  # places that are told of
-_WARM = 64 << 20  # flushed bytes behind the writer that stay mapped in memory, for readers at the tail
+_WARM = 64 << 20  # flushed bytes behind the writer that stay in memory, for readers at the tail
+_RELEASE = 8 << 20  # at a time
+_WINDOW = 1 << 20
+_WINDOWS = 64
+_SPARSE = 64 << 10  # cold ranges that lie further apart are read from the file: nothing else is wanted of their pages
 
 
 class CommitLog:
@@ -42,7 +52,8 @@ class CommitLog:
         self.queue = MappedFileQueue(config.commit_log_path, self.file_size, setting="mappedFileSizeCommitLog")
         self.max_offset = 0
         self.flushed_where = 0
-        self._released = 0
+        self._warm_from = 0
+        self._windows: OrderedDict[int, None] = OrderedDict()  # below _warm_from, by offset // _WINDOW
         self._damaged: set[int] = set()
         # The writer's place: records go to mm[position:]; up to soft_limit without asking make_room().
         self.base = 0
@@ -75,7 +86,7 @@ class CommitLog:
         self.base = file.file_from_offset if file else max_offset
         self.position = max_offset - self.base
         self.soft_limit = 0
-        self.max_offset = self._released = max_offset
+        self.max_offset = self._warm_from = max_offset
         self.flushed_where = flushed
 
     def start(self) -> None:
@@ -202,6 +213,8 @@ class CommitLog:
         file = self.queue.find(offset)
         if file is None or size < 0 or offset + size > self.max_offset:
             return b""
+        if offset < self._warm_from:
+            self._visit(offset, offset + size)
         start = offset - file.file_from_offset
         return file.mm[start : start + size]
 
@@ -211,7 +224,14 @@ class CommitLog:
         if len(starts) == 1 or file is None:
             return self.read(starts[0], stops[0] - starts[0])
         base = file.file_from_offset
-        if min(starts) >= base and max(stops) <= min(base + self.file_size, self.max_offset):  # nearly always
+        low, high = min(starts), max(stops)
+        if low >= base and high <= min(base + self.file_size, self.max_offset):  # nearly always
+            if low < self._warm_from:
+                if high - low > len(starts) * _SPARSE:
+                    with file.descriptor() as fd:
+                        pairs = zip(starts, stops, strict=True)
+                        return b"".join([os.pread(fd, stop - start, start - base) for start, stop in pairs])
+                self._visit(low, high)
             mm = file.mm
             return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
         return b"".join([self.read(start, stop - start) for start, stop in zip(starts, stops, strict=True)])
@@ -232,6 +252,25 @@ class CommitLog:
                 what,
             )
 
+    def _visit(self, start: int, stop: int) -> None:
+        """Somebody is going to read cold bytes: of those that were read before, let the oldest go."""
+        windows = self._windows
+        for window in range(start // _WINDOW, (stop - 1) // _WINDOW + 1):
+            if window not in windows:
+                windows[window] = None
+                if len(windows) > _WINDOWS:
+                    self._leave(windows.popitem(last=False)[0])
+
+    def _leave(self, window: int) -> None:
+        start, stop = window * _WINDOW, min((window + 1) * _WINDOW, self._warm_from)
+        for file in self.queue.between(start, stop):
+            base, end = file.file_from_offset, file.file_from_offset + file.size
+            first, last = base // _WINDOW, (end - 1) // _WINDOW
+            if end <= self._warm_from and not any(first <= other <= last for other in self._windows):
+                file.unmap()
+            else:
+                file.release_pages(max(start - base, 0), stop - base)
+
     # --- flushing -----------------------------------------------------------------------------------------------
 
     def flush(self) -> int:
@@ -239,21 +278,21 @@ class CommitLog:
         target = self.max_offset
         start = self.flushed_where
         if target > start:
-            for file in self.queue.files:
-                if start < file.file_from_offset + self.file_size and file.file_from_offset < target:
-                    file.flush()
+            for file in self.queue.between(start, target):
+                file.flush()
             self.flushed_where = target
             self._release(target)
         return target
 
     def _release(self, flushed: int) -> None:
-        """Unmap cold pages, so that resident memory does not grow with the log. They stay in the page cache."""
-        cold = flushed - _WARM
-        if cold - self._released < _WARM:
+        """Let pages go that are cold now."""
+        start, stop = self._warm_from, flushed - _WARM
+        if stop - start < _RELEASE:
             return
-        for file in self.queue.files:
-            start = max(self._released - file.file_from_offset, 0)
-            end = min(cold - file.file_from_offset, self.file_size)
-            if start < end:
-                file.release_pages(start, end)
-        self._released = cold
+        self._warm_from = stop  # first, so that nobody reads there meanwhile without a word
+        for file in self.queue.between(start, stop):
+            base = file.file_from_offset
+            if base + file.size <= stop:
+                file.unmap()
+            else:
+                file.release_pages(max(start - base, 0), stop - base)

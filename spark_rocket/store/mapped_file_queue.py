@@ -104,6 +104,14 @@ class MappedFileQueue:
         index = (offset - files[0].file_from_offset) // self.file_size
         return files[index] if 0 <= index < len(files) else None
 
+    def between(self, start: int, stop: int) -> list[MappedFile]:
+        """The files that have bytes from ``start`` on and before ``stop``."""
+        files = self.files
+        if not files or stop <= start:
+            return []
+        begin = files[0].file_from_offset
+        return files[max((start - begin) // self.file_size, 0) : max(-(-(stop - begin) // self.file_size), 0)]
+
     @property
     def min_offset(self) -> int:
         files = self.files

@@ -85,9 +85,10 @@ class StoreReader:
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[int, int, int, bytes]:
         """How many records, their bytes' length, how many entries are done with, and the records."""
-        parts = []
+        starts: list[int] = []
+        stops: list[int] = []
         count = total = examined = 0
-        start = stop = -1
+        stop = -1
         for physical, size, code in ENTRY.iter_unpack(raw):
             if tag_codes is not None and code not in tag_codes:
                 examined += 1
@@ -97,14 +98,15 @@ class StoreReader:
             examined += 1
             count += 1
             total += size
-            if physical != stop:
-                if stop >= 0:
-                    parts.append(self._log.read(start, stop - start))
-                start = physical
+            if physical != stop or not starts:
+                if starts:
+                    stops.append(stop)
+                starts.append(physical)
             stop = physical + size
-        if count:
-            parts.append(self._log.read(start, stop - start))
-        return count, total, examined, parts[0] if len(parts) == 1 else b"".join(parts)
+        if not count:
+            return 0, 0, examined, b""
+        stops.append(stop)
+        return count, total, examined, self._log.read_many(starts, stops)
 
     def _many(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
