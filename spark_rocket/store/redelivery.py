@@ -3,7 +3,8 @@
 A message that waits for its time lies in a topic of the broker's own, with the sender's in its properties REAL_TOPIC
 and REAL_QID. When it is due it is stored a second time, there. Body, flag, sysFlag, born time, born host and reconsume
 times stay; the tags code is made anew from the properties; of the properties all stay, as Apache's broker leaves them
-(DELAY, REAL_TOPIC and REAL_QID among them). The timer adds its own notes to them (TIMER_DEQUEUE_MS and the like).
+(DELAY, REAL_TOPIC and REAL_QID among them), but for a CRC of the old record. The timer adds its own notes to them
+(TIMER_DEQUEUE_MS and the like).
 
 Thread-safety: for the store's one thread. After a crash: whoever delivers remembers how far it got only when what it
 delivered is on disk, so a message may be put twice and is never left out.
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 REAL_TOPIC = b"REAL_TOPIC"
 REAL_QUEUE_ID = b"REAL_QID"
+_CRC32 = b"__CRC32#"
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
@@ -41,7 +43,7 @@ def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[s
     try:
         if not isinstance(record, RecordView):
             record = view_record(record)
-        properties = bytes(record.properties)
+        properties = remove_property(bytes(record.properties), _CRC32)
         topic, queue_id = _destination(properties)
     except (ProtocolError, ValueError) as error:
         _log.warning("%s is not delivered: %s", where, error)

@@ -154,6 +154,15 @@ def test_notes_of_the_timer_are_set_where_there_is_room(make_store: MakeStore) -
     assert "TIMER_DEQUEUE_MS" not in full.properties
 
 
+def test_a_crc_over_the_old_record_is_not_kept(store: MessageStore, clock: Clock) -> None:
+    """Apache's with enabledAppendPropCRC; it would be wrong for the new record."""
+    put(store, TOPIC, 0, b"x", b"DELAY\x011\x02REAL_TOPIC\x01Real\x02REAL_QID\x010\x02__CRC32#\x010123456789\x02")
+    clock.now += 1000
+    service(store).deliver(clock.now, ALL_OF_IT)
+    delivered = decode_record(store.get_message("Real", 0, 0, 1, 1 << 20).records)
+    assert delivered.properties == {"DELAY": "1", "REAL_TOPIC": "Real", "REAL_QID": "0"}
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
