@@ -225,7 +225,7 @@ class Producer(Client):
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
 
-        RefusedError if it is due already, or if the broker allows no recalls (``recallMessageEnable``).
+        BrokerError if it is due already, or if the broker allows no recalls (``recallMessageEnable``).
         """
         where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
         header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
