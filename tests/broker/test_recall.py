@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.errors import ProtocolError, BrokerError
+from spark_rocket.errors import BrokerError, ProtocolError
 from spark_rocket.model import Message
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
