@@ -1,0 +1,71 @@
+"""The power goes while delayed messages are taken and delivered: some may come twice, none is lost, the order stays."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.store.check import check_store
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
+from spark_rocket.store.schedule import ScheduleMessageService
+from tests.store.helpers import Clock, bodies, opened, put, small
+from tests.store.test_torn_images import FATES, Disk
+
+TOPIC = "SCHEDULE_TOPIC_XXXX"
+DELAYS = delay_levels(DEFAULT_DELAY_LEVELS)
+
+
+@pytest.mark.parametrize("seed", range(25), ids=lambda seed: f"seed{seed}")
+def test_no_delayed_message_is_lost(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(seed)
+    clock = Clock()
+    disk = Disk(monkeypatch)
+    config = small(tmp_path / "store")
+    store = opened(config, clock)
+    schedule = ScheduleMessageService(store, DELAYS)
+    saved: dict[str, Any] = {"offsetTable": {}}
+    sent: dict[int, list[tuple[int, bytes]]] = {level: [] for level in (1, 2, 3)}
+    for act in range(rng.randrange(20, 200)):
+        clock.now += rng.choice((0, 1, 300, 2000))
+        kind = rng.random()
+        if kind < 0.5:
+            level, body = rng.choice((1, 2, 3)), b"%d" % act + rng.randbytes(rng.choice((5, 500)))
+            properties = b"DELAY\x01%d\x02REAL_TOPIC\x01Real%d\x02REAL_QID\x010" % (level, level)
+            sent[level].append((put(store, TOPIC, level - 1, body, properties).end_physical_offset, body))
+        elif kind < 0.8:
+            schedule.deliver(clock.now, rng.choice((0, 1e9)))
+        elif kind < 0.9:
+            store._flush_log.flush()
+        else:  # as the broker saves: the log first
+            mark = schedule.mark()
+            if mark is not None:
+                store._flush_log.flush()
+                assert store.flushed_where >= mark.physical_offset
+                schedule.confirm(mark, clock.now)
+        saved = schedule.snapshot()  # the file may be written at any time
+    on_disk = store.flushed_where
+    image = tmp_path / "image"
+    disk.image(store.config.store_path, image, rng, FATES)
+    store.close()
+
+    config = replace(config, store_path=image)
+    clock.now += 60_000
+    store = opened(config, clock)
+    schedule = ScheduleMessageService(store, DELAYS)
+    schedule.load(saved)
+    caplog.clear()
+    schedule.correct_offsets()
+    assert schedule.deliver(clock.now, 1e9) is None
+    assert caplog.records == []  # no offset had to be corrected
+    for level, messages in sent.items():
+        safe = [body for end, body in messages if end <= on_disk]
+        first_seen = list(dict.fromkeys(bodies(store, f"Real{level}", 0)))
+        assert first_seen[: len(safe)] == safe
+    store.close()
+    assert check_store(image, config) == []
