@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
+from benchmarks.store_disk import fdatasync_rate
 
 SECONDS = 1.5
 RATE, MESSAGES = 1000, 2000
@@ -18,6 +21,20 @@ def single_sends(lab: Lab, conns: str) -> Pair:
         return float(done["requests"] / done["seconds"])
 
     return Pair(lambda: sends(lab.broker_port), lambda: sends(lab.echo_port()))
+
+
+@benchmark("broker.sync.1", "broker.sync.16", unit="messages/s", ceiling="fdatasync of as many records at once")
+def synchronous_sends(lab: Lab, conns: str) -> Pair:
+    """Every answer waits for the disk."""
+    port = int(lab.sync_cluster.broker_address.rpartition(":")[2])
+    topic = f"sync-{conns}"
+    lab.sync_cluster.create_topic(topic)
+
+    def sends() -> float:
+        done = lab.load("send", port=port, topic=topic, size=128, conns=int(conns), seconds=SECONDS)
+        return float(done["requests"] / done["seconds"])
+
+    return Pair(sends, lambda: fdatasync_rate(lab.scratch / "bare", int(conns)))
 
 
 @benchmark("broker.batch500", unit="messages/s", ceiling="an echo server for the same frames")
@@ -45,3 +62,39 @@ def produce_to_consume(lab: Lab, percentile: str) -> Pair:
         lambda: float(lab.load("longpoll", port=lab.broker_port, **settings)[percentile]),
         lambda: float(lab.load("echo", port=lab.echo_port(), **settings)[percentile]),
     )
+
+
+def lateness(lab: Lab, kind: str, **delay: str) -> Pair:
+    """Messages that wait a second and more, while others are sent as fast as four connections can."""
+    topic, beside = lab.topic(f"{kind}-due", queues=1), lab.topic(f"{kind}-beside")
+    settings: dict[str, str | int] = {"topic": topic, "rate": RATE, "count": MESSAGES, "size": 128}
+
+    def p99(**more: str) -> float:
+        with ThreadPoolExecutor(1) as pool:
+            seconds = MESSAGES / RATE + (1.5 if more else 0)
+            load = pool.submit(lab.load, "send", port=lab.broker_port, topic=beside, size=128, conns=4, seconds=seconds)
+            found = float(lab.load("longpoll", port=lab.broker_port, **settings, **more)["p99"])
+            load.result()
+        return found
+
+    return Pair(lambda: p99(**delay), p99)
+
+
+@benchmark(
+    "broker.delay.p99",
+    unit="ms",
+    ceiling="messages without a delay, from send to pull under the same load",
+    lower_is_better=True,
+)
+def delay_level(lab: Lab, _: str) -> Pair:
+    return lateness(lab, "level", DELAY="1")
+
+
+@benchmark(
+    "broker.timer.p99",
+    unit="ms",
+    ceiling="messages without a delay, from send to pull under the same load",
+    lower_is_better=True,
+)
+def timer(lab: Lab, _: str) -> Pair:
+    return lateness(lab, "timer", TIMER_DELAY_MS="1200")

@@ -35,9 +35,9 @@ def _send_header(topic: str, queue: int, properties: str, *, batch: bool) -> dic
     ).to_ext_v2()
 
 
-def send(topic: str, queue: int, body: bytes) -> bytes:
-    """A single send."""
-    properties = encode_properties(properties_of(1)).decode()
+def send(topic: str, queue: int, body: bytes, **more: str) -> bytes:
+    """A single send; ``more`` properties than usual."""
+    properties = encode_properties({**properties_of(1), **more}).decode()
     header = _send_header(topic, queue, properties, batch=False)
     return RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header, body).encode()
 

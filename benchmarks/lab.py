@@ -66,6 +66,14 @@ class Lab:
 
         return self._stack.enter_context(LocalCluster(data_dir=self.folder / "cluster"))
 
+    @cached_property
+    def sync_cluster(self) -> LocalCluster:
+        """One whose broker answers a send when the message is on disk."""
+        from spark_rocket.testing import LocalCluster
+
+        cluster = LocalCluster(data_dir=self.folder / "sync-cluster", config={"flushDiskType": "SYNC_FLUSH"})
+        return self._stack.enter_context(cluster)
+
     @property
     def broker_port(self) -> int:
         return int(self.cluster.broker_address.rpartition(":")[2])

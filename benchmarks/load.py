@@ -110,10 +110,14 @@ def _paced(count: int, rate: int, send_one: Callable[[], None], on_readable: Cal
         send_one()
 
 
-def longpoll(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, Any]:
-    """From just before a message is sent until a held pull has brought it, in milliseconds."""
+def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: str) -> dict[str, Any]:
+    """From just before a message is sent until a held pull has brought it, in milliseconds.
+
+    With ``TIMER_DELAY_MS``, or ``DELAY="1"`` (1 s), from when it is due instead.
+    """
     producer, consumer = connect(port), connect(port)
-    template = frames.send(topic, 0, (frames.STAMP + frames.payload(size))[:size])
+    template = frames.send(topic, 0, (frames.STAMP + frames.payload(size))[:size], **delay)
+    later = int(delay.get("TIMER_DELAY_MS", "1000" if delay else "0")) * 1_000_000
     at = template.index(frames.STAMP) + len(frames.STAMP) - frames.STAMP_DIGITS
     stamped = re.compile(rb"sent at (\d{%d})" % frames.STAMP_DIGITS)
     offset = _first_offset(consumer, topic)
@@ -139,7 +143,7 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int) -> dict[st
             answer = receive_frame(consumer)
             now = time.perf_counter_ns()
             offset = _next_offset(answer)
-            waits.extend(now - int(stamp) for stamp in stamped.findall(answer))
+            waits.extend(now - later - int(stamp) for stamp in stamped.findall(answer))
             ask()
 
     ask()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from benchmarks.frames import BATCH
 from benchmarks.lab import QUEUES, Lab
 from benchmarks.registry import Pair, benchmark
+from benchmarks.store import BORN, TOPIC, batch_body, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,31 +38,57 @@ def spark_read(lab: Lab, size: str) -> Pair:
     topic = lab.filled(int(size), READ_ROWS)
     spark = _session(lab)
     path = lab.folder / f"ready-{size}.arrow"
-    batch = _first_batch(lab.cluster.name_server, topic)
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
-        stored.write_batch(batch)
+    _write(path, _first_batch(lab.cluster.name_server, topic))
 
     frame = spark.read.format("rocket").option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
-    ready = (
-        spark.read.format("ceiling")
-        .option("path", str(path))
-        .option("rows", READ_ROWS)
-        .option("partitions", QUEUES)
-        .load()
-    )
+    ready = _ready(spark, path)
     assert frame.count() == ready.count() == READ_ROWS
     return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
 
 
+@benchmark("spark.storepath.128", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
+def spark_store_path(lab: Lab, size: str) -> Pair:
+    """A directory that no broker has open."""
+    spark = _session(lab)
+    path, ready_path = lab.scratch / "store", lab.scratch / "ready.arrow"
+    body = batch_body(int(size))
+    with open_store(path) as store:
+        for number in range(READ_ROWS // BATCH):
+            store.put_batch(TOPIC, number % QUEUES, body, born_timestamp=1, born_host=BORN)
+        batch = _ready_batch(store.get_message(TOPIC, 0, 0, 32_768, 4 * 1024 * 1024).records)
+    _write(ready_path, batch)
+    frame = spark.read.format("rocket").option("storePath", str(path)).load()
+    ready = _ready(spark, ready_path)
+    assert frame.count() == ready.count() == READ_ROWS
+    return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
+
+
+def _write(path: Path, batch: pa.RecordBatch) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
+        stored.write_batch(batch)
+
+
+def _ready(spark: SparkSession, path: Path) -> DataFrame:
+    """The ceiling: that batch again and again, as many rows as are read."""
+    reader = spark.read.format("ceiling").option("path", str(path))
+    return reader.option("rows", READ_ROWS).option("partitions", QUEUES).load()
+
+
 def _first_batch(name_server: str, topic: str) -> pa.RecordBatch:
-    """A batch just as the source makes them: one pull of the default size, all columns, Spark's own types."""
+    """A batch just as the source makes them: one pull of the default size."""
     from spark_rocket.client import Reader
-    from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-    from spark_rocket.protocol.columnar import decode_records
 
     with Reader(name_server) as reader:
         answer = reader.pull(reader.queues(topic)[0], 0, max_msgs=32_768, max_bytes=4 * 1024 * 1024)
-        return project(SOURCE_SCHEMA).conform(decode_records(answer.records, broker_name="broker-a"))
+        return _ready_batch(answer.records)
+
+
+def _ready_batch(records: bytes | memoryview) -> pa.RecordBatch:
+    """All columns, Spark's own types."""
+    from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+    from spark_rocket.protocol.columnar import decode_records
+
+    return project(SOURCE_SCHEMA).conform(decode_records(records, broker_name="broker-a"))
 
 
 @benchmark("spark.write.128", "spark.write.1024", unit="rows/s", ceiling="a sink that only counts")

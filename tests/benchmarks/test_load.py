@@ -41,6 +41,14 @@ def test_held_pulls_bring_every_message_once(lab: Lab) -> None:
         assert 0 < done["p50"] <= done["p99"]
 
 
+@pytest.mark.parametrize("delay", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "500"}])
+def test_delayed_messages_are_measured_from_when_they_are_due(lab: Lab, delay: dict[str, str]) -> None:
+    topic = lab.topic("-".join(("late", *delay)).replace("_", "-"), queues=1)
+    done = lab.load("longpoll", port=lab.broker_port, topic=topic, rate=200, count=20, size=128, **delay)
+    assert done["count"] == 20
+    assert 0 < done["p50"] <= done["p99"]
+
+
 def test_the_echo_server_answers_the_same_frames(lab: Lab) -> None:
     done = lab.load("send", port=lab.echo_port(), topic="any", size=128, conns=2, seconds=0.05)
     assert done["requests"] > 0

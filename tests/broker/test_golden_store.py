@@ -24,7 +24,7 @@ from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages, iter_records
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
-from tests.broker.wire import Wire
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import StoreName, expected, extract_store
 from tests.store.helpers import Clock
 
@@ -268,3 +268,28 @@ def test_config_files_of_apache_are_kept(directory: Path, clock: Clock) -> None:
             assert entry.items() <= new[key].items(), key
     for file in ("consumerOffset.json", "delayOffset.json"):
         assert loads_tolerant(after[file])["offsetTable"] == loads_tolerant(before[file])["offsetTable"], file
+
+
+def test_what_is_pending_is_delivered_once_when_it_is_due(name: StoreName, directory: Path, clock: Clock) -> None:
+    """Levels 17 and 18, one and two hours: two messages each; the others were delivered by Apache's broker."""
+    clock.now += 3 * 3_600_000
+    for _ in range(2):  # at the second start there is nothing left to deliver
+        with served(directory, clock) as wire:
+            for queue_id in range(2):
+                late = [
+                    wire.pull_later(
+                        "GoldenDelay",
+                        offset,
+                        queue_id=queue_id,
+                        sysFlag=SUSPEND | SUBSCRIPTION,
+                        suspendTimeoutMillis=20_000,
+                    ).result(30)
+                    for offset in (3, 4)
+                ]
+                keys = [message.keys for answer in late for message in decode_messages(bytes(answer.body))[:1]]
+                assert sorted(map(str, keys)) == [f"delay-17-{queue_id}", f"delay-18-{queue_id}"]
+                assert len(pulled(wire, "GoldenDelay", queue_id)) == 5
+            assert len(pulled(wire, "%RETRY%GID_golden_retry", 0)) == 4
+    assert_sound(directory)
+    offsets = loads_tolerant((directory / "config" / "delayOffset.json").read_bytes())["offsetTable"]
+    assert offsets == {"1": 8, "2": 2, "17": 2, "18": 2}
