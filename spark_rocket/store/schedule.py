@@ -177,6 +177,13 @@ class ScheduleMessageService:
                     len(self._delays),
                 )
 
+    def runtime_info(self) -> dict[str, str]:
+        """For request 28, under Apache's names: how far each level is, and its end."""
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{self._store.get_max_offset(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in sorted(self._offsets.items())
+        }
+
     def mark(self) -> OffsetMark | None:
         """The present offsets for :meth:`confirm`; None if they are saved already."""
         if self._offsets == self._saved:

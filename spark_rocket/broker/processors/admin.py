@@ -252,6 +252,7 @@ class AdminProcessor:
             "sendThreadPoolQueueSize": "0",
             "pullThreadPoolQueueSize": "0",
             "heldPulls": str(service.held.count),
+            **service.schedule.runtime_info(),
             **service.store.runtime_info(),
         }
         return RemotingCommand.response(request, body=KVTable(table=table).to_json())
