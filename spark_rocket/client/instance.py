@@ -10,6 +10,7 @@ Thread-safety: all of it. Corresponds to MQClientManager, MQClientInstance and S
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import socket
@@ -24,12 +25,17 @@ from spark_rocket.client.answers import error_of
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.membership import Membership
 from spark_rocket.client.routes import RouteTable
-from spark_rocket.errors import RemotingConnectError, StateError, TopicNotFoundError
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.errors import RemotingConnectError, RocketError, StateError, TopicNotFoundError
+from spark_rocket.protocol.bodies import GetConsumerListByGroupResponseBody
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import GetConsumerListByGroupRequestHeader
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.timer import DeadlineTimer
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,6 +65,7 @@ class ClientInstance:
     def _begin(self) -> None:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
+        self._timer = DeadlineTimer()
         self._chores: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
@@ -68,6 +75,7 @@ class ClientInstance:
         self.members.after_fork()
 
     def close(self) -> None:
+        self._timer.close()
         self._chores.put(None)
         self.members.close()
         self.routes.close()
@@ -151,6 +159,23 @@ class ClientInstance:
             keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
         return keys.next()
 
+    def call_later(self, seconds: float, chore: Callable[[], None]) -> None:
+        """``later``, in a while. What is still waiting when the instance is closed never comes."""
+        self._timer.call_at(time.monotonic() + seconds, _Due(lambda: self.later(chore)))
+
+    def consumer_ids(self, group: str, topic: str) -> list[str] | None:
+        """Client ids of a group's members, sorted, as one of the topic's brokers knows them; None if none does."""
+        header = GetConsumerListByGroupRequestHeader(consumer_group=group).to_ext()
+        for addresses in self.routes.route(topic).brokers.values():
+            for address in addresses.values():
+                request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+                try:
+                    answer = self.invoke(address, request, f"the question for the members of {group}")
+                    return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
+                except RocketError as error:
+                    logger.info("the members of %s are not known to %s: %s", group, address, error)
+        return None
+
     def later(self, chore: Callable[[], None]) -> None:
         """Run something that may block on a thread that no connection depends on."""
         self._chores.put(chore)
@@ -162,7 +187,25 @@ class ClientInstance:
 
     def _work(self) -> None:
         while (chore := self._chores.get()) is not None:
-            chore()
+            try:
+                chore()
+            except Exception:  # the next chore is somebody else's
+                logger.exception("a client's chore failed")
+
+
+class _Due:
+    """A moment at which something is done, once."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+
+    def needed(self) -> bool:
+        return True
+
+    def expire(self) -> None:
+        self._action()
 
 
 def _own_ip(name_server: str) -> str:

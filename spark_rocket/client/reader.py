@@ -55,13 +55,14 @@ from spark_rocket.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from spark_rocket.protocol.record import decode_messages, view_record
-from spark_rocket.protocol.subscription import SUB_ALL, TYPE_TAG, parse_tags
+from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, parse_tags
 from spark_rocket.remoting.client import RemotingClient
 
 DEFAULT_GROUP = "spark_rocket_reader"
 DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
 
+_COMMIT = 0x1
 _SUSPEND = 0x2
 _SUBSCRIPTION = 0x4
 
@@ -101,9 +102,14 @@ class Reader(Client):
     """``with Reader("127.0.0.1:9876") as reader: for queue in reader.queues("topic"): reader.messages(queue, 0)``"""
 
     def __init__(
-        self, name_server: str | None = None, *, group: str = DEFAULT_GROUP, request_timeout: float = 3.0
+        self,
+        name_server: str | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        request_timeout: float = 3.0,
+        instance_name: str = "",
     ) -> None:
-        super().__init__(ClientConfig.of(name_server))
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
         self.group = group
         self._timeout = request_timeout
 
@@ -254,16 +260,18 @@ class Reader(Client):
         max_msgs: int = DEFAULT_MAX_MSGS,
         max_bytes: int | None = None,
         tags: str = SUB_ALL,
+        sql: str | None = None,
         suspend_ms: int = 0,
         timeout: float | None = None,
     ) -> PullResult:
         """Ask once for messages from ``offset`` on.
 
         With ``suspend_ms`` the broker waits so long for a message if there is none yet. ``max_bytes`` bounds the
-        answer, as far as the broker knows that field. ``timeout`` (seconds) comes on top of the suspension.
+        answer, as far as the broker knows that field. ``timeout`` (seconds) comes on top of the suspension. ``sql``
+        has the broker choose by an SQL92 expression instead of tags (enablePropertyFilter).
         """
         (address, from_master), request, seconds = self._pull_request(
-            queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout
+            queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout, sql=sql
         )
         answer = self._instance().invoke(
             address,
@@ -283,13 +291,18 @@ class Reader(Client):
         max_msgs: int = DEFAULT_MAX_MSGS,
         max_bytes: int | None = None,
         tags: str = SUB_ALL,
+        sql: str | None = None,
+        commit: int | None = None,
         suspend_ms: int = 0,
         timeout: float | None = None,
     ) -> Future[PullResult]:
-        """As ``pull``, with a future: keep the next pull under way while the last one is used."""
+        """As ``pull``, with a future: keep the next pull under way while the last one is used.
+
+        ``commit`` tells the broker by the way that this reader's group has consumed everything before that offset.
+        """
         try:
             (address, from_master), request, seconds = self._pull_request(
-                queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout
+                queue, offset, max_msgs, max_bytes, tags, suspend_ms, timeout, sql=sql, commit=commit
             )
         except RocketError as error:
             failed: Future[PullResult] = Future()
@@ -345,6 +358,8 @@ class Reader(Client):
         suspend_ms: int,
         timeout: float | None,
         group: str | None = None,
+        sql: str | None = None,
+        commit: int | None = None,
     ) -> tuple[tuple[str, bool], RemotingCommand, float]:
         header = PullMessageRequestHeader(
             consumer_group=group or self.group,
@@ -352,12 +367,12 @@ class Reader(Client):
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=max_msgs,
-            sys_flag=_SUBSCRIPTION | (_SUSPEND if suspend_ms > 0 else 0),
-            commit_offset=0,
+            sys_flag=_SUBSCRIPTION | (_SUSPEND if suspend_ms > 0 else 0) | (0 if commit is None else _COMMIT),
+            commit_offset=commit or 0,
             suspend_timeout_millis=suspend_ms,
             sub_version=0,
-            subscription=tags or SUB_ALL,
-            expression_type=TYPE_TAG,
+            subscription=sql or tags or SUB_ALL,
+            expression_type=TYPE_SQL92 if sql else TYPE_TAG,
             max_msg_bytes=max_bytes,
         )
         seconds = timeout or self._timeout

@@ -1,0 +1,88 @@
+"""What a push consumer calls, and what it may answer.
+
+=====================  ===========================================  ===============================================
+listener               is called with                               answers
+=====================  ===========================================  ===============================================
+concurrent             messages of one queue, a context; from many  :class:`ConsumeConcurrentlyStatus`
+                       threads, in no order
+orderly                messages of one queue in their order, a      :class:`ConsumeOrderlyStatus`
+                       context; one thread a queue at a time
+Arrow batches          a ``pyarrow.RecordBatch`` of one queue in    either's success; anything else has the batch
+                       its order, a context; one thread a queue     given again
+=====================  ===========================================  ===============================================
+
+A listener that raises, or answers anything else (``None`` too, as in Java), has not consumed its messages.
+Corresponds to org.apache.rocketmq.client.consumer.listener and common.consumer.ConsumeFromWhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from spark_rocket.model import MessageExt, MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ALL_OF_THEM = 2**31 - 1
+
+
+class ConsumeConcurrentlyStatus(Enum):
+    """Of a concurrent listener."""
+
+    CONSUME_SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+class ConsumeOrderlyStatus(Enum):
+    """Of an orderly listener."""
+
+    SUCCESS = "SUCCESS"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+
+
+class ConsumeFromWhere(Enum):
+    """Where a group without a committed offset begins. Retry topics always begin at their beginning."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class MessageModel(Enum):
+    """Whether the members of a group share a topic's messages, or each has all of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """Of one call of a concurrent listener.
+
+    ``ack_index``: how many messages were consumed, less one, of a call that ends in success; the rest is retried.
+    ``delay_level_when_next_consume``: −1 to the dead-letter topic, 0 as the broker thinks, else a delay level.
+    """
+
+    message_queue: MessageQueue
+    delay_level_when_next_consume: int = 0
+    ack_index: int = ALL_OF_THEM
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """Of one call of an orderly or Arrow listener.
+
+    ``suspend_current_queue_time_millis``: how long the queue pauses if the answer is not success; −1: the consumer's.
+    """
+
+    message_queue: MessageQueue
+    suspend_current_queue_time_millis: int = -1
+
+
+ConcurrentListener: TypeAlias = Callable[[list[MessageExt], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus]
+OrderlyListener: TypeAlias = Callable[[list[MessageExt], ConsumeOrderlyContext], ConsumeOrderlyStatus]
+BatchListener: TypeAlias = "Callable[[pa.RecordBatch, ConsumeOrderlyContext], ConsumeOrderlyStatus]"

@@ -1,0 +1,135 @@
+"""Where a consumer keeps how far it is: at the broker for a cluster, in a local file for broadcasting.
+
+The local file is ``~/.rocketmq_offsets/<clientId>/<group>/offsets.json``, as the original's, with the instance's *name*
+in place of its client id: a process that is started again must find it. Written beside, brought to disk, renamed; the
+one before is ``offsets.json.bak``.
+
+Thread-safety: all methods. After a crash: offsets are up to five seconds old, so messages may be consumed again.
+Corresponds to RemoteBrokerOffsetStore and LocalFileOffsetStore.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from spark_rocket.client.reader import Reader
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.fastjson import dumps_fastjson, loads_tolerant
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetStore(Protocol):
+    """How far a group is."""
+
+    def read(self, queue: MessageQueue) -> int | None:
+        """The offset to go on at; None when there is none. Raises what keeps it from finding out."""
+
+    def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep these, each as far as it can be; what cannot be kept now is logged and comes again."""
+
+
+class RemoteOffsetStore:
+    """At each queue's broker."""
+
+    def __init__(self, reader: Reader, group: str) -> None:
+        self._reader = reader
+        self._group = group
+        self._kept: dict[MessageQueue, int] = {}
+
+    def read(self, queue: MessageQueue) -> int | None:
+        self._kept.pop(queue, None)
+        return self._reader.committed_offset(self._group, queue)
+
+    def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if self._kept.get(queue) == offset:
+                continue
+            try:
+                self._reader.commit_offset(self._group, queue, offset)
+                self._kept[queue] = offset
+            except RocketError as error:
+                logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+
+
+class LocalOffsetStore:
+    """In a file of this machine."""
+
+    def __init__(self, directory: Path, group: str) -> None:
+        self._path = directory / group / "offsets.json"
+        self._lock = threading.Lock()
+        self._offsets: dict[MessageQueue, int] | None = None
+
+    def read(self, queue: MessageQueue) -> int | None:
+        with self._lock:
+            return self._load().get(queue)
+
+    def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        with self._lock:
+            known = self._load()
+            if all(known.get(queue) == offset for queue, offset in offsets.items()):
+                return
+            known.update(offsets)
+            try:
+                self._write(known)
+            except OSError as error:
+                logger.warning("%s could not be written: %s", self._path, error)
+
+    def _load(self) -> dict[MessageQueue, int]:
+        if self._offsets is None:
+            self._offsets = {}
+            for path in (self._path, self._path.with_name("offsets.json.bak")):
+                try:
+                    self._offsets = _decode(path.read_bytes())
+                    break
+                except FileNotFoundError:
+                    continue
+                except (OSError, ValueError, KeyError, TypeError, AttributeError, RocketError) as error:
+                    logger.warning("%s cannot be used: %s", path, error)
+        return self._offsets
+
+    def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name("offsets.json.tmp")
+        with temporary.open("wb") as file:
+            file.write(_encode(offsets))
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            self._path.replace(self._path.with_name("offsets.json.bak"))
+        temporary.replace(self._path)
+
+
+def local_directory() -> Path:
+    """``~/.rocketmq_offsets``, or what ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR says."""
+    given = os.environ.get("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR")
+    try:
+        return Path(given) if given else Path.home() / ".rocketmq_offsets"
+    except RuntimeError as error:
+        raise ClientError(
+            f"There is no home directory to keep broadcasting offsets in: {error}.",
+            remedy="Set ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR.",
+        ) from None
+
+
+def _encode(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """fastjson's spelling of a map whose keys are objects."""
+    table = {
+        (("brokerName", queue.broker_name), ("queueId", queue.queue_id), ("topic", queue.topic)): offset
+        for queue, offset in sorted(offsets.items())
+    }
+    return dumps_fastjson({"offsetTable": table}, pretty=True)
+
+
+def _decode(raw: bytes) -> dict[MessageQueue, int]:
+    found = {}
+    for key, offset in loads_tolerant(raw)["offsetTable"].items():
+        queue = dict(key)
+        found[MessageQueue(str(queue["topic"]), str(queue["brokerName"]), int(queue["queueId"]))] = int(offset)
+    return found

@@ -1,0 +1,167 @@
+"""The messages of one queue that a consumer has pulled and not consumed yet.
+
+How far a group is in a queue is where the first message is that is not consumed: later ones may be done already, and
+are consumed again should the consumer die. The offset to commit follows from what is here, and from nothing else.
+
+Thread-safety: all methods; ``lock_consume`` is held while an orderly listener runs.
+Corresponds to org.apache.rocketmq.client.impl.consumer.ProcessQueue.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from spark_rocket.model import MessageExt, MessageQueue
+
+PULL_EXPIRED_SECONDS = 120.0
+LOCK_LIVES_SECONDS = 30.0
+START_TIME = "CONSUME_START_TIME"
+
+
+class ProcessQueue:
+    """See the module. ``dropped``: the queue is somebody else's now; what is left of it is forgotten."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        self.dropped = False
+        self.paused = False
+        self.locked = False
+        self.last_lock = 0.0
+        self.last_pull = time.monotonic()
+        self.last_consume = self.last_pull
+        self.lock_consume = threading.Lock()
+        self._lock = threading.Lock()
+        self._order: deque[int] = deque()  # offsets in ascending order; those that are done are skipped
+        self._messages: dict[int, MessageExt] = {}
+        self._taken: dict[int, MessageExt] = {}  # by an orderly listener, which has not answered yet
+        self._next = next_offset  # behind everything that was ever put here
+        self.size = 0
+
+    # --- putting and taking -----------------------------------------------------------------------------------
+
+    def put(self, messages: Iterable[MessageExt], next_offset: int) -> None:
+        """Add messages, ascending; ``next_offset`` is where the next pull goes on, which commits cannot pass."""
+        with self._lock:
+            for message in messages:
+                offset = message.queue_offset
+                if offset in self._messages or offset in self._taken:
+                    continue
+                self._messages[offset] = message
+                self._order.append(offset)
+                self.size += len(message.body)
+            self._next = max(self._next, next_offset)
+
+    def remove(self, messages: Iterable[MessageExt]) -> None:
+        """Messages that are done, here or by having gone to a retry topic."""
+        with self._lock:
+            for message in messages:
+                if self._messages.pop(message.queue_offset, None) is not None:
+                    self.size -= len(message.body)
+            self._forget_done()
+        self.last_consume = time.monotonic()
+
+    def take(self, count: int) -> list[MessageExt]:
+        """The first messages, for an orderly listener; ``commit`` or ``give_back`` comes next."""
+        with self._lock:
+            while self._order and len(self._taken) < count:
+                offset = self._order.popleft()
+                message = self._messages.pop(offset, None)
+                if message is not None:
+                    self._taken[offset] = message
+            return list(self._taken.values())
+
+    def commit(self) -> None:
+        """What was taken is done."""
+        with self._lock:
+            self.size -= sum(len(message.body) for message in self._taken.values())
+            self._taken.clear()
+            self._forget_done()
+        self.last_consume = time.monotonic()
+
+    def give_back(self) -> None:
+        """What was taken is to be taken again."""
+        with self._lock:
+            for offset in sorted(self._taken, reverse=True):
+                self._messages[offset] = self._taken[offset]
+                self._order.appendleft(offset)
+            self._taken.clear()
+
+    def _forget_done(self) -> None:
+        order, messages = self._order, self._messages
+        while order and order[0] not in messages:
+            order.popleft()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._order.clear()
+            self._messages.clear()
+            self._taken.clear()
+            self.size = 0
+
+    # --- asking -----------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return len(self._messages) + len(self._taken)
+
+    @property
+    def commit_offset(self) -> int:
+        """The first offset that is not consumed."""
+        with self._lock:
+            if self._taken:
+                return min(self._taken)
+            return self._order[0] if self._order else self._next
+
+    @property
+    def span(self) -> int:
+        """From the first message here to the last."""
+        with self._lock:
+            return self._order[-1] - self._order[0] if self._order else 0
+
+    def first_started_before(self, limit_ms: int) -> MessageExt | None:
+        """The first message, if a concurrent listener has had it since before ``limit_ms``."""
+        with self._lock:
+            message = self._messages.get(self._order[0]) if self._order else None
+        if message is None:
+            return None
+        started = message.properties.get(START_TIME, "")
+        return message if started.isdecimal() and int(started) < limit_ms else None
+
+    def holds(self, message: MessageExt) -> bool:
+        """Whether the message is still waiting to be done."""
+        return self._messages.get(message.queue_offset) is message
+
+    def is_lock_expired(self) -> bool:
+        return time.monotonic() - self.last_lock > LOCK_LIVES_SECONDS
+
+    def is_pull_expired(self) -> bool:
+        return time.monotonic() - self.last_pull > PULL_EXPIRED_SECONDS
+
+    def info(self) -> dict[str, object]:
+        """ProcessQueueInfo, as tools show it (307)."""
+        with self._lock:
+            first = min(self._taken) if self._taken else self._order[0] if self._order else 0
+            last = self._order[-1] if self._order else first
+            return {
+                "commitOffset": first if self._order or self._taken else self._next,
+                "cachedMsgMinOffset": first,
+                "cachedMsgMaxOffset": last,
+                "cachedMsgCount": len(self._messages),
+                "cachedMsgSizeInMiB": self.size >> 20,
+                "transactionMsgMinOffset": min(self._taken, default=0),
+                "transactionMsgMaxOffset": max(self._taken, default=0),
+                "transactionMsgCount": len(self._taken),
+                "locked": self.locked,
+                "tryUnlockTimes": 0,
+                "lastLockTimestamp": _wall(self.last_lock),
+                "droped": self.dropped,
+                "lastPullTimestamp": _wall(self.last_pull),
+                "lastConsumeTimestamp": _wall(self.last_consume),
+            }
+
+
+def _wall(moment: float) -> int:
+    return int((time.time() - time.monotonic() + moment) * 1000) if moment else 0
