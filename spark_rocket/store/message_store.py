@@ -133,6 +133,8 @@ class MessageStore:
         try:
             recovery = Recovery(self.config, self._log, self._queues, self._checkpoint, self._delays, self._deleted)
             report = recovery.run(clean=clean)
+            if self._index is not None:
+                self._index.load(clean=report.clean)
         except StoreError:
             if clean:  # refused, not crashed: the next attempt must be as careful with the tail as this one
                 abort_path(self.config.store_path).unlink(missing_ok=True)
@@ -141,8 +143,6 @@ class MessageStore:
         if not self._checkpoint.existed:
             self._checkpoint.save()
         self._appender.store_timestamp = report.last_store_timestamp
-        if self._index is not None:
-            self._index.load(clean=report.clean)
 
     def close(self) -> None:
         """Flush everything, say that the stop was clean, unlock. StoreError when the disk would not take it all."""

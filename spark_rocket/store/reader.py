@@ -68,18 +68,34 @@ class StoreReader:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         max_msgs = max(max_msgs, 1)
         raw = queue.read(offset, max_msgs if tag_codes is None else max(max_msgs, self._examined))
+        is_old = offset < queue.verified_from
+        if is_old and not self._old.are_plausible(raw):
+            return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
         few = len(raw) <= _FEW * ENTRY_SIZE
         count, size, examined, records = (self._few if few else self._many)(raw, max_msgs, max_bytes, tag_codes)
-        if offset < queue.verified_from:
-            if len(records) != size or not self._old.are_good(queue, offset, raw, tag_codes, count, records):
-                count, examined, records = self._old.pick(queue, offset, raw, max_msgs, max_bytes, tag_codes)
-        elif len(records) != size:
+        if is_old and not (len(records) == size and self._old.are_good(queue, offset, raw, tag_codes, count, records)):
+            return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+        if len(records) != size:
             raise StoreCorruptError(
                 f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
                 remedy="Stop the broker and run `rocket store rebuild`, which makes the queues anew from the log.",
             )
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, first, end, records, count)
+
+    def _picked(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        raw: bytes,
+        max_msgs: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetMessageResult:
+        """Where an old record or entry is damaged: what is good."""
+        count, examined, records = self._old.pick(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+        status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
+        return GetMessageResult(status, offset + examined, queue.min_offset, queue.max_offset, records, count)
 
     def _few(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
