@@ -29,6 +29,7 @@ import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.check_index import IndexCheck
+from spark_rocket.store.check_timer import check_timer
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
@@ -102,6 +103,7 @@ class _Check:
         self._check_queues()
         index.finish(self._log.min_offset, is_killed=self._view.is_killed)
         self._check_checkpoint()
+        self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
         return self._problems
 
     # --- the log ------------------------------------------------------------------------------------------------
