@@ -78,7 +78,8 @@ class SpanPartition(InputPartition):
     """Topics whose records below an offset are a deleted topic's."""
     firsts: dict[Queue, tuple[int, int]] = field(default_factory=dict)
     """Queue offset and physical offset of queues' first messages, of those that lie behind the span's start."""
-    was_killed: bool = False
+    lists_topics: bool = True
+    """Whether a topic that has neither a consume queue nor a place in ``config/topics.json`` was deleted."""
 
 
 class StoreDirectoryReader(DataSourceReader):
@@ -110,17 +111,16 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
     broker_name = options.broker_name or _broker_name(path, given)
     _check_positions(options, broker_name)
     with view_store(path) as view:
-        topics = sorted({topic for topic, _ in view.queues if _is_wanted(topic, options)})
-        _check_topics(options, view)
-        firsts, queued_end = _look_at_queues(view, topics)
+        lists_topics = _lists_topics(view)
+        if lists_topics:
+            _check_topics(options, view)
+        firsts, queued_end = _look_at_queues(view, options)
         size = _SPAN_SIZE
         if options.min_partitions is not None:
             total = view.data_end() - view.log.min_offset
             pieces = options.min_partitions + len(view.log.files)  # the last of each file may be half as long again
             size = min(size, max(total // pieces, _SMALLEST_SPAN))
-        killed = view.is_killed
-        queued_end = 0 if killed else queued_end
-        spans = plan_spans(view.log, size, queued_end=queued_end, lost=_lost(options))
+        spans = plan_spans(view.log, size, queued_end=0 if view.is_killed else queued_end, lost=_lost(options))
         return [
             SpanPartition(
                 span,
@@ -128,7 +128,7 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
                 broker_name,
                 view.deleted.offsets,
                 {queue: first for queue, first in firsts.items() if first[1] > span.start},
-                killed,
+                lists_topics,
             )
             for span in _in_time(spans, options)
         ]
@@ -142,6 +142,11 @@ def _locate(path: Path) -> Path:
             remedy="storePath is a directory that driver and executors see under the same path.",
         )
     for candidate in (path, path / "store"):
+        if any(candidate.glob("dledger-*/*")):
+            raise StoreError(
+                f"{candidate} has the log of a DLedger group, which cannot be read here.",
+                remedy="Start its broker, and read its topics from it.",
+            )
         if any((candidate / part).exists() for part in ("commitlog", "checkpoint", "lock")):
             return candidate
     hint = f"Give {path.parent}." if path.name == "commitlog" else "Give the broker's storePathRootDir."
@@ -190,10 +195,17 @@ def _time(position: Position) -> int | None:
     return position.timestamp_ms if position.kind is Start.TIMESTAMP else None
 
 
+def _lists_topics(view: StoreView) -> bool:
+    """Whether the files say which topics there are: not after a kill, nor where RocksDB has the list instead (5.x)."""
+    return not view.is_killed and not any(
+        any(view.path.glob(f"{part}/CURRENT")) for part in ("config/*", "consumequeue*")
+    )
+
+
 def _check_topics(options: ReadOptions, view: StoreView) -> None:
-    """A name that the store does not know is a typing mistake; without lists of topics nothing can be said."""
+    """A name that the store does not know is a typing mistake; without a list of topics nothing can be said."""
     listed = topics_on_record(view.path)
-    if listed is None or view.is_killed:
+    if listed is None:
         return
     known = listed | {topic for topic, _ in view.queues}
     for topic in options.topics:
@@ -202,13 +214,12 @@ def _check_topics(options: ReadOptions, view: StoreView) -> None:
             raise TopicNotFoundError(f"{view.path} has no topic {topic}.", remedy=f"Its topics are {there or 'none'}.")
 
 
-def _look_at_queues(view: StoreView, topics: list[str]) -> tuple[dict[Queue, tuple[int, int]], int]:
+def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, tuple[int, int]], int]:
     """Each queue's first message, where that is sure, and up to where the log must reach for their last ones."""
     firsts: dict[Queue, tuple[int, int]] = {}
     end = 0
-    wanted = frozenset(topics)
     for key in view.queues:
-        if key[0] not in wanted:
+        if not _is_wanted(key[0], options):
             continue
         try:
             queue = view.queue(*key)
@@ -334,7 +345,7 @@ class _Selection:
         if not _is_wanted(topic, self._options) or not is_storable(topic, 0):
             return _NOWHERE
         queues = self._partition.store_path / "consumequeue" / topic
-        if not self._partition.was_killed and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
+        if self._partition.lists_topics and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
             return _NOWHERE
         return self._partition.deleted.get(topic, 0)
 

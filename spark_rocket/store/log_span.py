@@ -71,6 +71,8 @@ def plan_spans(log: MappedFileQueue, size: int, *, queued_end: int, lost: Lost) 
     if not spans:
         if queued_end > behind:
             lost(f"{log.directory} has no records, but consume queues have entries for some up to offset {queued_end}")
+        elif any(file.has_data(0) for file in log.files):
+            lost(f"{log.directory} has no whole record, but something else than zeros")
         return []
     last = spans[-1]
     spans[-1] = LogSpan(

@@ -6,7 +6,9 @@ import fcntl
 import logging
 import os
 import pickle
+import random
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,7 @@ from spark_rocket.errors import (
     StoreLockedError,
     TopicNotFoundError,
 )
+from spark_rocket.protocol.record import encode_batch_body
 from spark_rocket.store import MessageStore
 from spark_rocket.store.check import check_store
 from tests.golden import expected, extract_store
@@ -190,6 +193,21 @@ def test_the_data_directory_of_rocket_up_relative_paths_and_uris(
         assert first.span.path.is_file()
 
 
+def test_what_rocksdb_has_instead_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    directory = extract_store("clean", tmp_path)
+    whole = places(read(directory))
+    shutil.rmtree(directory / "consumequeue")
+    (directory / "config" / "topics.json").write_text('{"topicConfigTable": {}}')
+    assert read(directory) == []
+    (directory / "config" / "rocksdb").mkdir()
+    _touch(directory / "config" / "rocksdb" / "CURRENT")
+    assert places(read(directory)) == whole
+    (directory / "dledger-n0").mkdir()
+    _touch(directory / "dledger-n0" / "data")
+    with pytest.raises(StoreError, match="DLedger"):
+        plan(directory)
+
+
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a directory on the driver's machine"):
         plan(tmp_path / "nowhere")
@@ -291,6 +309,21 @@ def test_prepared_and_rolled_back_messages_are_left_out(directory: Path) -> None
     store.close()
     assert bodies(directory) == [b"0", b"2", b"4"]
     assert bodies(directory, startingOffsets='{"Orders": {"broker-a": {"0": 1}}}', subscribe="Orders") == [b"2", b"4"]
+
+
+def test_compressed_bodies_and_inner_batches(directory: Path) -> None:
+    store = opened(small(directory))
+    put(store, "Orders", 0, zlib.compress(b"large" * 100), sys_flag=0x1)
+    messages = [(0, b"inner %d" % number, b"TAGS\x01I\x02") for number in range(5)]
+    inner = b"INNER_NUM\x015\x02INNER_BASE\x011\x02"
+    put(store, "Orders", 0, encode_batch_body(messages), inner, sys_flag=0xC0)
+    store.close()
+    assert bodies(directory) == [b"large" * 100, *(body for _, body, _ in messages)]
+    bounds = {
+        "startingOffsets": '{"Orders": {"broker-a": {"0": 2}}}',
+        "endingOffsets": '{"Orders": {"broker-a": {"0": 4}}}',
+    }
+    assert bodies(directory, subscribe="Orders", **bounds) == [b"inner 1", b"inner 2"]
 
 
 def test_deleted_topics_stay_deleted(directory: Path) -> None:
@@ -519,6 +552,60 @@ def test_the_last_file_or_all_of_them_missing(directory: Path) -> None:
     with pytest.raises(DataLossError, match="has no records, but consume queues have"):
         bodies(directory)
     assert bodies(directory, failOnDataLoss="false") == []
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 messages in several files, stopped cleanly; bodies of bytes that no damage leaves as they are."""
+    directory = tmp_path_factory.mktemp("image") / "store"
+    store = opened(small(directory))
+    chance = random.Random(1)
+    for number in range(200):
+        put(store, "Orders", number % 3, b"%03d" % number + chance.randbytes(chance.randint(200, 900)))
+    store.close()
+    return directory
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_damage_makes_a_silent_gap_or_hides_what_is_whole(image: Path, directory: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    shutil.copytree(image, directory)
+    whole = {}  # where each record's bytes are, and its body
+    for file in log_files(directory):
+        raw = file.read_bytes()
+        whole |= {(file.name, at, size): raw[at + 88 : at + 91] for at, size in _records(raw)}
+    assert len(whole) == 200
+    for _ in range(chance.randint(1, 4)):
+        file = chance.choice(log_files(directory))
+        length = 64 << chance.randint(0, 7)
+        at = chance.randrange((32 << 10) - length)
+        garble(file, at, chance.choice([bytes(length), chance.randbytes(length)]))
+        whole = {place: body for place, body in whole.items() if not _touches(place, file.name, at, length)}
+    if chance.random() < 0.2:
+        file, size = chance.choice(log_files(directory)), chance.randrange(32 << 10)
+        os.truncate(file, size)
+        whole = {place: body for place, body in whole.items() if not _touches(place, file.name, size, 1 << 30)}
+    partitions = chance.choice([1, 5, 20])
+    found = sorted(body[:3] for body in bodies(directory, minPartitions=partitions, failOnDataLoss="false"))
+    assert found == sorted(whole.values())
+    if len(whole) < 200:
+        with pytest.raises(DataLossError):
+            bodies(directory, minPartitions=partitions)
+    else:
+        assert len(bodies(directory, minPartitions=partitions)) == 200
+
+
+def _touches(place: tuple[str, int, int], file: str, at: int, length: int) -> bool:
+    return place[0] == file and place[1] < at + length and at < place[1] + place[2]
+
+
+def test_a_log_without_any_whole_record(full: Path) -> None:
+    (log,) = log_files(full)
+    log.write_bytes(os.urandom(32 << 10))
+    shutil.rmtree(full / "consumequeue")
+    with pytest.raises(DataLossError, match="no whole record"):
+        plan(full)
+    assert plan(full, failOnDataLoss="false") == []
 
 
 def test_files_made_ahead_and_leftovers_are_no_damage(full: Path) -> None:
