@@ -5,11 +5,12 @@ PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 ARGS   ?=
 
-.PHONY: help demo test lint bench setup clean
+.PHONY: help demo test crash lint bench setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
 	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
 	@echo "make clean   remove what the others made, .venv too"
@@ -19,6 +20,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(RUN) python -m pytest $(ARGS)
+
+crash: export TORN_IMAGES ?= 1000
+crash: export KILL_ROUNDS ?= 50
+crash: $(STAMP)
+	@$(RUN) python -m pytest -m crash -s tests/store tests/crash $(ARGS)
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .

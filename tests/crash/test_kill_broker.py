@@ -3,11 +3,17 @@
 A kill proves nothing about flushing (what is in the page cache survives it); it proves that a broker which is stopped
 between any two instructions leaves a store that recovers to at least everything that was acknowledged. The torn images
 of the store's own crash tests prove the flushing.
+
+KILL_ROUNDS=50 in the environment makes as many rounds (``make crash``). The seed of the moments of death is printed.
 """
 
 from __future__ import annotations
 
+import os
+import random
+import shutil
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,15 +22,22 @@ import pytest
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.errors import RemotingError
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store import MessageStore
 from spark_rocket.store.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.crash
 
-SMALL_FILES = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2_000}
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 2_000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 1_000,
+}
+ROUNDS = int(os.environ.get("KILL_ROUNDS", "4"))
 SENDERS = 4
 QUEUES = 4
 
@@ -34,10 +47,12 @@ class Acknowledged:
     """Every message that a broker said it had: topic and queue -> offset -> body."""
 
     table: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
+    delayed: set[bytes] = field(default_factory=set)
     count: int = 0
     enough: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
     wanted: int = 0
+    wrong: list[str] = field(default_factory=list)
 
     def want(self, more: int) -> None:
         self.wanted = self.count + more
@@ -47,15 +62,24 @@ class Acknowledged:
         with self.lock:
             queue = self.table.setdefault((topic, queue_id), {})
             for offset, body in enumerate(bodies, start=first):
-                assert offset not in queue, f"offset {offset} of {topic} queue {queue_id} was given twice"
+                if offset in queue:
+                    self.wrong.append(f"offset {offset} of {topic} queue {queue_id} was given twice")
                 queue[offset] = body
-            self.count += len(bodies)
-            if self.count >= self.wanted:
-                self.enough.set()
+            self._count(len(bodies))
+
+    def add_delayed(self, body: bytes) -> None:
+        with self.lock:
+            self.delayed.add(body)
+            self._count(1)
+
+    def _count(self, more: int) -> None:
+        self.count += more
+        if self.count >= self.wanted:
+            self.enough.set()
 
 
 def send_until_the_end(address: str, sender: int, round_number: int, acknowledged: Acknowledged) -> None:
-    """Single sends and batches, to one old topic and to topics that come into being under several senders at once."""
+    """Single sends, batches and delayed ones, to an old topic and to topics that several senders make at once."""
     with RemotingClient() as client:
         wire = Wire(client, address)
         number = 0
@@ -64,16 +88,44 @@ def send_until_the_end(address: str, sender: int, round_number: int, acknowledge
             queue_id = number % QUEUES
             count = 20 if number % 5 == 0 else 1
             bodies = [b"%d/%d/%d/%d " % (round_number, sender, number, index) * 20 for index in range(count)]
+            is_delayed = number % 11 == 7
             try:
-                if count > 1:
+                if is_delayed:
+                    answer = wire.send("Delayed", bodies[0], {"DELAY": "1"})
+                elif count > 1:
                     answer = wire.send_batch(topic, [Message.of(topic, body) for body in bodies], queue_id=queue_id)
                 else:
-                    answer = wire.send(topic, bodies[0], queue_id=queue_id)
+                    answer = wire.send(topic, bodies[0], {"KEYS": f"k{number}"}, queue_id=queue_id)
             except RemotingError:
                 return
-            assert answer.code == ResponseCode.SUCCESS, answer
-            acknowledged.add(topic, queue_id, int(answer.ext_fields["queueOffset"]), bodies)
+            if answer.code != ResponseCode.SUCCESS:
+                acknowledged.wrong.append(str(answer))
+                return
+            if is_delayed:
+                acknowledged.add_delayed(bodies[0])
+            else:
+                acknowledged.add(topic, queue_id, int(answer.ext_fields["queueOffset"]), bodies)
             number += 1
+
+
+def consume_until_the_end(address: str) -> None:
+    """Reads the shared topic and says how far it is."""
+    with RemotingClient() as client:
+        wire = Wire(client, address)
+        offsets = dict.fromkeys(range(QUEUES), 0)
+        try:
+            while True:
+                for queue_id, offset in offsets.items():
+                    offsets[queue_id] += len(wire.messages("Shared", offset, queue_id=queue_id, maxMsgNums=100))
+                    wire.ask(
+                        RequestCode.UPDATE_CONSUMER_OFFSET,
+                        consumerGroup="GID",
+                        topic="Shared",
+                        queueId=queue_id,
+                        commitOffset=offsets[queue_id],
+                    )
+        except RemotingError:
+            return
 
 
 def read_all(wire: Wire, topic: str, queue_id: int) -> list[MessageExt]:
@@ -83,28 +135,55 @@ def read_all(wire: Wire, topic: str, queue_id: int) -> list[MessageExt]:
     return messages
 
 
+def check_what_is_left(directory: Path, config: BrokerConfig) -> None:
+    """A copy of what the kill left, recovered here: right by the check."""
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    settings = BrokerConfig.from_properties({**SMALL_FILES, "storePathRootDir": str(copy)}).store_config()
+    store = MessageStore(settings, store_host=("127.0.0.1", config.listen_port or 10911))
+    store.start()
+    store.close()
+    assert check_store(copy, settings) == []
+    shutil.rmtree(copy)
+
+
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
-    config = {"flushDiskType": flush, **SMALL_FILES}
+    config = {"flushDiskType": flush, "flushConsumerOffsetInterval": 200, **SMALL_FILES}
+    settings = BrokerConfig.from_properties(config)
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
     acknowledged = Acknowledged()
     with LocalCluster(data_dir=tmp_path, config=config) as cluster:
         cluster.create_topic("Shared", QUEUES)
-        for round_number in range(3):
-            acknowledged.want(1_000)
-            senders = [
+        cluster.create_topic("Delayed", 1)
+        for round_number in range(ROUNDS // 2):
+            acknowledged.want(rng.randrange(1, 1_500))
+            threads = [
                 threading.Thread(
                     target=send_until_the_end, args=(cluster.broker_address, sender, round_number, acknowledged)
                 )
                 for sender in range(SENDERS)
             ]
-            for sender in senders:
-                sender.start()
+            threads.append(threading.Thread(target=consume_until_the_end, args=(cluster.broker_address,)))
+            for thread in threads:
+                thread.start()
             assert acknowledged.enough.wait(60)
             cluster.kill_broker()
-            for sender in senders:
-                sender.join(60)
-                assert not sender.is_alive()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+            check_what_is_left(cluster.store_dir, settings)
             cluster.restart_broker()
+            with RemotingClient() as client:
+                wire = Wire(client, cluster.broker_address)
+                for queue_id in range(QUEUES):
+                    end = wire.ask(RequestCode.GET_MAX_OFFSET, topic="Shared", queueId=queue_id).ext_fields["offset"]
+                    asked = {"consumerGroup": "GID", "topic": "Shared", "queueId": queue_id}
+                    answer = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked)
+                    assert int(answer.ext_fields.get("offset", 0)) <= int(end)
+                    assert int(end) > max(acknowledged.table.get(("Shared", queue_id), {}), default=-1)
         with RemotingClient() as client:
             wire = Wire(client, cluster.broker_address)
             for (topic, queue_id), expected in acknowledged.table.items():
@@ -112,8 +191,12 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
                 assert [message.queue_offset for message in stored] == list(range(len(stored)))
                 assert {offset: stored[offset].body for offset in expected} == expected
                 # What came unacknowledged is whole too: reading it back checked every record's CRC.
-    problems = check_store(cluster.store_dir, BrokerConfig.from_properties(config).store_config())
-    assert problems == []
+            deadline = time.monotonic() + 60
+            while not acknowledged.delayed <= (found := {message.body for message in read_all(wire, "Delayed", 0)}):
+                assert time.monotonic() < deadline, f"{len(acknowledged.delayed - found)} delayed messages did not come"
+                time.sleep(0.1)
+    assert acknowledged.wrong == []
+    assert check_store(cluster.store_dir, settings.store_config()) == []
 
 
 def test_a_topic_that_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:

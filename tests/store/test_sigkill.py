@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,16 +48,16 @@ while True:
 
 @pytest.mark.crash
 def test_acknowledged_messages_survive_sigkill(tmp_path: Path) -> None:
-    """Five rounds on one directory, each killed after some hundred acknowledgements."""
+    """Rounds on one directory, each killed after some hundred acknowledgements (KILL_ROUNDS=50 for more)."""
     config = small(tmp_path / "store")
     told = [0, 0, 0]
-    for round_ in range(5):
+    for round_ in range(int(os.environ.get("KILL_ROUNDS", "3"))):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(config.store_path), str(round_)], stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout is not None
         with writer:
-            for line, _ in zip(writer.stdout, range(300 + 37 * round_), strict=False):
+            for line, _ in zip(writer.stdout, range(300 + 37 * (round_ % 10)), strict=False):
                 queue_id, upto = map(int, line.split())
                 told[queue_id] = max(told[queue_id], upto)
             writer.kill()
