@@ -30,6 +30,7 @@ from spark_rocket.broker.topics import (
     NOT_ALLOWED_SEND,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    SIMPLE_QUEUES,
     TIMER_TOPIC,
     TopicConfigManager,
     topic_problem,
@@ -209,6 +210,11 @@ class BrokerService:
         if found is None:
             raise RefusedError(
                 f"topic[{topic}] not exist, apply first please!", response_code=ResponseCode.TOPIC_NOT_EXIST
+            )
+        if found.attributes.get("queue.type", SIMPLE_QUEUES) != SIMPLE_QUEUES:  # as RocketMQ 5 left it in topics.json
+            raise RefusedError(
+                f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not served here.",
+                response_code=ResponseCode.NO_PERMISSION,
             )
         target = SendTarget(found)
         # What depends on the clock or on a setting that can change is asked again for every message.

@@ -35,6 +35,8 @@ SYSTEM_PREFIX = "rmq_sys_"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 DELAY_LEVELS = 18
+SIMPLE_QUEUES = "SimpleCQ"
+"""The value of a topic's ``queue.type`` that is served; the other is BatchCQ."""
 
 MAX_TOPIC_LENGTH = 127
 MAX_RETRY_TOPIC_LENGTH = 255
@@ -92,7 +94,7 @@ def alter_attributes(current: dict[str, str], text: str | None, *, create: bool)
         name, _, value = part[1:].partition("=")
         allowed = {
             "message.type": _MESSAGE_TYPES,
-            "queue.type": ("SimpleCQ",),
+            "queue.type": (SIMPLE_QUEUES,),
             "cleanup.policy": ("DELETE",),
             "reserve.time": None,
         }
