@@ -1,11 +1,12 @@
-"""Any order of puts, batches, flushes, restarts, kills, deletions and queries, against a dictionary."""
+"""Any order of puts, batches, flushes, restarts, kills, losses, deletions, retention and queries, against a dictionary."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.check import check_store
 from tests.store.helpers import Clock, bodies, opened, put, put_batch, small
 
@@ -23,18 +25,47 @@ any_bodies = small_bodies | st.integers(3000, 9000).map(lambda size: b"b" * size
 tags = st.sampled_from([b"", b"red", b"blue"])
 
 
+class Stored(NamedTuple):
+    """A message of the model."""
+
+    body: bytes
+    tag: bytes
+    time: int
+    physical_offset: int
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Nearly empty, whatever the machine's is."""
+
+    total: int = 100
+    used: int = 1
+    free: int = 99
+
+
 class StoreMachine(RuleBasedStateMachine):
-    """The model: for each queue the list of (body, tag, store time)."""
+    """The model: every message of each queue; those before the log's beginning are gone."""
 
     @initialize()
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="store-machine-"))
-        self.config = small(self.directory / "store0", mapped_file_size_commit_log=16 << 10)
+        self.config = small(
+            self.directory / "store0", mapped_file_size_commit_log=16 << 10, file_reserved_size=30 << 10
+        )
         self.clock = Clock()
-        self.store = opened(self.config, self.clock)
-        self.model: dict[tuple[str, int], list[tuple[bytes, bytes, int]]] = {}
+        self.store = self._open(self.config)
+        self.model: dict[tuple[str, int], list[Stored]] = {}
+        self.keys: dict[int, int] = {}
         self.images = 0
         self.number = 0
+
+    def _open(self, config: StoreConfig) -> MessageStore:
+        return opened(config, self.clock, disk_usage=lambda path: Disk())
+
+    def _first(self, key: tuple[str, int]) -> int:
+        """How many messages of a queue are gone from the log's beginning."""
+        begin = self.store.min_physical_offset
+        return sum(message.physical_offset < begin for message in self.model[key])
 
     def _properties(self, tag: bytes) -> bytes:
         self.number += 1
@@ -46,7 +77,8 @@ class StoreMachine(RuleBasedStateMachine):
         result = put(self.store, topic, queue_id, body, self._properties(tag))
         messages = self.model.setdefault((topic, queue_id), [])
         assert result.queue_offset == len(messages)
-        messages.append((body, tag, self.clock.now))
+        messages.append(Stored(body, tag, self.clock.now, result.physical_offset))
+        self.keys[self.number] = result.physical_offset
 
     @rule(topic=topics, queue_id=queue_ids, batch=st.lists(st.tuples(small_bodies, tags), min_size=1, max_size=25))
     def put_batch(self, topic: str, queue_id: int, batch: list[tuple[bytes, bytes]]) -> None:
@@ -54,7 +86,14 @@ class StoreMachine(RuleBasedStateMachine):
         result = put_batch(self.store, topic, queue_id, encoded, batch_properties=b"CLUSTER\x01C")
         messages = self.model.setdefault((topic, queue_id), [])
         assert result.queue_offset == len(messages)
-        messages += [(body, tag, self.clock.now) for body, tag in batch]
+        for index, (body, tag) in enumerate(batch):
+            messages.append(Stored(body, tag, self.clock.now, result.physical_offsets[index]))
+            self.keys[self.number - len(batch) + 1 + index] = result.physical_offsets[index]
+
+    @rule(topic=topics)
+    def roll(self, topic: str) -> None:
+        """A message that fills most of a file."""
+        self.put(topic, 0, b"r" * 15_000, b"", 1)
 
     @rule(thorough=st.booleans())
     def flush(self, thorough: bool) -> None:
@@ -68,9 +107,36 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.store.close()
         assert check_store(self.config.store_path, self.config) == []
-        self.store = opened(self.config, self.clock)
+        self.store = self._open(self.config)
         assert self.store.recovery is not None
         assert self.store.recovery.clean
+
+    @rule(lost=st.sampled_from(["consumequeue", "index", "checkpoint", "lock"]), abort=st.booleans())
+    def lose(self, lost: str, abort: bool) -> None:
+        """What is derived comes back; but of a queue whose messages are all gone only the queue knows the number."""
+        self.store.close()
+        path = self.config.store_path / lost
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        if abort:
+            (self.config.store_path / "abort").touch()
+        if lost == "consumequeue":
+            begin = self.store.min_physical_offset
+            self.model = {key: kept for key, kept in self.model.items() if kept[-1].physical_offset >= begin}
+        self.store = self._open(self.config)
+
+    @rule()
+    def expire(self) -> None:
+        """Files of the log go from its beginning, and what points to them."""
+        self.store.flush()
+        self.store.retention.run(self.clock.now)
+        while self.store.retention.trim_queues():
+            pass
+        self.store.retention.remover.stop()
+        reserved = self.config.file_reserved_size + self.config.mapped_file_size_commit_log
+        assert self.store.max_physical_offset - self.store.min_physical_offset <= reserved + (16 << 10)
 
     @rule()
     def kill(self) -> None:
@@ -81,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         shutil.rmtree(self.config.store_path)
         self.config = image
-        self.store = opened(image, self.clock)
+        self.store = self._open(image)
         assert self.store.recovery is not None
         assert not self.store.recovery.clean
 
@@ -94,20 +160,22 @@ class StoreMachine(RuleBasedStateMachine):
     def query_by_key(self, data: st.DataObject) -> None:
         if self.number:
             key = data.draw(st.integers(1, self.number))
+            is_gone = self.keys[key] < self.store.min_physical_offset
             found = [
                 decode_record(record).body
                 for topic in ("A", "B", "%RETRY%g")
                 for record in self.store.query_message(topic, f"k{key}", 10, 0, 1 << 62).records
             ]
-            assert len(found) == 1
+            assert len(found) == (0 if is_gone else 1)
+            assert (self.store.look_message_by_offset(self.keys[key]) is None) == is_gone
 
     @rule(data=st.data(), wanted=st.sets(tags, min_size=1))
     def read_by_tag(self, data: st.DataObject, wanted: set[bytes]) -> None:
         if self.model:
             key = data.draw(st.sampled_from(sorted(self.model)))
             codes = frozenset(java_hash(tag.decode()) for tag in wanted)
-            offset, found = data.draw(st.integers(0, len(self.model[key]) - 1)), []
-            must = [body for body, tag, _ in self.model[key][offset:] if tag in wanted]
+            offset, found = data.draw(st.integers(self._first(key), len(self.model[key]))), []
+            must = [message.body for message in self.model[key][offset:] if message.tag in wanted]
             while offset < len(self.model[key]):
                 result = self.store.get_message(*key, offset, data.draw(st.integers(1, 70)), 1 << 16, codes)
                 records, at = result.records, 0
@@ -123,15 +191,19 @@ class StoreMachine(RuleBasedStateMachine):
     def find_by_time(self, data: st.DataObject, shift: int) -> None:
         if self.model:
             key = data.draw(st.sampled_from(sorted(self.model)))
-            times = [time for _, _, time in self.model[key]]
-            wanted = data.draw(st.sampled_from(times)) + shift
-            assert self.store.get_offset_by_time(*key, wanted) == sum(time < wanted for time in times)
+            times = [message.time for message in self.model[key]]
+            wanted, first = data.draw(st.sampled_from(times)) + shift, self._first(key)
+            lower = sum(time < wanted for time in times)
+            assert self.store.get_offset_by_time(*key, wanted) == max(lower, first)
 
     @invariant()
     def everything_is_there(self) -> None:
         if hasattr(self, "store"):
             for key, messages in self.model.items():
-                assert bodies(self.store, *key) == [body for body, _, _ in messages]
+                first = self._first(key)
+                assert self.store.get_max_offset(*key) == len(messages)
+                assert self.store.get_min_offset(*key) == first
+                assert bodies(self.store, *key) == [message.body for message in messages[first:]]
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
