@@ -16,12 +16,14 @@ Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.record_scan import CHUNK, LogScan, RecordBlock, Stop
@@ -32,6 +34,8 @@ Lost = Callable[[str], None]
 """Told what is damaged, and where; returns if the reading is to go on."""
 
 _HEAD = 4096
+_WINDOW = 64 << 10
+_MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,20 @@ def _edges(file: MappedFile, size: int) -> Iterator[int]:
     """Positions within a file, not its ends, where a record starts, about ``size`` bytes from one another."""
     wanted = size
     while wanted + size // 2 < file.size:
-        found = next_good(file, wanted - 1)
+        found = _first_record(file, wanted)
         if found >= file.size:
             return
         yield found
         wanted = max(found - found % size, wanted) + size
+
+
+def _first_record(file: MappedFile, position: int) -> int:
+    """Where the first good record from a position on starts: mostly near, so a little is read first."""
+    for match in _MAGIC.finditer(file.read(position, _WINDOW)):
+        start = position + match.start() - 4
+        if start >= position and is_good(file, start):
+            return start
+    return next_good(file, position - 1)
 
 
 def _store_timestamp(file: MappedFile, position: int) -> int | None:
