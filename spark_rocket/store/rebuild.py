@@ -21,7 +21,7 @@ import ctypes
 import os
 import shutil
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError, StoreError
@@ -321,23 +321,26 @@ class _Rebuild:
             offsets, timestamps = block.physical_offsets[records], block.store_timestamps[records]
             done = 0
             while done < len(hashes):
-                done += self._index.file().put(hashes[done:], offsets[done:], timestamps[done:])
+                done += self._index.file(int(timestamps[done])).put(hashes[done:], offsets[done:], timestamps[done:])
 
 
 class _IndexWriter:
-    """Index files one after another, with names in the order of making."""
+    """Index files one after another, named by the store time of their first key: then a broker would have made them."""
 
     def __init__(self, config: StoreConfig) -> None:
         self._config = config
-        self._moment = datetime.now()
+        self._named = 0
         self._current: IndexFile | None = None
 
-    def file(self) -> IndexFile:
+    def file(self, store_timestamp: int) -> IndexFile:
         """The one that there is room in."""
         if self._current is None or self._current.is_full:
             self.close()
-            self._moment += timedelta(milliseconds=1)
-            name = self._moment.strftime("%Y%m%d%H%M%S") + f"{self._moment.microsecond // 1000:03d}"
+            self._named = max(store_timestamp, self._named + 1)
+            name = _index_name(self._named)
+            if self._current is not None and name <= self._current.file.path.name:  # summer time has ended
+                self._named += 3_600_000
+                name = _index_name(self._named)
             path = self._config.index_path / name
             self._current = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num, create=True)
         return self._current
@@ -345,6 +348,10 @@ class _IndexWriter:
     def close(self) -> None:
         if self._current is not None:
             self._current.close()
+
+
+def _index_name(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000):%Y%m%d%H%M%S}{milliseconds % 1000:03d}"
 
 
 def _entry_for(damage: Damage, at: int, file_size: int) -> bytes:

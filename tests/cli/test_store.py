@@ -1,0 +1,345 @@
+"""``rocket store …``: what a person types, what is said, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.cli import store as verbs
+from tests import golden
+from tests.store.helpers import opened, put, small
+
+CONF = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=500\nmaxIndexNum=1000\nmappedFileSizeConsumeQueue=2000\n"
+VERBS = ("check", "dump", "rebuild", "stats")
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return golden.extract_store("clean", tmp_path)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> str:
+    (tmp_path / "broker.conf").write_text(CONF)
+    return str(tmp_path / "broker.conf")
+
+
+def run(*arguments: object) -> int:
+    return main(["store", *map(str, arguments)])
+
+
+def damage(store: Path, at: int = 100) -> None:
+    with sorted((store / "commitlog").iterdir())[0].open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 8)
+
+
+def snapshot(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+# --- every verb -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example(verb: str, capsys: Said) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(verb, "--help")
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: rocket store {verb}")
+    assert f"Example: rocket store {verb} " in said
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nonsense_directories(verb: str, tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "file").write_text("")
+    for directory in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
+        assert run(verb, directory) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert "no store directory" in said.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_running_store_is_refused_in_one_line(verb: str, tmp_path: Path, capsys: Said) -> None:
+    config = small(tmp_path / "store")
+    opened_store = opened(config)
+    assert run(verb, config.store_path) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert (
+        said.err
+        == f"rocket: The store in {config.store_path} is in use by process {os.getpid()}. Stop its broker first.\n"
+    )
+    opened_store.close()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_java_brokers_store_is_refused(verb: str, store: Path, conf: str, capsys: Said) -> None:
+    code = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(store / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        assert run(verb, store, "-c", conf) == 1
+        assert "is in use" in capsys.readouterr().err
+        holder.kill()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "--json", "--all"],
+        ["dump", "--by-queue"],
+        ["dump"],
+        ["rebuild", "--dry-run"],
+        ["stats"],
+        ["stats", "--scan"],
+    ],
+)
+@pytest.mark.parametrize("name", ["clean", "killed"])
+def test_looking_changes_nothing(name: Any, arguments: list[str], tmp_path: Path, conf: str) -> None:
+    store = golden.extract_store(name, tmp_path)
+    before = snapshot(store)
+    for directory in (store, tmp_path):  # the store, and the directory that `rocket up --data` names
+        assert run(arguments[0], directory, "-c", conf, *arguments[1:]) == (
+            name == "killed" and arguments[0] == "check"
+        )
+    assert snapshot(store) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["check"],
+        ["dump", "d", "--limit", "0"],
+        ["dump", "d", "--queue", "-1"],
+        ["dump", "d", "--since", "yesterday"],
+        ["dump", "d", "--at", "x"],
+        ["rebuild", "d", "--json"],
+    ],
+)
+def test_a_wrong_command_line(arguments: list[str], capsys: Said) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+    assert "usage: rocket" in capsys.readouterr().err
+
+
+def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> None:
+    (tmp_path / "bad.conf").write_text("mappedFileSizeCommitLog=much\n")
+    assert run("check", store, "-c", tmp_path / "bad.conf") == 1
+    assert "bad.conf, line 1" in capsys.readouterr().err
+
+
+# --- check ------------------------------------------------------------------------------------------------------
+
+
+def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Said) -> None:
+    for path in (store / "consumequeue" / "GoldenA").glob("*/*"):
+        path.write_bytes(bytes(reversed(path.read_bytes())))
+    for i in range(14):
+        (store / "consumequeue" / "GoldenB" / f"x{i}").mkdir()
+    (store / "timerwheel").touch()
+    assert run("check", store, "-c", conf) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert f"{store}: " in said[-1]
+    assert "14 files" in said[-1]
+    assert "entry" in said[-1]
+    assert any(line.startswith("note: ") and "timerwheel" in line and "not checked" in line for line in said)
+    assert "… and 4 more; --all shows them" in said
+    assert run("check", store, "-c", conf, "--all") == 1
+    assert len(capsys.readouterr().out.splitlines()) > len(said)
+    assert run("check", store, "-c", conf, "--json") == 1
+    problems = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"kind", "path", "text", "offset"} == set(problems[0])
+    kinds = [problem["kind"] for problem in problems]
+    assert kinds[:14] == ["files"] * 14
+    assert "entry" in kinds
+
+
+def test_check_asks_for_the_configuration_where_it_needs_it(store: Path, capsys: Said) -> None:
+    assert run("check", store) == 1
+    assert "the index was not checked, give -c" in capsys.readouterr().out
+
+
+# --- dump -------------------------------------------------------------------------------------------------------
+
+
+def test_dump_for_people(store: Path, capsys: Said) -> None:
+    assert run("dump", store, "--topic", "GoldenA", "-q", 1, "--from-offset", 3, "--to-offset", 5) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "stored"
+    assert ["GoldenA, 1, 3" in lines[0], "GoldenA, 1, 5" in lines[2], len(lines)] == [True, True, 3]
+    assert "golden A body" in lines[0]
+    assert run("dump", store, "-t", "GoldenB") == 0
+    text = capsys.readouterr().out
+    assert "你好, RocketMQ – žluťoučký kůň 🐎" in text
+    assert "0x60b420bb" in text
+
+
+def test_dump_as_json(store: Path, capsys: Said) -> None:
+    assert run("dump", store, "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 1239
+    assert {line["msgId"] for line in golden.expected("clean")} <= {line["msgId"] for line in lines}
+    key = next(line for line in golden.expected("clean") if line["keys"])["keys"].split()[0]
+    assert run("dump", store, "--json", "--key", key, "-n", 1) == 0
+    assert key in json.loads(capsys.readouterr().out)["properties"]["KEYS"].split()
+    moment = lines[500]["storeTimestamp"]
+    assert run("dump", store, "--json", "--since", moment, "--until", moment) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["storeTimestamp"] == moment
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment // 1000 + 1))
+    assert run("dump", store, "--json", "--since", text, "-n", 1) == 0
+    assert json.loads(capsys.readouterr().out)["storeTimestamp"] >= (moment // 1000 + 1) * 1000
+
+
+def test_dump_goes_on_behind_damage_and_says_where_it_is(store: Path, capsys: Said) -> None:
+    damage(store)
+    assert run("dump", store, "--json") == 1
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1238
+    assert said.err.startswith(f"rocket: damaged: {store}/commitlog/{0:020d} at byte 0 (offset 0), 247 bytes: ")
+
+
+def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
+    assert run("dump", store, "-t", "None") == 0
+    assert run("dump", store, "-t", "None", "--by-queue") == 1
+    assert "rocket store rebuild" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_had_enough(store: Path) -> None:
+    command = f"{sys.executable} -m spark_rocket.cli store dump {store} --json | head -2"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+# --- rebuild ----------------------------------------------------------------------------------------------------
+
+
+def test_rebuild_says_what_it_will_do_and_does_it(store: Path, conf: str, capsys: Said) -> None:
+    before = snapshot(store / "consumequeue")
+    for path in before:
+        path.write_bytes(bytes(len(before[path])))
+    assert run("rebuild", store, "-c", conf, "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "consume queues would be made: 32 with 1,239 entries, files of 2,000 bytes" in said
+    assert "index would be made: 2,669 keys, 500 slots and 1,000 a file" in said
+    assert "Nothing was changed" in said
+    assert run("rebuild", store, "-c", conf) == 0
+    assert "consume queues made: 32" in capsys.readouterr().out
+    assert {path: raw for path, raw in snapshot(store / "consumequeue").items() if any(raw)} == {
+        path: raw for path, raw in before.items() if any(raw)
+    }
+    assert run("check", store, "-c", conf) == 0
+
+
+def test_rebuild_refuses_damage_and_unknown_sizes(store: Path, conf: str, capsys: Said) -> None:
+    assert run("rebuild", store) == 1
+    assert "Give the broker's configuration with -c broker.conf." in capsys.readouterr().err
+    damage(store)
+    before = snapshot(store)
+    assert run("rebuild", store, "-c", conf) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "at byte 0 (offset 0), 247 bytes" in said
+    assert "--skip-damage" in said
+    assert snapshot(store) == before
+    assert run("rebuild", store, "-c", conf, "--skip-damage") == 1
+    said = capsys.readouterr().err
+    assert "GoldenA, queue 0: message 0 is lost" in said
+
+
+# --- stats ------------------------------------------------------------------------------------------------------
+
+
+def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
+    assert run("stats", store, "-c", conf) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[1].split()[:4] == ["GoldenB", "all", "4", "42"]  # the most bytes come first
+    assert "2,669 entries" in said
+    assert "3 files of 3.0 MiB together" in said
+    assert run("stats", store, "--topic", "GoldenTx", "--scan") == 0
+    said = capsys.readouterr().out
+    assert "GoldenA" not in said
+    assert "the log, all of it read" in said
+    assert run("stats", store, "-t", "None") == 1
+    assert "has no queue of None" in capsys.readouterr().err
+
+
+def test_stats_as_json(store: Path, conf: str, capsys: Said) -> None:
+    assert run("stats", store, "-c", conf, "--json") == 0
+    *queues, totals = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sum(queue["messages"] for queue in queues) == 1239
+    assert {"topic", "queueId", "minOffset", "maxOffset", "firstStoreTime", "bytes"} <= set(queues[0])
+    assert totals["log"] == {"count": 3, "size": 3 << 20, "onDisk": totals["log"]["onDisk"]}
+    assert totals["indexEntries"] == 2669
+
+
+def test_an_empty_store(tmp_path: Path, capsys: Said) -> None:
+    opened(small(tmp_path / "store")).close()
+    for verb in ("check", "dump", "stats"):
+        assert run(verb, tmp_path) == 0
+    assert run("rebuild", tmp_path) == 1
+    assert "there is nothing to make queues from" in capsys.readouterr().err
+
+
+# --- how far it is ----------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        now = iter(range(100))
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+        with verbs._Bar() as bar:
+            bar(1 << 20, 2 << 20)  # nobody waits for so little
+            bar(1 << 30, 2 << 30)
+        terminal.flush()
+        said = os.read(leader, 4096).decode()
+    os.close(leader)
+    assert "50 %  1.0 GiB of 2.0 GiB, 512.0 MiB/s, 2 s left" in said
+    assert said.endswith("\r\x1b[K")
+
+
+def test_a_file_gets_none(tmp_path: Path, capsys: Said) -> None:
+    config = small(tmp_path / "store")
+    store = opened(config)
+    put(store, "T", 0, b"x")
+    store.close()
+    with verbs._Bar() as bar:
+        bar(1 << 30, 2 << 30)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5,120.0 TiB")],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert verbs._size(count) == text
+
+
+def test_times_that_no_calendar_has() -> None:
+    assert verbs._moment(1 << 62) == str(1 << 62)
+    assert verbs._moment(-1) == "-"
