@@ -27,6 +27,7 @@ from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.golden import expected, extract_store
 from tests.store.helpers import START, Clock
 
 T = TypeVar("T")
@@ -352,6 +353,24 @@ def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
         assert TIMER not in server.broker.service.topics.table
+
+
+def test_what_waits_in_a_store_of_apaches_is_delivered(tmp_path: Path) -> None:
+    directory = extract_store("clean", tmp_path)
+    rows = [row for row in expected("clean") if row["topic"] == SCHEDULE and row["queueId"] >= 16]
+    clock = Clock(min(row["storeTimestamp"] for row in rows) + 3_600_000 - 1)  # a millisecond before level 17
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
+    with served(directory, clock, **sizes, maxHashSlotNum=500, maxIndexNum=1000) as (server, wire):
+        server.wake()
+        assert wire.messages("GoldenDelay", 3) == []
+        clock.now += 4_000_000
+        server.wake()
+        for queue_id in (0, 1):
+            delivered = wire.messages("GoldenDelay", 3, queue_id=queue_id)
+            assert [message.body for message in delivered] == [
+                row["body"] for row in rows if row["properties"]["REAL_QID"] == str(queue_id)
+            ]
+    assert delay_file(directory) == {"1": 8, "2": 2, "17": 2, "18": 2}
 
 
 # --- the real clock ---------------------------------------------------------------------------------------------
