@@ -175,6 +175,13 @@ class Membership:
                 except RemotingError as error:
                     logger.info("no heartbeat to broker %s: %s", address, error)
 
+    def greet_new_brokers(self) -> None:
+        """Heartbeats at once, if routes name brokers that have had none: they must know a group before it pulls."""
+        with self._lock:
+            slaves = bool(self.consumers)
+        if not self._known_addresses.issuperset(self._instance.routes.broker_addresses(slaves=slaves)):
+            self.send_heartbeats()
+
     def _send_heartbeat(self, address: str, body: bytes) -> Future[RemotingCommand]:
         request = RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)
         return self._instance.remoting.invoke_async(address, request, self._instance.config.request_timeout)

@@ -116,6 +116,11 @@ class ProcessQueue:
             return self._order[0] if self._order else self._next
 
     @property
+    def end(self) -> int:
+        """Behind everything that was ever put here."""
+        return self._next
+
+    @property
     def span(self) -> int:
         """From the first message here to the last."""
         with self._lock:

@@ -1,0 +1,174 @@
+"""Consuming Arrow record batches: what one pull found, as one batch, in its queue's order.
+
+No message becomes a Python object. A batch that the listener does not consume is given again after a pause; after
+``max_reconsume_times`` rounds its messages go back to the broker one by one, to the retry topic or the dead letters.
+
+Thread-safety: ``receive`` on reading threads, decoding and listeners on the service's own.
+Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from spark_rocket.client.listeners import BatchListener, ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.reader import PullResult
+from spark_rocket.client.send_back import SendBack
+from spark_rocket.protocol.record import decode_messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+PENDING = 2  # pulls of one queue that wait for the listener, or are with it
+
+Decode = Callable[[ProcessQueue, PullResult], "Iterator[pa.RecordBatch]"]
+
+
+class _Queue:
+    """What waits of one queue."""
+
+    __slots__ = ("busy", "found", "process_queue", "rounds")
+
+    def __init__(self, process_queue: ProcessQueue) -> None:
+        self.process_queue = process_queue
+        self.found: deque[PullResult] = deque()
+        self.busy = False
+        self.rounds = 0
+
+
+class ConsumeBatches:
+    """See the module."""
+
+    def __init__(
+        self,
+        listener: BatchListener,
+        *,
+        threads: int,
+        max_reconsume_times: int,
+        pause_ms: int,
+        decode: Decode,
+        send_back: SendBack | None,
+        has_room: Callable[[ProcessQueue], None],
+        call_later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._listener = listener
+        self._max_reconsume_times = max_reconsume_times
+        self._pause_ms = pause_ms
+        self._decode = decode
+        self._send_back = send_back
+        self._has_room = has_room
+        self._call_later = call_later
+        self._queues: dict[ProcessQueue, _Queue] = {}
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[_Queue | None] = SimpleQueue()
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._consume_forever, name=f"rocket-consume-{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, timeout: float) -> None:
+        self._closing = True
+        for _ in self._threads:
+            self._work.put(None)
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def is_full(self, process_queue: ProcessQueue) -> bool:
+        waiting = self._queues.get(process_queue)
+        return waiting is not None and len(waiting.found) >= PENDING
+
+    def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
+        with self._lock:
+            for gone in [other for other in self._queues if other.dropped]:
+                del self._queues[gone]
+            waiting = self._queues.setdefault(process_queue, _Queue(process_queue))
+            waiting.found.append(found)
+            if waiting.busy:
+                return
+            waiting.busy = True
+        self._work.put(waiting)
+
+    # --- consuming ----------------------------------------------------------------------------------------------
+
+    def _consume_forever(self) -> None:
+        while True:
+            waiting = self._work.get()
+            if waiting is None or self._closing:
+                return
+            try:
+                again = self._consume(waiting)
+            except Exception:
+                logger.exception("messages of %s could not be consumed", waiting.process_queue.queue)
+                again = self._pause_ms / 1000
+            if again is not None:
+                self._put_later(waiting, again)
+
+    def _put_later(self, waiting: _Queue, seconds: float) -> None:
+        self._call_later(seconds, lambda: self._work.put(waiting))
+
+    def _consume(self, waiting: _Queue) -> float | None:
+        """Consume what waits of a queue; after how many seconds to try again what was not consumed."""
+        process_queue = waiting.process_queue
+        while not process_queue.dropped and not self._closing:
+            with self._lock:
+                if not waiting.found:
+                    waiting.busy = False
+                    return None
+                found = waiting.found[0]
+            context = ConsumeOrderlyContext(process_queue.queue)
+            batches = self._decode(process_queue, found)
+            done = all(not len(batch) or self._call(batch, context) for batch in batches)
+            if process_queue.dropped:
+                return None
+            if not done:
+                waiting.rounds += 1
+                if waiting.rounds <= self._max_reconsume_times or not self._give_back(found, process_queue):
+                    pause = context.suspend_current_queue_time_millis
+                    return (self._pause_ms if pause < 0 else pause) / 1000
+            waiting.rounds = 0
+            with self._lock:
+                waiting.found.popleft()
+            process_queue.put((), found.next_offset)  # what is behind it may be committed
+            process_queue.last_consume = time.monotonic()
+            self._has_room(process_queue)
+        return None
+
+    def _call(self, batch: pa.RecordBatch, context: ConsumeOrderlyContext) -> bool:
+        try:
+            status = self._listener(batch, context)
+        except Exception:
+            logger.exception("the listener failed on %d messages of %s", len(batch), context.message_queue)
+            return False
+        if getattr(status, "value", None) in ("SUCCESS", "CONSUME_SUCCESS"):
+            return True
+        if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
+            logger.warning(
+                "the listener answered %r for messages of %s, not a success: they are given again",
+                status,
+                context.message_queue,
+            )
+        return False
+
+    def _give_back(self, found: PullResult, process_queue: ProcessQueue) -> bool:
+        """The last resort: each message to the retry topic, or, broadcasting, nowhere."""
+        messages = decode_messages(found.records, process_queue.queue.broker_name)
+        if self._send_back is None:
+            logger.warning("%d messages of %s were not consumed and are left", len(messages), process_queue.queue)
+            return True
+        return all(self._send_back.send(message) for message in messages)

@@ -1,0 +1,193 @@
+"""One queue's pulls: always one under way, unless the queue is full, paused or somebody else's.
+
+======================  ===========================================================================================
+what comes back         then
+======================  ===========================================================================================
+messages                they go to the consume service, the next pull follows at once
+none, or none wanted    the next pull at the offset that the broker says; commits follow, when all before is done
+offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue taken again
+an error                again after 3 s; a busy broker after 20 ms
+nothing was asked       queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
+                        (orderly): after 3 s
+======================  ===========================================================================================
+
+Thread-safety: pulls are started from any thread; answers come on the thread that reads the connection, which must not
+wait. Corresponds to DefaultMQPushConsumerImpl.pullMessage and PullMessageService.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_rocket.client.instance import ClientInstance
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.errors import RocketError, StateError
+from spark_rocket.protocol.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+AFTER_ERROR = 3.0
+AFTER_BUSY = 0.02
+WHEN_FULL = 0.05
+WHEN_PAUSED = 1.0
+WHEN_NOT_LOCKED = 3.0
+BROKER_SUSPENDS_MS = 15_000
+PULL_SECONDS = 15.0  # beyond the broker's suspension
+CORRECT_AFTER = 10.0
+_BUSY = frozenset({int(ResponseCode.FLOW_CONTROL), int(ResponseCode.SYSTEM_BUSY)})
+
+
+class ConsumeService(Protocol):
+    """What becomes of pulled messages."""
+
+    def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
+        """Take over what a pull found; quick, on a reading thread."""
+
+    def is_full(self, process_queue: ProcessQueue) -> bool:
+        """Whether the queue should not be pulled now."""
+
+    def start(self) -> None: ...
+
+    def close(self, timeout: float) -> None:
+        """Finish what listeners are at; nothing new is begun."""
+
+
+@dataclass(slots=True)
+class PullSettings:
+    """What a consumer asks of every pull of a topic."""
+
+    max_msgs: int
+    max_bytes: int | None
+    tags: str
+    sql: str | None
+    commits: bool
+    must_lock: bool
+
+
+class Puller:
+    """Keeps one queue's pulls going; see the module."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        reader: Reader,
+        service: ConsumeService,
+        process_queue: ProcessQueue,
+        offset: int,
+        settings: PullSettings,
+        *,
+        is_paused: Callable[[], bool],
+        correct_offset: Callable[[ProcessQueue, int], None],
+    ) -> None:
+        self.process_queue = process_queue
+        self.next_offset = offset
+        self.settings = settings
+        self._instance = instance
+        self._reader = reader
+        self._service = service
+        self._is_paused = is_paused
+        self._correct_offset = correct_offset
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._waiting_for_room = False
+
+    def pull(self) -> None:
+        """Ask for messages now, or later if now is no time for it."""
+        process_queue, settings = self.process_queue, self.settings
+        if process_queue.dropped:
+            return
+        process_queue.last_pull = time.monotonic()
+        if self._is_paused() or process_queue.paused:
+            self._later(WHEN_PAUSED)
+        elif settings.must_lock and not process_queue.locked:
+            self._later(WHEN_NOT_LOCKED)
+        elif self._service.is_full(process_queue):
+            self._later(WHEN_FULL, for_room=True)
+        else:
+            try:
+                pending = self._reader.pull_async(
+                    process_queue.queue,
+                    self.next_offset,
+                    max_msgs=settings.max_msgs,
+                    max_bytes=settings.max_bytes,
+                    tags=settings.tags,
+                    sql=settings.sql,
+                    commit=process_queue.commit_offset if settings.commits else None,
+                    suspend_ms=BROKER_SUSPENDS_MS,
+                    timeout=PULL_SECONDS,
+                )
+            except StateError:  # closed meanwhile
+                return
+            pending.add_done_callback(self._done)
+
+    def has_room(self) -> None:
+        """Messages were consumed: go on, if that is what was waited for."""
+        if self._waiting_for_room and not self._service.is_full(self.process_queue):
+            with self._lock:
+                if not self._waiting_for_room:
+                    return
+                self._waiting_for_room = False
+                self._turn += 1
+            self.pull()
+
+    def _later(self, seconds: float, *, for_room: bool = False) -> None:
+        with self._lock:
+            self._turn += 1
+            turn = self._turn
+            self._waiting_for_room = for_room
+        self._instance.call_later(seconds, lambda: self._resume(turn))
+
+    def _resume(self, turn: int) -> None:
+        with self._lock:
+            if turn != self._turn:  # has_room() was quicker
+                return
+            self._turn += 1
+            self._waiting_for_room = False
+        self.pull()
+
+    def _done(self, answered: Future[PullResult]) -> None:
+        process_queue = self.process_queue
+        try:
+            found = answered.result()
+        except Exception as error:
+            if not process_queue.dropped:
+                busy = isinstance(error, RocketError) and error.response_code in _BUSY
+                logger.log(logging.INFO if busy else logging.WARNING, "a pull of %s: %s", process_queue.queue, error)
+                self._later(AFTER_BUSY if busy else AFTER_ERROR)
+            return
+        if process_queue.dropped:
+            return
+        if found.status is PullStatus.OFFSET_ILLEGAL:
+            if not found.from_master:  # a slave that lags behind knows nothing about the queue's ends
+                self._later(AFTER_ERROR)
+                return
+            logger.warning(
+                "%s has nothing at offset %d (it has %d to %d): the group goes on at %d",
+                process_queue.queue,
+                self.next_offset,
+                found.min_offset,
+                found.max_offset,
+                found.next_offset,
+            )
+            process_queue.dropped = True
+            self._instance.call_later(CORRECT_AFTER, lambda: self._correct_offset(process_queue, found.next_offset))
+            return
+        self.next_offset = found.next_offset
+        try:
+            if found.status is PullStatus.FOUND:
+                self._service.receive(process_queue, found)
+            else:
+                process_queue.put((), found.next_offset)
+        except Exception:
+            logger.exception("what was pulled from %s cannot be used; it is pulled again", process_queue.queue)
+            self.next_offset = process_queue.end
+            self._later(AFTER_ERROR)
+            return
+        self.pull()
