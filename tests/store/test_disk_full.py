@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.store import PutStatus, StoreConfig
 from spark_rocket.store.check import check_store
 from tests.store.conftest import MakeStore
@@ -110,3 +112,89 @@ def test_a_really_full_disk(small_disk: Path) -> None:
     assert len(bodies(store, "T", 0)) == stored
     store.close()
     assert [problem.kind for problem in check_store(small_disk / "store", config)] in ([], ["index.behind"])
+
+
+def fill_up(directory: Path) -> Path:
+    """Take all the room there is."""
+    ballast = directory / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    return ballast
+
+
+def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
+    """Refused with the reason; read meanwhile; taken again as soon as there is room, by the same broker."""
+    config = small(small_disk / "store", mapped_file_size_commit_log=64 << 10, allocate_ahead=4096)
+    store = opened(config)
+    stored = []
+    for round_ in range(3):
+        ballast = fill_up(small_disk)
+        for number in range(200):
+            body = b"%d/%d " % (round_, number) * 50
+            result = store.put_message("T", 0, body, b"KEYS\x01k", born_timestamp=1, born_host=BORN)
+            if result.status is not PutStatus.PUT_OK:
+                break
+            stored.append(body)
+        assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert "No space left" in result.reason
+        assert bodies(store, "T", 0) == stored
+        ballast.unlink()
+        put(store, "T", 0, b"room", b"KEYS\x01r%d" % round_)
+        stored.append(b"room")
+        assert len(store.query_message("T", f"r{round_}", 1, 0, 1 << 62).records) == 1
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+WRITER = """
+import os, signal, sys
+from pathlib import Path
+from spark_rocket.store import PutStatus
+from tests.store.helpers import BORN, opened, small
+from tests.store.test_disk_full import fill_up
+
+store = opened(small(Path(sys.argv[1]) / "store", mapped_file_size_commit_log=64 << 10, allocate_ahead=4096))
+stored, full = 0, False
+while True:
+    result = store.put_message("T", stored % 3, b"%d " % stored * 30, b"KEYS\\x01k", born_timestamp=1, born_host=BORN)
+    if result.status is not PutStatus.PUT_OK:
+        break
+    stored += 1
+    if stored == 100:
+        fill_up(Path(sys.argv[1]))
+os.write(1, b"%d" % stored)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_on_a_full_disk(small_disk: Path) -> None:
+    """It opens there and serves everything, or says that it cannot; with room it opens in any case."""
+    done = subprocess.run([sys.executable, "-c", WRITER, str(small_disk)], stdout=subprocess.PIPE, check=False)
+    stored = int(done.stdout)
+    assert done.returncode == -9
+    assert stored >= 100
+    config = small(small_disk / "store", mapped_file_size_commit_log=64 << 10, allocate_ahead=4096)
+    for _ in range(2):
+        try:
+            store = opened(config)
+        except StoreNotWritableError as error:
+            assert str(small_disk) in str(error)
+            continue
+        assert sum(len(bodies(store, "T", queue_id)) for queue_id in range(3)) == stored
+        try:
+            store.close()
+        except StoreError as error:
+            assert "No space left" in str(error)
+    (small_disk / "ballast").unlink()
+    store = opened(config)
+    for queue_id in range(3):
+        expected = [b"%d " % number * 30 for number in range(queue_id, stored, 3)]
+        assert bodies(store, "T", queue_id) == expected
+    put(store, "T", 0, b"after")
+    store.close()
+    assert check_store(config.store_path, config) == []

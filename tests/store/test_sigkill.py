@@ -73,4 +73,5 @@ def test_acknowledged_messages_survive_sigkill(tmp_path: Path) -> None:
             told[queue_id] = len(found)
         put(store, "Other", 0, b"after")
         store.close()
-        assert check_store(config.store_path, config) == []
+        problems = check_store(config.store_path, config)
+        assert {problem.kind for problem in problems} <= {"index.behind"}, problems  # it goes on at the next start
