@@ -181,6 +181,6 @@ class StoreReader:
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record that starts there, if one does: its own physical offset says so."""
         head = self._log.read(physical_offset, _HEAD_SIZE) if physical_offset >= 0 else b""
-        if not head or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
+        if len(head) < _HEAD_SIZE or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
             return None
         return self._log.read(physical_offset, _SYS_FLAG.unpack_from(head, 0)[0]) or None
