@@ -29,8 +29,9 @@ from spark_rocket.protocol.record import view_record
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.index_file import IndexFile
+from spark_rocket.store.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index_keys import key_hash, keys_of
+from spark_rocket.store.large_records import large_records
 from spark_rocket.store.layout import BORN_HOST_V6
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.record_scan import LogScan, RecordBlock
@@ -45,7 +46,7 @@ _PAUSE_IDLE = 1.0  # pauses, as multiples of the work before
 _PAUSE_BUSY = 8.0
 _BUSY = 4 << 20  # bytes a poll
 _QUERY_PATIENCE = 0.3
-_CLOSE_PATIENCE = 10.0
+_CLOSE_PATIENCE = 3.0
 _QUERY_BYTES = 8 << 20  # of one answer; a frame has at most 16 MiB
 _QUERY_RECORDS = 5_000  # that are looked at for one answer and turn out not to be meant
 _QUERY_STEPS = 50_000  # along the chains, and blocks beside them
@@ -94,6 +95,9 @@ class IndexService:
             safe = file.is_full and file.end_timestamp <= vouched_for and file.end_timestamp != last_timestamp
             last_timestamp = file.end_timestamp
             whole = 1 < file.count <= file.capacity and 0 <= file.end_offset < self._log.max_offset
+            if (clean or safe) and not lost and not (whole and self._goes_on(file)):
+                _log.warning("%s is damaged, or does not go on where the one before it ends: made anew", path)
+                lost = True
             lost = lost or not whole or not (clean or safe)
             if lost:  # and so is what follows: the index has no holes
                 file.destroy()
@@ -101,6 +105,22 @@ class IndexService:
             self._files.append(file)
         if self._files:
             self._offset = self._partial = self._files[-1].end_offset
+
+    def _goes_on(self, file: IndexFile) -> bool:
+        """Whether a file's header fits the log, and no key stands in the log between the file before and this one."""
+        for offset, timestamp in (file.begin_offset, file.begin_timestamp), (file.end_offset, file.end_timestamp):
+            if offset >= self._log.min_offset and self._stored(offset) != timestamp:
+                return False
+        end = self._files[-1].end_offset if self._files else -1
+        if file.begin_offset < end or file.end_offset < file.begin_offset:
+            return False
+        start = max(end, self._log.min_offset)
+        stop = max(min(file.begin_offset, start + _LARGE_CHUNK), start)
+        for block in LogScan(self._log.queue, start, stop, check_crc=False, chunk=_CHUNK):
+            records, _ = keys_of(block)
+            if (block.physical_offsets[records] > end).any():
+                return False
+        return True
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="store-index", daemon=True)
@@ -190,22 +210,40 @@ class IndexService:
         """Index one block of records; False when there is none."""
         with self._lock:
             self._offset = max(self._offset, self._log.min_offset)
-            scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=chunk)
-            for block in scan:
-                self._put(block)
-                self._offset = int(block.physical_offsets[-1] + block.sizes[-1])
-                self._failed = False
+            try:
+                return self._step_on(target, chunk)
+            except DamagedIndexError as damage:
+                self._make_anew(self._files[-2:][0], damage)
                 return True
-            if scan.end.offset > self._offset:  # nothing but a blank record was between
-                self._offset = scan.end.offset
-                return True
-            file = self._log.queue.find(self._offset)
-            if file is None or self._offset >= target:
-                return False
-            self._log.report_damage(self._offset, "its keys are not put into the index")
-            found = file.file_from_offset + next_good(file, self._offset - file.file_from_offset)
-            self._offset = min(found, target)
+            except FileNotFoundError:
+                if self._offset >= self._log.min_offset:
+                    raise
+                return True  # the log was trimmed just now
+
+    def _step_on(self, target: int, chunk: int) -> bool:
+        file = self._log.queue.find(self._offset)
+        if file is None or self._offset >= target:
+            return False
+        base = file.file_from_offset
+        large = large_records(file, self._offset - base, min(target - base, file.size))
+        if large is not None:
+            block, position = large
+            self._put(block)
+            self._offset = base + position
+            self._failed = False
             return True
+        scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=chunk)
+        for block in scan:
+            self._put(block)
+            self._offset = int(block.physical_offsets[-1] + block.sizes[-1])
+            self._failed = False
+            return True
+        if scan.end.offset > self._offset:  # nothing but a blank record was between
+            self._offset = scan.end.offset
+            return True
+        self._log.report_damage(self._offset, "its keys are not put into the index")
+        self._offset = min(base + next_good(file, self._offset - base), target)
+        return True
 
     def _put(self, block: RecordBlock) -> None:
         records, hashes = keys_of(block)
@@ -262,7 +300,25 @@ class IndexService:
         Fewer when they have more than 8 MiB together, or when thousands of records of other keys with the same hash
         are among them: the store's thread can serve nobody else meanwhile.
         """
-        self.catch_up(_QUERY_PATIENCE)
+        while True:
+            self.catch_up(_QUERY_PATIENCE)
+            found = self._query(topic, key, max_num, begin_ms, end_ms, unique)
+            if found is not None:
+                return found
+
+    def _make_anew(self, damaged: IndexFile, damage: DamagedIndexError) -> None:
+        """Throw a damaged file away, and those behind it: the index has no holes. The thread builds them anew."""
+        _log.error("%s The index is made anew from that file on.", damage.message)
+        at = self._files.index(damaged)
+        for file in self._files[at:]:
+            file.destroy()
+        self._files = self._files[:at]
+        self._offset = self._partial = self._files[-1].end_offset if self._files else -1
+
+    def _query(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, unique: bool
+    ) -> QueryMessageResult | None:
+        """None when a damaged file was met, which is thrown away then."""
         result = QueryMessageResult()
         hashed = key_hash(topic, key)
         found: dict[int, bytes] = {}
@@ -276,19 +332,23 @@ class IndexService:
                     break
                 if file.begin_timestamp > end_ms or file.end_timestamp < begin_ms:
                     continue
-                for offset in file.find(hashed, *self._numbers(file, begin_ms, end_ms)):
-                    steps -= 1
-                    if offset is not None and offset not in found:
-                        record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
-                        if record is None:
-                            looks -= 1
-                        else:
-                            room -= len(record)
-                            if room < 0 and found:
-                                break
-                            found[offset] = record
-                    if len(found) >= max_num or room <= 0 or not steps or not looks:
-                        break
+                try:
+                    for offset in file.find(hashed, *self._numbers(file, begin_ms, end_ms)):
+                        steps -= 1
+                        if offset is not None and offset not in found:
+                            record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
+                            if record is None:
+                                looks -= 1
+                            else:
+                                room -= len(record)
+                                if room < 0 and found:
+                                    break
+                                found[offset] = record
+                        if len(found) >= max_num or room <= 0 or not steps or not looks:
+                            break
+                except DamagedIndexError as damage:
+                    self._make_anew(file, damage)
+                    return None
         result.records = [record for _, record in sorted(found.items())]
         return result
 
@@ -311,8 +371,10 @@ class IndexService:
     def _stored(self, offset: int) -> int:
         """When the record there was stored; −1 if it is gone."""
         head = self._log.read(offset, 76) if offset >= self._log.min_offset else b""
-        at = 68 if head and head[39] & BORN_HOST_V6 else 56
-        return int.from_bytes(head[at : at + 8], "big") if head else -1
+        if len(head) < 76:
+            return -1
+        at = 68 if head[39] & BORN_HOST_V6 else 56
+        return int.from_bytes(head[at : at + 8], "big")
 
     def _matching(self, offset: int, topic: str, key: str, begin: int, end: int, unique: bool) -> bytes | None:
         """The record, if it is there and really has the key: hashes collide."""
@@ -321,7 +383,7 @@ class IndexService:
         size = int.from_bytes(self._log.read(offset, 4), "big")
         raw = self._log.read(offset, size)
         try:
-            record = view_record(raw, check_crc=False)
+            record = view_record(raw)
         except ProtocolError:
             return None
         if str(record.topic, "utf-8", "replace") != topic or not begin <= record.store_timestamp <= end:
