@@ -122,15 +122,15 @@ class TimerMessageStore:
         self._next_offset = min(max(saved_offset, first), end)
         if checkpoint.existed:
             self._read_time = self._slot_of(checkpoint.last_read_time_ms)
-        elif end > first:
-            self._read_time = max(self._slot_of(now_ms) - self._span // 2 + _BLANK_SLOTS * self._precision, 0)
+        elif log.files.files:
             _log.warning(
-                "%s is missing: which messages of %s were delivered is not known, and all of them, up to %d, are "
-                "delivered.",
+                "%s is missing: which messages of %s were delivered is not known, and all %d are, unless recalled.",
                 checkpoint.path,
                 TIMER_TOPIC,
                 end - first,
             )
+            self._begin_anew()
+            return
         if self._read_time > now_ms:  # the clock was set back: this slot has what was sent since
             self._forced_to = self._read_time + self._precision
         if not log.files.files and not checkpoint.last_timer_log_flush_pos:
@@ -165,7 +165,7 @@ class TimerMessageStore:
     def _begin_anew(self) -> None:
         """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
         self._timer_log.clear()
-        self._wheel.open()
+        self._wheel.close()
         self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
         self._loaded_to = self._read_time
         self._walk = None
@@ -257,15 +257,20 @@ class TimerMessageStore:
             try:
                 for view in iter_records(found.records):
                     if not self._wheel.is_open:
-                        self._wheel.open()
-                        begin = self._slot_of(view.store_timestamp) - self._precision
-                        self._read_time = self._loaded_to = max(self._read_time, begin, 0)
+                        self._open_wheel(view.store_timestamp)
                     if not self._enqueue_one(view, now_ms, batch):
                         return True
                     batch.next_offset += 1
             finally:
                 batch.write()
         return True
+
+    def _open_wheel(self, first_timestamp: int) -> None:
+        """Have an empty wheel; if nothing is known of earlier ones, it begins with the queue's first message."""
+        self._wheel.open()
+        if not self._read_time:
+            self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
+        self._loaded_to = self._read_time
 
     def _enqueue_one(self, view: RecordView, now_ms: int, batch: _Batch) -> bool:
         """False: it lies so far ahead that the wheel must turn first."""
@@ -332,15 +337,19 @@ class TimerMessageStore:
 
     def _dequeue(self, now_ms: int, deadline: float) -> int:
         target = max(self._slot_of(now_ms + _PRELOAD_MS) + self._precision, self._forced_to)
-        turns = 0
-        while True:
+        turns, rolled = 0, _LATEST
+        while self._wheel.is_open:
             turns += 1
             if not turns % 8 and self._timer() >= deadline:
                 self._close_slots(now_ms)
                 return now_ms
             ready = now_ms if self._walk is None else min(now_ms, self._walk[0] - 1)
-            if self._heap and self._heap[0] >> 64 <= ready:
-                self._deliver_first(now_ms)
+            first = self._heap[0] >> 64 if self._heap else _LATEST
+            if first > rolled:
+                break  # those, and recalls of them, have to be in the wheel before it goes on
+            if first <= ready:
+                if self._deliver_first(now_ms):
+                    rolled = first
             elif self._walk is not None:
                 self._load_one(*self._walk)
             elif self._loaded_to < target:
@@ -348,7 +357,7 @@ class TimerMessageStore:
             else:
                 break
         self._close_slots(now_ms)
-        if self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):  # rolled ones, or the wheel had to turn
+        if not self._wheel.is_open or self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
             return now_ms
         due = self._heap[0] >> 64 if self._heap else now_ms + _HORIZON_MS
         slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
@@ -411,8 +420,8 @@ class TimerMessageStore:
         except ProtocolError:
             return None
 
-    def _deliver_first(self, now_ms: int) -> None:
-        """Deliver the heap's first message, roll it, or find it recalled."""
+    def _deliver_first(self, now_ms: int) -> bool:
+        """Deliver the heap's first message, roll it, or find it recalled. Whether it was rolled."""
         unit = self._timer_log.read(self._heap[0] & _POSITION)
         assert unit is not None  # its slot is not done, so its file is kept
         slot = self._slot_of(unit.time_ms)
@@ -431,6 +440,7 @@ class TimerMessageStore:
         heappop(self._heap)
         self._remaining[slot] -= 1
         self._begun.add(slot)
+        return bool(unit.magic & MAGIC_ROLL)
 
     def _is_recalled(self, slot: int, properties: bytes) -> bool:
         recalls = self._recalls.get(slot)

@@ -223,6 +223,27 @@ def test_a_long_stop(rig: Rig) -> None:
     assert [key for key, _ in rig.arrived()] == ["0", "1", "2", "3", "4", "new"]
 
 
+def test_stopped_before_anything_was_enqueued(rig: Rig) -> None:
+    rig.send(START + 2500, "recalled")
+    rig.recall(START + 2500, "recalled")
+    rig.send(START + 2500, "k")
+    rig.restart()
+    rig.clock.now = START + 1_000_000
+    rig.work()
+    assert rig.arrived() == [("k", START + 1_000_000)]
+
+
+def test_rolled_and_recalled_and_overdue(rig: Rig) -> None:
+    rig.send(START + 25_000, "recalled")
+    rig.send(START + 25_000, "k")
+    rig.recall(START + 25_000, "recalled")
+    rig.work()
+    rig.restart()
+    rig.clock.now = START + 60_000
+    rig.work()
+    assert rig.arrived() == [("k", START + 60_000)]
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "no wheel": lambda path: (path / "timerwheel").unlink(),
     "short wheel": lambda path: (path / "timerwheel").write_bytes(b"short"),
