@@ -43,7 +43,7 @@ INDEX_ENTRY_TYPE = np.dtype(
 _HEADER = Struct(">4q2i")
 _ENTRY = Struct(">iqii")
 _STEP = 1 << 20
-_PATIENCE = 4_000  # entries of a chain that are not wanted, one after another
+_PATIENCE = 4_000  # entries of a chain that are not wanted
 _BLOCK = 16_384  # entries that are searched at once
 _MAX_INT = (1 << 31) - 1
 
@@ -139,41 +139,31 @@ class IndexFile:
         """Physical offsets of the entries with a hash, of those numbered from ``first`` up to ``end``, newest first.
 
         None for each other entry of the chain, and for each block, that was looked at: the caller knows when it has
-        had enough. A chain that goes on and on with what is not wanted is left: the entries themselves are searched
-        for the next one with the hash, many at a time, and the chain is followed again from there.
+        had enough. A chain that has shown thousands of entries that are not wanted is left, and all entries are
+        searched instead, a block of them at a time.
         """
         mm = self.file.mm
         at = HEADER_SIZE + 4 * (key_hash % self.slots)
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
         above, patience = self.count, _PATIENCE
-        if not 0 <= number < above:
-            raise self._damaged(at, f"slot {key_hash % self.slots} names entry {number}, there are {above - 1}")
-        while first <= number < above:  # a chain never goes up
-            at = self.entries_at + INDEX_ENTRY_SIZE * number
-            hashed, offset, _, previous = _ENTRY.unpack_from(mm, at)
-            if hashed % self.slots != key_hash % self.slots or not 0 <= previous < number:
-                raise self._damaged(at, f"entry {number} is in a chain that it does not belong to")
-            above, number, wanted = number, previous, hashed == key_hash and number < end
-            yield offset if wanted else None
-            patience = _PATIENCE if wanted else patience - 1
-            if not patience:
-                stop, number, patience = min(above, end), 0, _PATIENCE
-                while stop > first and not number:
-                    start = max(stop - _BLOCK, first)
-                    number = self._newest(key_hash, start, stop)
-                    stop = start
-                    yield None
-
-    def _damaged(self, position: int, what: str) -> DamagedIndexError:
-        return DamagedIndexError(f"{self.file.path} at byte {position}: {what}.")
-
-    def _newest(self, key_hash: int, first: int, end: int) -> int:
-        """Number of the newest entry with a hash in a range of entries; 0 for none."""
-        at = self.entries_at + INDEX_ENTRY_SIZE * first
-        entries = np.frombuffer(self.file.mm, INDEX_ENTRY_TYPE, max(end - first, 0), at)
-        found = np.flatnonzero(entries["key_hash"] == key_hash)
-        del entries  # a view: the file could not be closed
-        return first + int(found[-1]) if len(found) else 0
+        while first <= number < above and patience:  # a chain never goes up
+            hashed, offset, _, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
+            if hashed == key_hash and number < end:
+                yield offset
+            else:
+                patience -= 1
+                yield None
+            above, number = number, previous
+        stop = first if patience else min(above, end)
+        while stop > first:
+            start = max(stop - _BLOCK, first)
+            at = self.entries_at + INDEX_ENTRY_SIZE * start
+            entries = np.frombuffer(mm, INDEX_ENTRY_TYPE, stop - start, at)
+            offsets = entries["physical_offset"][entries["key_hash"] == key_hash].tolist()
+            del entries  # a view: the file could not be closed
+            yield None
+            yield from reversed(offsets)
+            stop = start
 
     def offset_of(self, number: int) -> int:
         """Physical offset of an entry's record."""
