@@ -356,7 +356,8 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
 
 
 def _files(files: Files) -> str:
-    return f"{files.count:,} files of {_size(files.size)} together, {_size(files.on_disk)} on disk"
+    word = "file" if files.count == 1 else "files"
+    return f"{files.count:,} {word} of {_size(files.size)}, {_size(files.on_disk)} on disk"
 
 
 def _print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:

@@ -277,7 +277,7 @@ def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
     said = capsys.readouterr().out
     assert said.splitlines()[1].split()[:4] == ["GoldenB", "all", "4", "42"]  # the most bytes come first
     assert "2,669 entries" in said
-    assert "3 files of 3.0 MiB together" in said
+    assert "3 files of 3.0 MiB, " in said
     assert run("stats", store, "--topic", "GoldenTx", "--scan") == 0
     said = capsys.readouterr().out
     assert "GoldenA" not in said
