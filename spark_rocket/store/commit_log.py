@@ -31,7 +31,7 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record import MAGIC_BLANK
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, SIZE_AND_MAGIC
-from spark_rocket.store.mapped_file import MappedFile
+from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,9 @@ class CommitLog:
         self._current: MappedFile | None = None
         self._next: MappedFile | None = None
         self._next_lock = threading.Lock()
+        self._names_lock = threading.Lock()
+        self._names_made = 0
+        self._names_synced = 0
         self._wake = threading.Event()
         self._stop = False
         self._thread: threading.Thread | None = None
@@ -149,7 +152,7 @@ class CommitLog:
             last, position = self._current, self.position
             if last is not None:
                 last.reserve(position + END_FILE_MIN_BLANK_LENGTH)
-            file = self._next or self.queue.create(self.queue.end_offset if self.queue.files else self.base + position)
+            file = self._next or self._create(self.queue.end_offset if self.queue.files else self.base + position)
             self._next = file  # kept should the reservation fail: it is taken at the next attempt
             _ = file.mm
             file.reserve(need)
@@ -191,9 +194,24 @@ class CommitLog:
         """Make the file behind ``file``, unless the writer has been there meanwhile."""
         with self._next_lock:
             offset = file.file_from_offset + self.file_size
-            if self._next is None and offset == self.queue.end_offset:
-                self._next = self.queue.create(offset)
-                self._extend(self._next, self._ahead)
+            if self._next is not None or offset != self.queue.end_offset:
+                return
+            self._next = made = self._create(offset)
+        self._extend(made, self._ahead)  # the writer may have it already: what takes long is done without the lock
+        self._sync_names()
+
+    def _create(self, offset: int) -> MappedFile:
+        file = self.queue.create(offset, sync=False)
+        self._names_made += 1
+        return file
+
+    def _sync_names(self) -> None:
+        """A new file is safe only when its directory is. The allocator sees to it; who flushes makes sure."""
+        with self._names_lock:
+            made = self._names_made
+            if self._names_synced != made:
+                sync_directory(self.queue.directory)
+                self._names_synced = made
 
     @staticmethod
     def _extend(file: MappedFile, end: int) -> None:
@@ -278,8 +296,10 @@ class CommitLog:
         target = self.max_offset
         start = self.flushed_where
         if target > start:
+            self._sync_names()
             for file in self.queue.between(start, target):
-                file.flush()
+                base = file.file_from_offset
+                file.flush(max(start - base, 0), min(target - base, file.size))
             self.flushed_where = target
             self._release(target)
         return target

@@ -5,9 +5,10 @@ through a mapping into a hole on a full disk is answered by the kernel with SIGB
 writes first calls :meth:`reserve`, which takes disk blocks with ``posix_fallocate``: a full disk is then an ``OSError``
 at a place where it can be refused. Blocks are taken in steps, so that a file stays small while little is in it.
 
-Flushing is ``fdatasync`` on a descriptor of the same file, because ``mmap.flush`` keeps the interpreter lock during the
-write in Python 3.11, and ``fdatasync`` does not; it also covers a just changed allocation, which ``msync`` of a range
-does not everywhere. It always covers whole pages, so callers need not align anything.
+Flushing is ``fdatasync``. Linux has it for a range too, under the name of ``msync``: it writes the range's pages and then
+whatever it takes to find them again, new blocks included. A writer's file is flushed like that, because ``fdatasync``
+would also write the zeros of pages touched ahead, and make the writer fault on every one of them. ``mmap.flush`` is not
+used: it keeps the interpreter lock during the write.
 
 No descriptor is kept, neither by the mapping nor beside it: a store has tens of thousands of files and a process often
 but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs.
@@ -43,6 +44,11 @@ _MAP_NORESERVE = 0x4000 if _IS_LINUX else 0x40
 _mmap = _libc.mmap
 _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _mmap.restype = ctypes.c_void_p
+_TOUCH = 1 << 20  # at a time: nobody can map or unmap anything meanwhile
+_MS_SYNC = 4
+_msync = _libc.msync
+_msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_msync.restype = ctypes.c_int
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _madvise.restype = ctypes.c_int
@@ -85,6 +91,18 @@ def _advise(mapping: mmap.mmap, start: int, end: int, advice: int) -> None:
     anchor = ctypes.c_char.from_buffer(mapping)
     try:
         _madvise(ctypes.addressof(anchor) + start, end - start, advice)
+    finally:
+        del anchor
+
+
+def sync_mapped(mapping: mmap.mmap, start: int, end: int) -> None:
+    """``fdatasync`` of a range, on Linux. OSError when the disk says no."""
+    start -= start % PAGE_SIZE
+    anchor = ctypes.c_char.from_buffer(mapping)
+    try:
+        if _msync(ctypes.addressof(anchor) + start, end - start, _MS_SYNC):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
     finally:
         del anchor
 
@@ -216,9 +234,10 @@ class MappedFile:
         """Fault pages in for writing without changing them; only for reserved bytes. Best effort, no lock held."""
         start -= start % PAGE_SIZE
         end = min(end, self.allocated)
-        if end <= start or not _IS_LINUX:
+        if not _IS_LINUX:
             return
-        _advise(self.mm, start, end, _MADV_POPULATE_WRITE)
+        for at in range(start, end, _TOUCH):
+            _advise(self.mm, at, min(at + _TOUCH, end), _MADV_POPULATE_WRITE)
 
     def release_pages(self, start: int, end: int) -> None:
         """Give memory of a range back; the bytes stay in the page cache and in the file."""
@@ -228,8 +247,15 @@ class MappedFile:
         if mapping is not None and end > start:
             _advise(mapping, start, end, mmap.MADV_DONTNEED)
 
-    def flush(self) -> None:
-        """Put every byte written so far on the disk; nothing once destroyed. OSError when the disk says no."""
+    def flush(self, start: int = 0, end: int | None = None) -> None:
+        """Put every byte written so far on the disk; nothing once destroyed. OSError when the disk says no.
+
+        With an end, only the bytes from ``start`` on and before it need be.
+        """
+        mapping = self._mm
+        if mapping is not None and end is not None and _IS_LINUX:
+            sync_mapped(mapping, start, end)
+            return
         with self._unless_destroyed(), self.descriptor() as fd:
             sync_data(fd)
 

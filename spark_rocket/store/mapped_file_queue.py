@@ -79,18 +79,22 @@ class MappedFileQueue:
             scattered=self.derived,
         )
 
-    def create(self, offset: int) -> MappedFile:
-        """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done."""
+    def create(self, offset: int, *, sync: bool = True) -> MappedFile:
+        """Make the file that starts at ``offset``, without adding it. OSError when that cannot be done.
+
+        ``sync``: put its name on the disk; a consume queue's is when that is flushed.
+        """
         if self._leftover is not None:
             self._leftover.unlink(missing_ok=True)
             self._leftover = None
-        if self.derived:  # its names are made safe when it is flushed
-            if not self.directory.is_dir():
+        if not self.directory.is_dir():
+            if self.derived:
                 self.directory.mkdir(parents=True, exist_ok=True)
-            return self._file(offset, create=True)
-        make_directory(self.directory)
+            else:
+                make_directory(self.directory)
         file = self._file(offset, create=True)
-        sync_directory(self.directory)
+        if sync and not self.derived:
+            sync_directory(self.directory)
         return file
 
     def add(self, file: MappedFile) -> None:

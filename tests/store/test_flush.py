@@ -12,7 +12,7 @@ from struct import unpack_from
 import pytest
 
 from spark_rocket.errors import StoreError
-from spark_rocket.store import FlushDiskType, MessageStore, PutStatus
+from spark_rocket.store import FlushDiskType, MessageStore, PutStatus, mapped_file
 from spark_rocket.store.check import check_store
 from spark_rocket.store.mapped_file import MappedFile
 from tests.store.conftest import MakeStore
@@ -52,11 +52,11 @@ class SlowDisk:
         self.count = 0
         real = MappedFile.flush
 
-        def flush(file: MappedFile) -> None:
+        def flush(file: MappedFile, *span: int) -> None:
             self.count += 1
             self.entered.set()
             assert self.let_go.wait(WAIT)
-            real(file)
+            real(file, *span)
 
         monkeypatch.setattr(MappedFile, "flush", flush)
 
@@ -143,9 +143,9 @@ def test_consume_queues_are_flushed_by_pages(make_store: MakeStore, monkeypatch:
     flushed: list[Path] = []
     real = MappedFile.flush
 
-    def flush(file: MappedFile) -> None:
+    def flush(file: MappedFile, *span: int) -> None:
         flushed.append(file.path.parent)
-        real(file)
+        real(file, *span)
 
     monkeypatch.setattr(MappedFile, "flush", flush)
     for _ in range(500):
@@ -169,10 +169,11 @@ def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
     store.flush()
     result = put(store, "T", 0, b"lost?")
 
-    def broken(fd: int) -> None:
+    def broken(*span: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", broken)
+    monkeypatch.setattr(mapped_file, "sync_mapped", broken)
     answers = Answers()
     store.when_flushed(result.end_physical_offset, answers.callback(0))
     assert answers.wait(1) == {0: False}
@@ -201,17 +202,16 @@ def test_after_one_failed_flush_nothing_is_believed(
     assert len(store.query_message("T", "k", 1, 0, 1 << 62).records) == 1
     clock.now += 10
     result = put(store, "T", 0, b"lost?", b"KEYS\x01k")
-    real = os.fdatasync
+    real = MappedFile.flush
     failed: list[Path] = []
 
-    def fails_once(fd: int) -> None:
-        path = Path(f"/proc/self/fd/{fd}").readlink()
-        if not failed and directory in path.parts:
-            failed.append(path)
+    def fails_once(file: MappedFile, *span: int) -> None:
+        if not failed and directory in file.path.parts:
+            failed.append(file.path)
             raise OSError(errno.EIO, "Input/output error")
-        real(fd)
+        real(file, *span)
 
-    monkeypatch.setattr(os, "fdatasync", fails_once)
+    monkeypatch.setattr(MappedFile, "flush", fails_once)
     if directory != "index":
         with pytest.raises(OSError, match="Input/output error"):
             store.flush()

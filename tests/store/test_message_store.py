@@ -261,6 +261,7 @@ def test_names_of_new_directories_are_on_disk(tmp_path: Path, monkeypatch: pytes
     config = small(tmp_path / "new" / "store")
     store = opened(config)
     put(store, "T", 0, b"x")
+    store.flush()
     assert synced >= {tmp_path, tmp_path / "new", config.store_path, config.commit_log_path}
     store.close()
 

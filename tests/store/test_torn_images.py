@@ -35,8 +35,8 @@ class Disk:
         self.flushed: dict[Path, bytes] = {}
         real = MappedFile.flush
 
-        def flush(file: MappedFile) -> None:
-            real(file)
+        def flush(file: MappedFile, *span: int) -> None:
+            real(file, *span)
             self.flushed[file.path] = file.path.read_bytes()
 
         monkeypatch.setattr(MappedFile, "flush", flush)
