@@ -5,10 +5,10 @@ through a mapping into a hole on a full disk is answered by the kernel with SIGB
 writes first calls :meth:`reserve`, which takes disk blocks with ``posix_fallocate``: a full disk is then an ``OSError``
 at a place where it can be refused. Blocks are taken in steps, so that a file stays small while little is in it.
 
-Flushing is ``fdatasync``. Linux has it for a range too, under the name of ``msync``: it writes the range's pages and then
-whatever it takes to find them again, new blocks included. A writer's file is flushed like that, because ``fdatasync``
-would also write the zeros of pages touched ahead, and make the writer fault on every one of them. ``mmap.flush`` is not
-used: it keeps the interpreter lock during the write.
+Flushing is ``fdatasync``. Linux has it for a range too, under the name of ``msync``: it writes the range's pages and
+then whatever it takes to find them again, new blocks included. A writer's file is flushed like that, because
+``fdatasync`` would also write the zeros of pages touched ahead, and make the writer fault on every one of them.
+``mmap.flush`` is not used: it keeps the interpreter lock during the write.
 
 No descriptor is kept, neither by the mapping nor beside it: a store has tens of thousands of files and a process often
 but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs.
