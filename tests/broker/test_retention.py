@@ -10,6 +10,12 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.client import Reader
+from spark_rocket.datasource.fetch import read_range
+from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.errors import DataLossError
 from spark_rocket.protocol.bodies import KVTable
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client import RemotingClient
@@ -187,3 +193,32 @@ def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerServic
     assert here.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
     assert insides.store.min_physical_offset == insides.store.max_physical_offset // SIZE * SIZE
     assert offset(here, RequestCode.GET_MIN_OFFSET, topic) > 0
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
+    broker: LocalCluster, insides: BrokerService, here: Wire, fail: str
+) -> None:
+    """It reads on to what it was given, and then tells of the loss, or goes on at what is left."""
+    topic = broker.create_topic("T", 1)
+    fill(here, topic)
+    insides.store.flush()
+    given = {"subscribe": topic, "nameServer": broker.name_server, "pullBatchSize": "5", "arrowBatchRows": "5"}
+    options = parse_read_options({**given, "failOnDataLoss": fail}, Scope.READ)
+    with Reader(broker.name_server) as reader:
+        (queue,) = reader.queues(topic)
+        batches = read_range(OffsetRange(queue, 0, 100), options, project(SOURCE_SCHEMA), reader)
+        found = next(batches).column("queueOffset").to_pylist()
+        keep(here, 1)
+        settle(lambda: insides.store.min_physical_offset > 0)
+        low = reader.min_offset(queue)
+        assert low > 20
+        if fail == "true":
+            with pytest.raises(DataLossError, match=f"were deleted.*next one left is {low}"):
+                found.extend(number for batch in batches for number in batch.column("queueOffset").to_pylist())
+            assert found == list(range(len(found)))
+        else:
+            found.extend(number for batch in batches for number in batch.column("queueOffset").to_pylist())
+            gap = next(number for number, value in enumerate(found) if value != number)
+            assert found == [*range(gap), *range(low, 100)]
+            assert 5 <= gap < low
