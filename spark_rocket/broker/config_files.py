@@ -68,7 +68,13 @@ class ConfigFile:
             except _BrokenFileError:
                 raise self._error(broken) from None
             aside = self.path.with_name(self.path.name + ".broken")
-            self.path.replace(aside)
+            try:
+                self.path.replace(aside)
+            except OSError as error:
+                raise ConfigError(
+                    f"{broken}; it cannot be set aside as {aside.name}: {error.strerror}.",
+                    remedy=f"Move {self.path.name} elsewhere; its .bak can be read.",
+                ) from error
             _log.warning("%s. Loaded %s instead; the broken file is kept as %s.", broken, backup.name, aside.name)
             return True
         try:
@@ -115,18 +121,27 @@ class ConfigFile:
             directory.mkdir(parents=True)
             _sync_directory(directory.parent)
         temporary = self.path.with_name(self.path.name + ".tmp")
-        with temporary.open("wb") as file:
-            file.write(snapshot if isinstance(snapshot, bytes) else dumps_fastjson(snapshot, pretty=True))
-            file.flush()
-            os.fsync(file.fileno())
+        text = snapshot if isinstance(snapshot, bytes) else dumps_fastjson(snapshot, pretty=True)
+        backup = self.path.with_name(self.path.name + ".bak")
+        if not self.path.exists() and not backup.exists():  # one of two can be lost from the first write on
+            _write(temporary, text)
+            temporary.replace(backup)
+        _write(temporary, text)
         with contextlib.suppress(FileNotFoundError):
-            self.path.replace(self.path.with_name(self.path.name + ".bak"))
+            self.path.replace(backup)
         temporary.replace(self.path)
         _sync_directory(directory)
 
     def save(self) -> None:
         """Write the present state now."""
         self.write(self.snapshot())
+
+
+def _write(path: Path, text: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync_directory(directory: Path) -> None:
