@@ -164,11 +164,11 @@ class IndexCheck:
         mine = _pairs(there[inside], there_hashes[inside], block.base)
         must = _pairs(offsets[covered], hashes[covered].astype(np.int64), block.base)
         self._loose += there[inside][~np.isin(mine, must)][:1].tolist()
-        missing = np.flatnonzero(~np.isin(must, mine))
+        missing = offsets[covered][~np.isin(must, mine)]
+        self._behind += int((missing == self._end).sum())  # the next keys of the last record that is in it
+        missing = missing[missing != self._end]
         if len(missing):
-            self._add(
-                "index", self._directory, "a key of a record is not in the index", int(offsets[covered][missing[0]])
-            )
+            self._add("index", self._directory, "a key of a record is not in the index", int(missing[0]))
 
     def skip(self, damage: Damage) -> None:
         """Entries for records that cannot be read are neither right nor wrong."""

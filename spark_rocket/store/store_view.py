@@ -48,8 +48,6 @@ _SAMPLE = 64  # queue files whose sizes are looked at
 _UNKNOWN = {
     "consumequeue_ext": "filter bitmaps of consume queues",
     "batchconsumequeue": "queues of batch topics",
-    "timerwheel": "the timer's wheel",
-    "timerlog": "the timer's log",
     "transaction": "RocketMQ 3's transaction tables",
     "quarantine": "bytes that a recovery cut off",
     "rebuild.tmp": "what an interrupted rebuild left: delete it",

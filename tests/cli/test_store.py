@@ -158,13 +158,13 @@ def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Said)
         path.write_bytes(bytes(reversed(path.read_bytes())))
     for i in range(14):
         (store / "consumequeue" / "GoldenB" / f"x{i}").mkdir()
-    (store / "timerwheel").touch()
+    (store / "consumequeue_ext").mkdir()
     assert run("check", store, "-c", conf) == 1
     said = capsys.readouterr().out.splitlines()
     assert f"{store}: " in said[-1]
     assert "14 files" in said[-1]
     assert "entry" in said[-1]
-    assert any(line.startswith("note: ") and "timerwheel" in line and "not checked" in line for line in said)
+    assert any(line.startswith("note: ") and "consumequeue_ext" in line and "not checked" in line for line in said)
     assert "… and 4 more; --all shows them" in said
     assert run("check", store, "-c", conf, "--all") == 1
     assert len(capsys.readouterr().out.splitlines()) > len(said)

@@ -225,3 +225,72 @@ def test_no_directory(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a directory"):
         check_store(tmp_path / "none")
     assert check_store(tmp_path) == []
+
+
+# --- one problem does not hide the next -------------------------------------------------------------------------
+
+
+def problems(config: StoreConfig) -> list[str]:
+    return [str(problem) for problem in check_store(config.store_path, config)]
+
+
+def test_what_is_behind_damage_is_checked_too(config: StoreConfig) -> None:
+    damage_body(config)
+    damage_entry_tag(config)
+    overwrite(queue(config, "B"), 20 * 12 + 3, b"\x01")
+    found = problems(config)
+    assert len(found) == 5
+    assert "whole records are behind it, the first at offset" in found[1]
+    assert any(problem.startswith("entry: ") and "/B/0 at 12: " in problem for problem in found)
+    assert any(problem.startswith("offsets: ") and "are not in the log" in problem for problem in found)
+
+
+def test_a_file_out_of_place_leaves_the_others_to_be_checked(config: StoreConfig) -> None:
+    foreign_file(config)
+    (config.consume_queue_path / "T" / "0" / "00000000000000000400").unlink()
+    (config.consume_queue_path / "T" / "x").mkdir()
+    (config.consume_queue_path / "file").touch()
+    (config.commit_log_path / "00000000000000000007").write_bytes(bytes(config.mapped_file_size_commit_log))
+    damage_index_slot(config)
+    found = problems(config)
+    assert len([problem for problem in found if problem.startswith("files: ")]) == 5
+    assert any(problem.startswith("index: ") for problem in found)
+    assert not any(problem.startswith(("record: ", "entry: ")) for problem in found)
+
+
+def test_the_tail_of_a_killed_store_is_let_be(config: StoreConfig) -> None:
+    """What the next start cuts, mends or builds is no further problem; damage in the middle is."""
+    leave_abort(config)
+    last = int.from_bytes(queue(config, "B", 0, -1).read_bytes()[9 * 20 : 9 * 20 + 8], "big")
+    overwrite(log(config, -1), last % config.mapped_file_size_commit_log + 8, b"\xff")
+    damage_extra_entry(config)
+    damage_last_entry(config)
+    lose_last_index(config)
+    assert kinds(config) == {"abort"}
+    damage_body(config)
+    assert kinds(config) == {"abort", "record", "hidden", "offsets"}
+
+
+def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> None:
+    for name in ("consumequeue_ext", "batchconsumequeue", "config/RocksDB", "quarantine"):
+        (config.store_path / name).mkdir(parents=True)
+    light = config.consume_queue_path / "%LMQ%a" / "0"
+    light.mkdir(parents=True)
+    (light / ("0" * 20)).write_bytes(
+        (b"\0" * 11 + b"\x64" + b"\0" * 8).ljust(config.mapped_file_size_consume_queue, b"\0")
+    )
+    overwrite(queue(config), 32, (-(1 << 63) + 500).to_bytes(8, "big", signed=True))  # an address in consumequeue_ext
+    shutil.rmtree(config.consume_queue_path / "B")
+    (config.store_path / "batchconsumequeue" / "B").mkdir()
+    notes: list[str] = []
+    assert check_store(config.store_path, config, notes=notes) == []
+    assert len(notes) == 4
+    assert all("not checked" in note and str(config.store_path) in note for note in notes)
+
+
+def test_an_index_in_pieces(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_rocket.store.check_index._PIECE", 7)
+    assert kinds(config) == set()
+    damage_index_entry(config)
+    damage_index_chain(config)
+    assert kinds(config) == {"index"}
