@@ -82,6 +82,7 @@ class _Check:
         self._known = topics_on_record(view.path)
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._max_timestamp = 0
+        self._damage: list[Damage] = []
         batches = view.path / "batchconsumequeue"
         self._elsewhere = {path.name for path in batches.iterdir()} if batches.is_dir() else set()
         self._no_queues = not view.queues and any("RocksDB" in note for note in view.not_looked_at())
@@ -116,6 +117,7 @@ class _Check:
         for part in scan:
             if isinstance(part, Damage):
                 self._report(part, part.offset + part.length)
+                self._damage.append(part)
                 index.skip(part)
                 continue
             self._max_timestamp = max(self._max_timestamp, int(part.store_timestamps.max()))
@@ -201,11 +203,14 @@ class _Check:
             self._check_surroundings(queue)
 
     def _check_old(self, queue: ViewedQueue, first: int, end: int) -> None:
-        """Entries that no record of the log was met for may only point before the log's beginning."""
+        """Entries that no record of the log was met for may only point before the log's beginning, or into damage."""
         entries = np.frombuffer(queue.read(first, end - first), ENTRY_TYPE)
-        loose = np.flatnonzero((entries["physical_offset"] >= self._log.min_offset) & (entries["size"] != FILLER_SIZE))
-        if len(loose):
-            number = first + int(loose[0])
+        physical = entries["physical_offset"].astype(np.int64)
+        loose = (physical >= self._log.min_offset) & (entries["size"] != FILLER_SIZE)
+        for damage in self._damage:
+            loose &= (physical < damage.offset) | (physical >= damage.offset + damage.length)
+        if loose.any():
+            number = first + int(np.argmax(loose))
             self._add("entry", queue.files.directory, f"entry {number} has no record in the log", number)
 
     def _check_surroundings(self, queue: ViewedQueue) -> None:

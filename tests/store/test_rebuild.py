@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
-from spark_rocket.protocol.record import view_record
+from spark_rocket.protocol.record import iter_records, view_record
 from spark_rocket.store import StoreConfig, rebuild
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import IndexFile
@@ -211,6 +211,35 @@ def test_damage_is_refused_or_skipped_and_shifts_nothing(config: StoreConfig, st
         }
         assert after[name][:152] == before[name][:152]  # up to the tags code, which nobody knows any more
         assert after[name][160:] == before[name][160:]
+    assert kinds(config) == ["hidden", "offsets", "record"]
+
+
+@pytest.mark.parametrize("state", ["there", "lost"])
+def test_a_broker_serves_all_around_what_was_lost(tmp_path: Path, state: str) -> None:
+    """Damage in an old file, which a start does not look at: the first message of a queue, and two in a row."""
+    config = small(tmp_path / "store")
+    store = opened(config)
+    sent = [b"%d-" % i * 150 for i in range(400)]
+    for i, body in enumerate(sent):
+        put(store, "T", i % 3, body)
+    store.close()
+    for number in (0, 7, 8):
+        damage(config, records(config, "T", 1)[number][0])
+    if state == "lost":
+        shutil.rmtree(config.consume_queue_path)
+    report = rebuild_store(config.store_path, config, skip_damage=True)
+    assert report.holes == [Hole("T", 1, 0, 0), Hole("T", 1, 7, 8)]
+    store = opened(config)
+    found, offset = [], store.get_min_offset("T", 1)
+    while offset < store.get_max_offset("T", 1):
+        result = store.get_message("T", 1, offset, 5, 1 << 20)
+        found += [bytes(record.body) for record in iter_records(result.records)]
+        offset = result.next_begin_offset
+    mine = sent[1::3]
+    assert found == [body for number, body in enumerate(mine) if number not in (0, 7, 8)]
+    assert bodies(store, "T", 2) == sent[2::3]
+    assert put(store, "T", 1, b"next").queue_offset == len(mine)
+    store.close()
     assert kinds(config) == ["hidden", "offsets", "record"]
 
 
