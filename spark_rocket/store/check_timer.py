@@ -62,7 +62,11 @@ def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readabl
         return []
     found: list[Problem] = []
     for precision in _PRECISIONS:
-        slots = build_slots(log, read_time // precision * precision, precision, wheel.count)
+        try:
+            slots = build_slots(log, read_time // precision * precision, precision, wheel.count)
+        except TimerLogDamageError as damage:
+            found = found or [Problem("timer", log.files.directory, str(damage))]
+            continue
         used = np.flatnonzero(slots["time"])
         if not len(used) or not is_readable:
             return []

@@ -47,6 +47,7 @@ RETRY_MS = 1_000
 _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
+_COARSEST_MS = 1_000  # timerPrecisionMs may have been that, and is not more
 _DAY_MS = 86_400_000
 _NEVER_ENQUEUED = (1 << 63) - 1
 _READ_AHEAD = 64
@@ -242,20 +243,29 @@ class TimerMessageStore:
 
     def _enqueue(self, now_ms: int, deadline: float) -> bool:
         """Give units to what has arrived; False if the time was up before the end."""
-        store = self._store
+        store, count = self._store, _READ_AHEAD
         while self._next_offset < store.get_max_offset(TIMER_TOPIC, 0):
             if self._timer() >= deadline:
                 return False
-            found = store.get_message(TIMER_TOPIC, 0, self._next_offset, _READ_AHEAD, _READ_BYTES)
+            found = store.get_message(TIMER_TOPIC, 0, self._next_offset, count, _READ_BYTES)
             if found.status is not GetMessageStatus.FOUND:
                 self._missing += found.next_begin_offset - self._next_offset
                 self._next_offset = found.next_begin_offset
                 if found.status is not GetMessageStatus.OFFSET_TOO_SMALL:
                     return True
                 continue
+            try:
+                views = list(iter_records(found.records))
+            except ProtocolError as error:
+                if count == 1:
+                    _log.warning("Message %d of %s is not delivered: %s", self._next_offset, TIMER_TOPIC, error)
+                    self._next_offset += 1
+                count = 1
+                continue
+            count = _READ_AHEAD
             batch = _Batch(self, self._slot_of(now_ms))
             try:
-                for view in iter_records(found.records):
+                for view in views:
                     if not self._wheel.is_open:
                         self._open_wheel(view.store_timestamp)
                     if not self._enqueue_one(view, now_ms, batch):
@@ -320,15 +330,15 @@ class TimerMessageStore:
             raise _RefusedError
 
     def _due_time(self, properties: bytes, store_timestamp: int, out: int) -> int:
-        """The millisecond of delivery: what the sender asked for, as far as it falls into the slot's second."""
+        """The millisecond of delivery: what the sender asked for, if it falls into the second that follows ``out``."""
         latest = out + self._precision
         for name, factor in _TIMES:
             delay = _number(find_property(properties, name))
             if delay is not None:
                 due = store_timestamp + delay * factor
-                return due if out < due < latest else latest
+                return due if out < due <= out + _COARSEST_MS else latest
         asked = _number(find_property(properties, b"TIMER_DELIVER_MS"))
-        return asked if asked is not None and out < asked < latest else latest
+        return asked if asked is not None and out < asked <= out + _COARSEST_MS else latest
 
     def _slot_of(self, time_ms: int) -> int:
         return time_ms // self._precision * self._precision

@@ -10,11 +10,13 @@ from struct import pack
 
 import pytest
 
-from spark_rocket.errors import StoreCorruptError
+from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.check import check_store
+from spark_rocket.store.results import GetMessageResult
+from spark_rocket.store.timer_store import TimerMessageStore
 from tests.store.helpers import START, Clock, put
 from tests.store.timer_rig import TIMER_TOPIC, Rig, small_timer
 
@@ -347,6 +349,109 @@ def test_a_message_that_says_nothing_of_its_time_is_passed_over(rig: Rig) -> Non
     rig.send(START + 1500, "k")
     rig.advance(START + 2000)
     assert [key for key, _ in rig.arrived()] == ["k"]
+
+
+def test_a_stop_as_apaches_broker_makes_it(rig: Rig) -> None:
+    """Its checkpoint is a flush behind its timer log, and its wheel too; its units of what was delivered remain."""
+    for n in range(12):
+        rig.send(START + 3000 + 100 * n, str(n))
+    rig.work()
+    rig.close()
+    path = rig.config.store_path
+    with (path / "config" / "timercheck").open("r+b") as file:
+        file.seek(8)
+        file.write(pack(">qqq", 52 * 4, 12, 12))
+    (path / "timerwheel").write_bytes(bytes(6400))
+    rig.open()
+    rig.advance(START + 9000)
+    assert rig.arrived() == [(str(n), START + 3000 + 100 * n) for n in range(12)]
+
+
+def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
+    rig.send(START + 1500, "k")
+    rig.send(START + 25_000, "rolled")
+    rig.work()
+    for time in (START + 1500, START + 11_000):
+        rig.clock.now = time
+        refusal = StoreNotWritableError("The disk is full.")
+        rig.store._appender.write_error = refusal
+        assert rig.timer.deliver(time, 1.0) == time + 1000
+        rig.store._appender.write_error = None
+        rig.work()
+    rig.advance(START + 30_000)
+    assert [key for key, _ in rig.arrived()] == ["k", "rolled"]
+
+
+def test_a_disk_without_room_for_the_timers_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    rig.send(START + 1500, "first")
+    rig.work()
+    for n in range(12):
+        rig.send(START + 2500, str(n))
+    for module in ("timer_log", "timer_wheel"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"spark_rocket.store.{module}.os.pwrite", full)
+            assert rig.timer.deliver(START, 1.0) == START + 1000
+    rig.advance(START + 5000)
+    assert [key for key, _ in rig.arrived()] == ["first", *map(str, range(12))]
+
+
+def test_messages_that_retention_took_are_counted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = {rig.send(START + 1500, str(n)) for n in range(3)}
+    rig.send(START + 1500, "kept")
+    rig.work()
+    look = rig.store.look_message_by_offset
+    monkeypatch.setattr(rig.store, "look_message_by_offset", lambda at: None if at in gone else look(at))
+    rig.advance(START + 3000)
+    assert [key for key, _ in rig.arrived()] == ["kept"]
+    assert "3 timed messages were removed from the commit log before they were delivered." in caplog.text
+
+
+def test_a_record_that_cannot_be_read_holds_nothing_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(5):
+        rig.send(START + 1500, str(n))
+    get = rig.store.get_message
+
+    def garbled(topic: str, queue_id: int, offset: int, count: int, size: int) -> GetMessageResult:
+        result = get(topic, queue_id, offset, count, size)
+        if offset <= 2 < offset + result.count:
+            result.records = result.records.replace(b"2TIMER", b"2XTIMER").replace(b"UNIQ_KEY\x012", b"")
+        return result
+
+    monkeypatch.setattr(rig.store, "get_message", garbled)
+    rig.work()
+    monkeypatch.undo()
+    rig.advance(START + 3000)
+    assert [key for key, _ in rig.arrived()] == ["0", "1", "3", "4"]
+    assert "Message 2 of rmq_sys_wheel_timer is not delivered" in caplog.text
+
+
+@pytest.mark.parametrize("precision", [100, 500])
+def test_other_precisions(rig: Rig, precision: int) -> None:
+    rig.send(START + 2500, "of 1000")
+    rig.work()
+    rig.timer.close()
+    rig.precision = precision
+    rig.timer = TimerMessageStore(rig.store, precision)
+    rig.timer.start(START)
+    times = [START + 1100, START + 1101, START + 1799, START + 12_345]
+    for time in times:
+        rig.send(time, str(time))
+    rig.advance(START + 1500)
+    rig.restart()
+    rig.advance(START + 20_000)
+    keys = [(str(time), time) for time in times]
+    assert rig.arrived() == [*keys[:3], ("of 1000", START + 2500), keys[3]]
+    rig.close()
+    assert check_store(rig.config.store_path, rig.config) == []
+    rig.precision = 1000
+    rig.open()
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------

@@ -27,11 +27,12 @@ class Rig:
         self.config = config
         self.clock = clock or Clock()
         self.options = timer
+        self.precision = PRECISION
         self.open()
 
     def open(self) -> None:
         self.store: MessageStore = opened(self.config, self.clock)
-        self.timer = TimerMessageStore(self.store, PRECISION, **self.options)
+        self.timer = TimerMessageStore(self.store, self.precision, **self.options)
         self.timer.start(self.clock.now)
 
     def close(self) -> None:
@@ -44,7 +45,7 @@ class Rig:
 
     def send(self, deliver_ms: int, key: str, topic: str = "T", **properties: str) -> int:
         """A message due at a time; returns its physical offset."""
-        out = (deliver_ms - 1) // PRECISION * PRECISION
+        out = (deliver_ms - 1) // self.precision * self.precision
         asked = {"TIMER_DELIVER_MS": str(deliver_ms)} if not properties else {}
         all_of_it = {**asked, **properties, "UNIQ_KEY": key, "TIMER_OUT_MS": str(out)}
         all_of_it |= {"REAL_TOPIC": topic, "REAL_QID": "0"}
@@ -52,7 +53,7 @@ class Rig:
         return put(self.store, TIMER_TOPIC, 0, key.encode(), raw).physical_offset
 
     def recall(self, deliver_ms: int, key: str, topic: str = "T", *, bare: bool = False) -> None:
-        handle_time = (deliver_ms - 1) // PRECISION * PRECISION + 1
+        handle_time = (deliver_ms - 1) // self.precision * self.precision + 1
         name = key if bare else f"{topic}+{key}"
         self.send(handle_time, "recall", topic, TIMER_DELIVER_MS=str(handle_time), TIMER_DEL_UNIQKEY=name)
 
