@@ -17,10 +17,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
+from pathlib import Path
 
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 
 _log = logging.getLogger(__name__)
+_PATIENCE = 3.0
 
 
 class FileRemover:
@@ -29,53 +31,75 @@ class FileRemover:
     def __init__(self) -> None:
         self._files: deque[tuple[MappedFile, float, bool]] = deque()
         self._lock = threading.Lock()
+        self._deleting = threading.Lock()  # held while a file is being deleted, which takes long
         self._hurry = threading.Event()
+        self._stopped = False
         self._thread: threading.Thread | None = None
         self._refused: MappedFile | None = None
 
     @property
     def pending_bytes(self) -> int:
         """Disk space that is still to come back."""
-        return sum(file.size for file, _, _ in tuple(self._files))
+        with self._lock:
+            return sum(file.size for file, _, _ in self._files)
 
     def remove(self, files: Iterable[MappedFile], *, pause: float = 0.0, sync: bool = False) -> None:
         """Delete files later, in this order; seconds of ``pause`` after each, and its directory synced if wanted."""
-        self._files.extend((file, pause, sync) for file in files)
+        with self._lock:
+            self._files.extend((file, pause, sync) for file in files)
         self.retry()
 
     def retry(self) -> None:
         """Go on, if there is anything to delete."""
         with self._lock:
-            if self._files and self._thread is None:
+            if self._files and self._thread is None and not self._stopped:
                 self._thread = threading.Thread(target=self._run, name="store-remove", daemon=True)
                 self._thread.start()
 
+    def forget(self, directory: Path) -> None:
+        """A directory is going to be deleted as a whole, and may be made anew: never mind the files in it."""
+        with self._deleting, self._lock:
+            self._files = deque(entry for entry in self._files if directory not in entry[0].path.parents)
+
     def stop(self) -> None:
-        """Delete what there is, without pauses."""
+        """Delete what there is, without pauses, for some seconds at most."""
         self._hurry.set()
         self.retry()
+        self._stopped = True
         thread = self._thread
         if thread is not None:
+            thread.join(_PATIENCE)
+            with self._lock:
+                self._files.clear()
             thread.join()
 
     def _run(self) -> None:
+        pause = 0.0
         while True:
-            with self._lock:
-                if not self._files:
-                    self._thread = None
-                    return
-            file, pause, sync = self._files[0]
-            try:
-                file.destroy()
-                if sync:
-                    sync_directory(file.path.parent)
-            except OSError as error:
-                if file is not self._refused:
-                    _log.warning("%s is past its time and cannot be deleted: %s", file.path, error)
-                self._refused = file
-                with self._lock:
-                    self._thread = None
-                return
-            self._files.popleft()
-            if self._files and pause:
+            if pause:
                 self._hurry.wait(pause)
+            with self._deleting:
+                with self._lock:
+                    if not self._files:
+                        self._thread = None
+                        return
+                    file, pause, sync = self._files[0]
+                done = self._delete(file, sync)
+                with self._lock:
+                    if not done:
+                        self._thread = None
+                        return
+                    if self._files:
+                        self._files.popleft()
+
+    def _delete(self, file: MappedFile, sync: bool) -> bool:
+        try:
+            file.destroy()
+            if sync:
+                sync_directory(file.path.parent)
+        except OSError as error:
+            if file is not self._refused:
+                _log.warning("%s is past its time and cannot be deleted: %s", file.path, error)
+            self._refused = file
+            return False
+        return True

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.protocol.record import decode_messages
-from spark_rocket.store import GetMessageStatus, MessageStore, PutStatus, StoreConfig, retention
+from spark_rocket.store import GetMessageStatus, MessageStore, PutStatus, StoreConfig, file_remover, retention
 from spark_rocket.store.check import check_store
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.mapped_file import MappedFile
@@ -65,8 +66,17 @@ class Trimmable:
         report = self.store.retention.run(self.clock.now)
         while self.store.retention.trim_queues():
             pass
-        self.store.retention.remover.stop()
+        self.drain()
         return report
+
+    def drain(self) -> None:
+        """Until all is deleted, or something cannot be."""
+        remover = self.store.retention.remover
+        remover._hurry.set()
+        remover.retry()
+        thread = remover._thread
+        if thread is not None:
+            thread.join()
 
     def trim_to(self, files: int) -> None:
         """Let all but so many files of the log go, by size."""
@@ -444,6 +454,47 @@ def test_a_stop_deletes_what_was_taken_out(it: Trimmable) -> None:
     it.store.close()
     assert len(it.logs()) == 1
     it.open()
+
+
+def test_a_stop_does_not_wait_long_for_deletions(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_remover, "_PATIENCE", 0.0)
+    deleting, go_on = threading.Event(), threading.Event()
+    real = MappedFile.destroy
+
+    def destroy(file: MappedFile) -> None:
+        deleting.set()
+        assert go_on.wait(60)
+        real(file)
+
+    monkeypatch.setattr(MappedFile, "destroy", destroy)
+    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    assert it.store.retention.run(it.clock.now).removed == FILES - 1
+    assert deleting.wait(60)
+    timer = threading.Timer(0.05, go_on.set)
+    timer.start()
+    it.store.close()
+    timer.join()
+    monkeypatch.undo()
+    assert len(it.logs()) == FILES - 1
+    it.open()
+    first_number(it.store)
+    it.trim_to(1)
+    assert len(it.logs()) == 1
+
+
+def test_a_topic_made_anew_keeps_its_files(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was still to be deleted of the old one has the names of the new one's files."""
+    monkeypatch.setattr(it.store.retention.remover, "retry", lambda: None)
+    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.retention.run(it.clock.now)
+    assert it.store.delete_topic("T") == QUEUES
+    for number in range(30):
+        put(it.store, "T", 0, body(number))
+    monkeypatch.undo()
+    it.drain()
+    assert [path.name for path in it.queue_files()] == [f"{0:020d}", f"{400:020d}"]
+    assert len(it.logs()) <= 3
+    assert bodies(it.store, "T", 0) == [body(number) for number in range(30)]
 
 
 def test_a_file_that_cannot_be_deleted_is_tried_again_and_others_wait(
