@@ -145,6 +145,9 @@ def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], opt
     except BrokenPipeError:  # the reader has had enough; what is left in the buffer must not be tried again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("rocket: interrupted, and not done.", file=sys.stderr)
+        return 1
     return status
 
 

@@ -159,6 +159,7 @@ class _Rebuild:
         self._progress = progress
         self._report = RebuildReport(view.config)
         self._known = topics_on_record(view.path)
+        self._on_disk = {topic for topic, _ in view.queues}
         self._checkpoint = Checkpoint(view.path / "checkpoint")
         self._checkpoint.load()
         self._table: ConsumeQueueTable | None = None
@@ -254,7 +255,7 @@ class _Rebuild:
 
     def _is_deleted(self, topic: str, number: int) -> bool:
         """As recovery has it: a topic without a directory, which is not on the list of topics."""
-        if any(name == topic for name, _ in self._view.queues) or not is_deleted(topic, self._known):
+        if topic in self._on_disk or not is_deleted(topic, self._known):
             return False
         is_clean = self._checkpoint.existed and not self._view.is_killed
         return is_clean or number > 0

@@ -150,6 +150,21 @@ def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> No
     assert "bad.conf, line 1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_interrupted_is_not_done(
+    verb: str, store: Path, conf: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    before = snapshot(store)
+    monkeypatch.setattr("spark_rocket.store.store_view.StoreView.queue", interrupt)
+    monkeypatch.setattr("spark_rocket.store.record_scan.LogScan.__iter__", interrupt)
+    assert run(verb, store, "-c", conf) == 1
+    assert "interrupted, and not done" in capsys.readouterr().err
+    assert snapshot(store) == before
+
+
 # --- check ------------------------------------------------------------------------------------------------------
 
 
