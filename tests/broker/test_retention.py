@@ -40,7 +40,15 @@ SETTINGS = {
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[LocalCluster]:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """The disk of every broker of a test: an empty one, however full this machine's is."""
+    disk = Disk()
+    monkeypatch.setattr(Retention, "_usages", lambda self: (disk, disk))
+    return disk
+
+
+@pytest.fixture
+def broker(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
     """A broker of small files that looks at a disk of its own every 0.1 s."""
     with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as running:
         yield running
@@ -141,11 +149,11 @@ def test_a_queue_whose_messages_are_all_gone_keeps_its_end(
         assert waiting.result(20).code == ResponseCode.SUCCESS
 
 
-def test_sends_are_refused_while_the_disk_is_too_full(broker: LocalCluster, insides: BrokerService, here: Wire) -> None:
+def test_sends_are_refused_while_the_disk_is_too_full(
+    broker: LocalCluster, insides: BrokerService, here: Wire, disk: Disk
+) -> None:
     topic = broker.create_topic("T", 1)
     fill(here, topic, 3)
-    disk = Disk()
-    insides.store.retention._usage = disk
     disk.at(91)
     settle(lambda: insides.store.write_error is not None)
     refused = here.send(topic)
@@ -164,10 +172,8 @@ def test_sends_are_refused_while_the_disk_is_too_full(broker: LocalCluster, insi
 
 
 def test_a_broker_on_a_full_disk_starts_and_lets_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = Disk()
-    monkeypatch.setattr(Retention, "_usages", lambda self: (disk, disk))
     with RemotingClient() as client:
         with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as cluster:
             topic = cluster.create_topic("T", 1)
