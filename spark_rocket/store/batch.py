@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.results import PutStatus
-from spark_rocket.store.tags import tags_codes
+from spark_rocket.store.tags import tags_code, tags_codes
 
 _FIXED = 22  # of one message in a batch body, without body and properties
 _INT = Struct(">i")
@@ -87,7 +87,7 @@ def plan_batch(raw: bytes, record_overhead: int, batch_properties: bytes) -> Bat
         raise BatchError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
     sizes = record_overhead + body_lengths + property_lengths + added
     codes = _uniform_codes(raw, source, count, property_starts, ends) if uniform else []
-    codes = codes or tags_codes(raw, property_starts.tolist(), ends.tolist())
+    codes = codes or tags_codes(raw, property_starts, ends)
     return BatchPlan(
         raw,
         count,
@@ -178,7 +178,7 @@ def _uniform_codes(raw: bytes, source: npt.NDArray[np.uint8], count: int, starts
         return []
     if count > 1 and raw.count(b"TAGS\x01") != count:  # a second one somewhere: in a body, or another property
         return []
-    return tags_codes(raw[first:stop], [0], [stop - first]) * count
+    return [tags_code(raw[first:stop])] * count
 
 
 def write_batch(

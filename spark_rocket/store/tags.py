@@ -10,15 +10,24 @@ Corresponds to MessageExtBrokerInner.tagsString2tagsCode and CommitLog.checkMess
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
 
 from spark_rocket.protocol.subscription import java_hash
 
 _TAGS = b"TAGS\x01"
+_TAGS_AT = re.compile(_TAGS)
 _DELAY = b"DELAY\x01"
 _SEPARATOR = 2
+_WINDOW = 64  # bytes of a value that are looked at together with those of other messages
+_COMMON = 12  # different values of a block that are
 _CACHE_LIMIT = 10_000
 _codes: dict[bytes, int] = {b"": 0}
+
+Ints = npt.NDArray[np.int64]
 
 
 def code_of(tags: bytes) -> int:
@@ -53,33 +62,42 @@ def tags_code(properties: bytes) -> int:
     return code_of(value) if value else 0
 
 
-def tags_codes(raw: bytes, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-    """Tags codes of many messages whose property strings stand in one buffer."""
-    count = raw.count(_TAGS)
+def tags_codes(raw: bytes, starts: Ints, ends: Ints) -> list[int]:
+    """Tags codes of many messages whose property strings stand in one buffer, one after another."""
     codes = [0] * len(starts)
-    if not count:
+    found = np.array([match.start() for match in _TAGS_AT.finditer(raw)], np.int64)
+    if not len(found) or not codes:
         return codes
-    find, get = raw.find, _codes.get
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        at = find(_TAGS, start, end)
-        if at < 0:
-            continue
-        count -= 1
-        if at != start and raw[at - 1] != _SEPARATOR:
-            count = -1
-            break
-        stop = find(b"\x02", at, end)
-        tags = raw[at + 5 : end if stop < 0 else stop]
-        code = get(tags)
-        codes[i] = code_of(tags) if code is None else code
-    if not count:
-        return codes
-    # TAGS stands in a name, in a value, in a body, or twice in a message: each is looked at with care.
-    careful = find_property
-    return [
-        code_of(value) if (value := careful(raw, _TAGS, start, end)) else 0
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    source = np.frombuffer(raw + bytes(_WINDOW), np.uint8)
+    records = np.maximum(np.searchsorted(starts, found, side="right") - 1, 0)
+    begins, stops, values = starts[records], ends[records], found + len(_TAGS)
+    # Not those in bodies, in other names and in values; of two in a message the last counts.
+    real = (found >= begins) & (values <= stops) & ((found == begins) | (source[found - 1] == _SEPARATOR))
+    records, values, stops = records[real], values[real], stops[real]
+    last = np.append(records[1:] != records[:-1], True) if len(records) else real[:0]
+    records, values, stops = records[last], values[last], stops[last]
+    rows = np.lib.stride_tricks.sliding_window_view(source, _WINDOW)[values]
+    separated = rows == _SEPARATOR
+    lengths = np.where(separated.any(axis=1), separated.argmax(axis=1), _WINDOW)
+    lengths = np.minimum(lengths, stops - values)
+    left = np.flatnonzero(lengths < _WINDOW)
+    for at in np.flatnonzero(lengths == _WINDOW).tolist():
+        start, end = int(values[at]), int(stops[at])
+        stop = raw.find(b"\x02", start, end)
+        codes[records[at]] = code_of(raw[start : end if stop < 0 else stop])
+    for _ in range(_COMMON):  # messages mostly share a few tags
+        if not len(left):
+            return codes
+        length = int(lengths[left[0]])
+        value = rows[left[0], :length]
+        same = (lengths[left] == length) & (rows[left, :length] == value).all(axis=1)
+        code = code_of(value.tobytes())
+        for record in records[left[same]].tolist():
+            codes[record] = code
+        left = left[~same]
+    for at in left.tolist():
+        codes[records[at]] = code_of(rows[at, : lengths[at]].tobytes())
+    return codes
 
 
 class DelayLevels:
