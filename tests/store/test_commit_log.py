@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.store import commit_log
 from spark_rocket.store.check import check_store
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.mapped_file import MappedFile
@@ -53,3 +54,58 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
     store = opened(config)
     assert bodies(store, "T", 0) == [b"%d" % i * 30_000 for i in range(4)]
     store.close()
+
+
+def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A roll-over does not wait for them; the allocator puts them there, and whoever flushes makes sure."""
+    monkeypatch.setattr(CommitLog, "start", lambda log: None)
+    steps: list[str] = []
+    sync, flush = commit_log.sync_directory, MappedFile.flush
+    monkeypatch.setattr(commit_log, "sync_directory", lambda path: (steps.append("names"), sync(path)))
+    monkeypatch.setattr(MappedFile, "flush", lambda file, *span: (steps.append("bytes"), flush(file, *span)))
+    config = small(tmp_path / "store", message_index_enable=False)
+    store = opened(config)
+    put(store, "T", 0, b"x" * 20_000)
+    put(store, "T", 0, b"x" * 20_000)
+    assert steps == []
+    store._flush_log.flush()
+    assert steps == ["names", "bytes", "bytes"]
+    put(store, "T", 0, b"")
+    store._flush_log.flush()
+    assert steps[3:] == ["bytes"]
+    assert store._log._current is not None
+    store._log._prepare_next(store._log._current)
+    assert steps[4:] == ["names"]
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages touched ahead of the writer are dirty, but nobody's: writing their zeros would cost twice."""
+    spans: list[tuple[int, int]] = []
+    flush = MappedFile.flush
+
+    def watched(file: MappedFile, start: int = 0, end: int | None = None) -> None:
+        assert end is not None
+        spans.append((file.file_from_offset + start, file.file_from_offset + end))
+        flush(file, start, end)
+
+    config = small(tmp_path / "store", message_index_enable=False)
+    store = opened(config)
+    with monkeypatch.context() as context:
+        context.setattr(MappedFile, "flush", watched)
+        ends = [0]
+        for size in (100, 9_000, 30_000, 30_000, 30_000):
+            put(store, "T", 0, b"x" * size)
+            ends.append(store.max_physical_offset)
+            store._flush_log.flush()
+    file = config.mapped_file_size_commit_log
+    assert spans == [
+        (0, ends[1]),
+        (ends[1], ends[2]),
+        *((ends[2], file), (file, ends[3])),
+        *((ends[3], 2 * file), (2 * file, ends[4])),
+        *((ends[4], 3 * file), (3 * file, ends[5])),
+    ]
+    store.close()
+    assert check_store(config.store_path, config) == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.errors import StateError, StoreCorruptError
+from spark_rocket.store import mapped_file
 from spark_rocket.store.mapped_file import PAGE_SIZE, MappedFile, file_name
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
@@ -140,6 +142,29 @@ def test_destroyed_while_other_threads_work_on_it(tmp_path: Path) -> None:
         thread.join()
     assert errors == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_is_flushed_mapped_or_not(file: MappedFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.reserve(3 * PAGE_SIZE)
+    file.mm[5000:5005] = b"hello"
+    file.flush(5000, 5005)
+
+    def broken(*span: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    if sys.platform == "linux":
+        file.flush(5000, 5005)
+        file.flush(0, file.size)
+        monkeypatch.setattr(mapped_file, "_msync", lambda *_: -1)
+    with pytest.raises(OSError):
+        file.flush(5000, 5005)
+    file.unmap()
+    with pytest.raises(OSError, match="Input/output error"):
+        file.flush(5000, 5005)
+    monkeypatch.undo()
+    file.flush(5000, 5005)
+    file.close()
 
 
 def test_pages_given_back_keep_their_bytes(file: MappedFile) -> None:

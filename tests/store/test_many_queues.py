@@ -1,0 +1,163 @@
+"""Hundreds of queues and log files in a process that may have few descriptors; memory that does not follow the log."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.store import MessageStore
+from spark_rocket.store import commit_log as commit_log_module
+from spark_rocket.store.check import check_store
+from tests.store.conftest import MakeStore
+from tests.store.helpers import bodies, opened, put, put_batch, small
+
+QUEUES = 300
+ROUNDS = 6
+
+CROWD = f"""
+import os, resource, signal, sys
+from pathlib import Path
+from tests.store.helpers import bodies, opened, put, small
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+store = opened(small(Path(sys.argv[1]), max_mapped_consume_queue_files=100))
+before = len(Path("/proc/self/maps").read_bytes().splitlines())
+for round_ in range({ROUNDS}):
+    for i in range({QUEUES}):
+        put(store, f"T{{i % 30}}", i // 30, b"%d %d " % (round_, i) * 200)
+    store.flush()
+    files = len(store._log.queue.files)
+    assert files > 8 * round_, files
+    descriptors = len(os.listdir("/proc/self/fd"))
+    mappings = len(Path("/proc/self/maps").read_bytes().splitlines()) - before
+    # 100 queues, and the warm end of the log; the rest is the interpreter's
+    assert descriptors < 30 and mappings < 100 + files + 60, (descriptors, mappings)
+for i in range({QUEUES}):
+    assert len(bodies(store, f"T{{i % 30}}", i // 30)) == {ROUNDS}
+assert len(os.listdir("/proc/self/fd")) < 30
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def sent(i: int) -> list[bytes]:
+    return [b"%d %d " % (round_, i) * 200 for round_ in range(ROUNDS)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="descriptors and mappings are counted in /proc")
+def test_descriptors_and_mappings_are_bounded(tmp_path: Path) -> None:
+    """300 queues and some 60 log files with 40 descriptors in all; then the process is killed, and it recovers."""
+    config = small(tmp_path / "store")
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD, str(config.store_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    store = opened(config)
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    assert all(bodies(store, f"T{i % 30}", i // 30) == sent(i) for i in range(QUEUES))
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+def mapped(store: MessageStore) -> int:
+    return sum(file.is_mapped for queue in store._queues.table.values() for file in queue.files.files)
+
+
+def test_evicted_queues_lose_and_hide_nothing(make_store: MakeStore) -> None:
+    """Puts, batches over several files, reads at once and restarts, with room for three mapped queues of twenty."""
+    rng = random.Random(7)
+    store = make_store(max_mapped_consume_queue_files=3)
+    model: dict[int, list[bytes]] = {i: [] for i in range(20)}
+    for step in range(1500):
+        i = rng.randrange(20)
+        if rng.random() < 0.9:
+            fresh = [b"%d" % step]
+            assert put(store, "T", i, fresh[0]).queue_offset == len(model[i])
+        else:
+            fresh = [b"%d %d" % (step, j) for j in range(rng.randrange(1, 60))]
+            put_batch(store, "T", i, [(0, body, b"") for body in fresh])
+        model[i] += fresh
+        assert store.get_max_offset("T", i) == len(model[i])
+        last = store.get_message("T", i, len(model[i]) - 1, 1, 1 << 20)
+        assert fresh[-1] in last.records
+        assert mapped(store) <= 3
+        if step % 500 == 499:
+            store.close()
+            store = make_store(max_mapped_consume_queue_files=3)
+            assert mapped(store) == 0
+    assert {i: bodies(store, "T", i) for i in model} == model
+
+
+def test_an_idle_queue_is_let_go_and_found_again(make_store: MakeStore) -> None:
+    """The first in goes first, though it is the one that is written to next; and its topic may be gone by then."""
+    store = make_store(max_mapped_consume_queue_files=2)
+    for topic in ("A", "B", "C", "A"):
+        put(store, topic, 0, topic.encode())
+    store.delete_topic("B")
+    for topic in ("B", "D", "A", "B"):
+        put(store, topic, 0, topic.encode())
+    assert {topic: bodies(store, topic, 0) for topic in "ABCD"} == {
+        "A": [b"A", b"A", b"A"],
+        "B": [b"B", b"B"],
+        "C": [b"C"],
+        "D": [b"D"],
+    }
+
+
+class TestColdLog:
+    """Windows of the log that are in memory: how many, and that what they leave out is read all the same."""
+
+    @pytest.fixture(autouse=True)
+    def small_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(commit_log_module, "_WARM", 64 << 10)
+        monkeypatch.setattr(commit_log_module, "_RELEASE", 8 << 10)
+        monkeypatch.setattr(commit_log_module, "_WINDOW", 16 << 10)
+        monkeypatch.setattr(commit_log_module, "_WINDOWS", 4)
+
+    def mapped(self, store: MessageStore) -> int:
+        return sum(file.is_mapped for file in store._log.queue.files)
+
+    @pytest.mark.parametrize("file_size", [20_000, 32 << 10, 200_000])
+    @pytest.mark.parametrize("sparse", [1, 64 << 10])
+    def test_files_are_mapped_while_they_are_wanted(
+        self, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, file_size: int, sparse: int
+    ) -> None:
+        monkeypatch.setattr(commit_log_module, "_SPARSE", sparse)
+        store = make_store(mapped_file_size_commit_log=file_size, message_index_enable=False)
+        rng = random.Random(file_size)
+        written: dict[int, list[bytes]] = {i: [] for i in range(5)}
+        for number in range(1000):
+            written[number % 5].append(b"%d " % number * rng.randrange(300))
+            put(store, "T", number % 5, written[number % 5][-1])
+            if number % 50 == 0:
+                store.flush()
+        store.flush()
+        files = len(store._log.queue.files)
+        warm = 2 + (72 << 10) // file_size
+        assert self.mapped(store) <= warm < files
+        # A window may lie in two files, and in more when those are smaller.
+        most = warm + 4 * (2 + (16 << 10) // file_size)
+        for i in written:
+            assert bodies(store, "T", i, max_msgs=7) == written[i]
+            assert self.mapped(store) <= most
+        for i in rng.choices(range(1000), k=200):
+            found = store.get_message("T", i % 5, i // 5, 1, 1)
+            assert written[i % 5][i // 5] in found.records
+            assert self.mapped(store) <= most
+            assert len(store._log._windows) <= 4
+        store.close()
+        store = make_store(mapped_file_size_commit_log=file_size, message_index_enable=False)
+        for i in written:
+            assert bodies(store, "T", i) == written[i]
+        assert self.mapped(store) <= most
+
+    def test_a_reader_at_the_end_costs_no_window(self, make_store: MakeStore) -> None:
+        store = make_store(message_index_enable=False)
+        for number in range(100):
+            put(store, "T", 0, b"%d" % number)
+            assert store.get_message("T", 0, number, 1, 1).count == 1
+        assert not store._log._windows
