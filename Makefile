@@ -23,8 +23,9 @@ test: $(STAMP)
 
 crash: export TORN_IMAGES ?= 1000
 crash: export KILL_ROUNDS ?= 50
+crash: export BAD_FILES ?= all
 crash: $(STAMP)
-	@$(RUN) python -m pytest -m crash -s tests/store tests/crash $(ARGS)
+	@$(RUN) python -m pytest -m crash -s tests/store tests/broker tests/crash $(ARGS)
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .

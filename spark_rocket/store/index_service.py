@@ -80,6 +80,11 @@ class IndexService:
         vouched_for = self._checkpoint.index_msg_timestamp
         last_timestamp = -1
         for path in names:
+            if len(path.name) != 17 or not path.name.isdecimal() or not path.is_file():
+                raise StoreCorruptError(
+                    f"{path} is not a file of the index: those have 17 digits for a name.",
+                    remedy="Move it elsewhere; `rocket store check` tells what is then missing.",
+                )
             length = path.stat().st_size
             if length == 0 or (not clean and length < size and path is names[-1]):
                 path.unlink()

@@ -42,7 +42,9 @@ class OldRecords:
         starts, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
         if not len(starts) or int(starts[0]) < self._log.min_offset or int(starts[-1]) >= self._log.max_offset:
             return False
-        return bool((sizes >= FIXED_SIZE).all() and (sizes <= self._log.file_size).all() and (np.diff(starts) > 0).all())
+        return bool(
+            (sizes >= FIXED_SIZE).all() and (sizes <= self._log.file_size).all() and (np.diff(starts) > 0).all()
+        )
 
     def are_good(
         self, queue: ConsumeQueue, offset: int, raw: bytes, tag_codes: frozenset[int] | None, count: int, records: bytes

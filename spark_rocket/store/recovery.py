@@ -152,8 +152,8 @@ class Recovery:
             if queue.max_offset > queue.min_offset and queue.entry(queue.max_offset - 1)[1] > 0:
                 raise StoreCorruptError(
                     f"{self._log.queue.directory} has no files, but {queue.files.directory} has entries for them.",
-                    remedy="Put the commit log back; `rocket store check` tells what is missing. Or delete consumequeue "
-                    "to begin with an empty store.",
+                    remedy="Put the commit log back; `rocket store check` tells what is missing. Or delete "
+                    "consumequeue to begin with an empty store.",
                 )
         self._log.open_at(0, flushed=0)
 

@@ -77,7 +77,9 @@ class Image:
         return found
 
 
-def fill(store: MessageStore, clock: Clock, rng: random.Random, count: int, start: int = 0, again: str = "Gone") -> None:
+def fill(
+    store: MessageStore, clock: Clock, rng: random.Random, count: int, start: int = 0, again: str = "Gone"
+) -> None:
     """Single messages, batches and delayed ones in seven queues; every one with a key."""
     for i in range(start, start + count):
         clock.now += 10

@@ -1,4 +1,4 @@
-"""Any order of puts, batches, flushes, restarts, kills, losses, deletions, retention and queries, against a dictionary."""
+"""Puts, flushes, restarts, kills, losses, deletions, retention and queries in any order, against a dictionary."""
 
 from __future__ import annotations
 
