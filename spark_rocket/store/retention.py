@@ -35,7 +35,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from spark_rocket.errors import StoreNotWritableError
+from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig, delete_hours
@@ -222,15 +222,20 @@ class Retention:
 
     def _is_expired(self, following: MappedFile, now: int) -> bool:
         """Whether everything before a file is older than fileReservedTime."""
-        head = following.read(0, _HEAD_SIZE)
+        try:
+            head = following.read(0, _HEAD_SIZE)
+            problem = "does not begin with a record" if any(head) else ""
+        except OSError as error:
+            head, problem = b"", f"cannot be read ({error})"
         stored = _store_time(head, following.file_from_offset)
         if stored is None:
-            if any(head) and self._distrusted != following.path:
+            if problem and self._distrusted != following.path:
                 self._distrusted = following.path
                 _log.warning(
-                    "%s does not begin with a record, so nobody knows how old the files before it are: they are kept. "
-                    "Stop the broker and run `rocket store check`.",
+                    "%s %s, so nobody knows how old the files before it are: they are kept. Stop the broker and run "
+                    "`rocket store check`.",
                     following.path,
+                    problem,
                 )
             return False
         return now - stored >= self.config.file_reserved_time * _HOUR
@@ -264,9 +269,12 @@ class Retention:
             return False
         last = None
         for last in islice(self._to_trim, _SLICE):
-            queue = self._queues.find(*last)
-            if queue is not None:
-                self.remover.remove(queue.trim(begin))
+            try:
+                queue = self._queues.find(*last)
+                if queue is not None:
+                    self.remover.remove(queue.trim(begin))
+            except (StoreError, OSError) as error:  # its readers are told; the others are trimmed
+                _log.error("queue %d of topic %s is not trimmed: %s", last[1], last[0], error)
         if last is None:
             self._to_trim = None
         return last is not None

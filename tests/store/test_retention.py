@@ -275,7 +275,13 @@ def test_a_file_that_follows_and_cannot_be_read_keeps_what_is_before(
     with caplog.at_level(logging.WARNING):
         assert it.run().removed == 1
         assert it.run().removed == 0
-    assert [record.getMessage().split(",")[0] for record in caplog.records] == [f"{path} does not begin with a record"]
+    assert [text.split(",")[0] for text in caplog.messages] == [f"{path} does not begin with a record"]
+    path.rename(it.config.store_path / "hidden")
+    with caplog.at_level(logging.WARNING):
+        it.store.retention._distrusted = None
+        assert it.run().removed == 0
+    assert f"{path} cannot be read ([Errno 2]" in caplog.messages[-1]
+    (it.config.store_path / "hidden").rename(path)
     path.write_bytes(whole)
     assert it.run().removed == FILES - 2
 
@@ -431,6 +437,20 @@ def test_many_queues_are_trimmed_in_slices(it: Trimmable, monkeypatch: pytest.Mo
     assert not it.store.retention.run(it.clock.now).unfinished
     it.store.retention.trim_again()
     assert it.store.retention.trim_queues()
+
+
+def test_a_queue_that_cannot_be_read_does_not_keep_the_others(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
+    hidden = it.config.store_path / "hidden"
+    directory = it.config.consume_queue_path / "T" / "0"
+    directory.rename(hidden)
+    with caplog.at_level(logging.ERROR):
+        it.trim_to(1)
+    assert [text.split(":")[0] for text in caplog.messages] == ["queue 0 of topic T is not trimmed"]
+    assert len(it.queue_files("T", 1)) < 6
+    hidden.rename(directory)
+    it.store.retention.trim_again()
+    it.run()
+    assert len(it.queue_files("T", 0)) < 6
 
 
 def test_what_was_left_over_is_deleted_after_the_next_start(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
