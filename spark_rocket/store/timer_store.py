@@ -35,10 +35,11 @@ from spark_rocket.store.layout import TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.redelivery import redeliver
 from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
+from spark_rocket.store.timer_batch import UnitBatch, due_time, number_of
 from spark_rocket.store.timer_checkpoint import TimerCheckpoint
-from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT, UNIT_SIZE, TimerLog, Unit
+from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT_SIZE, TimerLog, Unit
 from spark_rocket.store.timer_recovery import TimerLogDamageError, build_slots, find_end
-from spark_rocket.store.timer_wheel import Slot, TimerWheel
+from spark_rocket.store.timer_wheel import TimerWheel
 
 _log = logging.getLogger(__name__)
 
@@ -47,14 +48,12 @@ RETRY_MS = 1_000
 _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
-_COARSEST_MS = 1_000  # timerPrecisionMs may have been that, and is not more
 _DAY_MS = 86_400_000
 _NEVER_ENQUEUED = (1 << 63) - 1
 _READ_AHEAD = 64
 _READ_BYTES = 1 << 18
 _POSITION = (1 << 64) - 1
 _LATEST = 1 << 62
-_TIMES = ((b"TIMER_DELAY_SEC", 1000), (b"TIMER_DELAY_MS", 1))
 
 
 class _RefusedError(Exception):
@@ -67,6 +66,7 @@ class _Mark(NamedTuple):
     read_time: int
     queue_offset: int
     log_position: int
+    slots_done: int
     physical_offset: int
 
 
@@ -106,6 +106,7 @@ class TimerMessageStore:
         self._begun: set[int] = set()  # slots of which something was delivered
         self._recalls: dict[int, dict[str, _Recall]] = {}
         self._missing = 0
+        self._slots_done = 0  # slots of which something was delivered
         self._mark: _Mark | None = None
         self._waiting_mark: _Mark | None = None
         self._saved: _Mark | None = None
@@ -199,7 +200,7 @@ class TimerMessageStore:
         if not self._begun:
             return  # the log turned out to be damaged
         done_to = max(self._begun) + self._precision
-        batch = _Batch(self, done_to)
+        batch = UnitBatch(self._timer_log, self._wheel, done_to)
         for slot, recalls in self._recalls.items():
             if slot < done_to:
                 for recall in recalls.values():
@@ -263,16 +264,20 @@ class TimerMessageStore:
                 count = 1
                 continue
             count = _READ_AHEAD
-            batch = _Batch(self, self._slot_of(now_ms))
+            if not self._wheel.is_open:
+                self._open_wheel(views[0].store_timestamp)
+            batch, done = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms)), 0
+            loaded: list[tuple[int, int]] = []
             try:
                 for view in views:
-                    if not self._wheel.is_open:
-                        self._open_wheel(view.store_timestamp)
-                    if not self._enqueue_one(view, now_ms, batch):
+                    if not self._enqueue_one(view, self._next_offset + done, now_ms, batch, loaded):
                         return True
-                    batch.next_offset += 1
+                    done += 1
             finally:
                 batch.write()
+                for slot, key in loaded:
+                    self._push(slot, key)
+                self._next_offset += done
         return True
 
     def _open_wheel(self, first_timestamp: int) -> None:
@@ -282,10 +287,12 @@ class TimerMessageStore:
             self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
         self._loaded_to = self._read_time
 
-    def _enqueue_one(self, view: RecordView, now_ms: int, batch: _Batch) -> bool:
-        """False: it lies so far ahead that the wheel must turn first."""
+    def _enqueue_one(
+        self, view: RecordView, offset: int, now_ms: int, batch: UnitBatch, loaded: list[tuple[int, int]]
+    ) -> bool:
+        """Add what goes to a slot that is in memory to ``loaded``. False: the wheel must turn first, so far is it."""
         properties = bytes(view.properties)
-        out = _number(find_property(properties, b"TIMER_OUT_MS"))
+        out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
         if out is None or topic is None:
             _log.warning(
@@ -294,15 +301,16 @@ class TimerMessageStore:
             )
             return True
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
-        due = self._due_time(properties, view.store_timestamp, out)
+        due = due_time(properties, view.store_timestamp, out, self._precision)
         slot, magic = self._slot_of(out), MAGIC_DEFAULT
         if slot < self._read_time:
-            if recall is not None or batch.next_offset < self._replay_until:
+            if offset < self._replay_until:
                 return True
-            if due <= now_ms:
-                self._deliver_late(view, now_ms)
+            if self._read_time <= now_ms and (recall is not None or due <= now_ms):
+                if recall is None:
+                    self._deliver_late(view, now_ms)
                 return True
-            slot = self._read_time  # the clock was set back
+            slot = self._read_time  # the clock was set back, or the precision is another one
             self._forced_to = slot + self._precision
         elif slot - batch.write_time >= self._window:
             magic |= MAGIC_ROLL
@@ -321,24 +329,13 @@ class TimerMessageStore:
                 place = _Recall(view.physical_offset, view.size, java_hash(text))
                 self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
             else:
-                batch.loaded.append((slot, due << 64 | position))
+                loaded.append((slot, due << 64 | position))
         return True
 
     def _deliver_late(self, view: RecordView, now_ms: int) -> None:
         notes = {"TIMER_ENQUEUE_MS": str(_NEVER_ENQUEUED), "TIMER_DEQUEUE_MS": str(now_ms)}
         if redeliver(self._store, view, notes).status is PutStatus.SERVICE_NOT_AVAILABLE:
             raise _RefusedError
-
-    def _due_time(self, properties: bytes, store_timestamp: int, out: int) -> int:
-        """The millisecond of delivery: what the sender asked for, if it falls into the second that follows ``out``."""
-        latest = out + self._precision
-        for name, factor in _TIMES:
-            delay = _number(find_property(properties, name))
-            if delay is not None:
-                due = store_timestamp + delay * factor
-                return due if out < due <= out + _COARSEST_MS else latest
-        asked = _number(find_property(properties, b"TIMER_DELIVER_MS"))
-        return asked if asked is not None and out < asked <= out + _COARSEST_MS else latest
 
     def _slot_of(self, time_ms: int) -> int:
         return time_ms // self._precision * self._precision
@@ -412,8 +409,8 @@ class TimerMessageStore:
             self._recalls.setdefault(slot, {})[key.decode("utf-8", "replace")] = place
         else:
             properties = bytes(view.properties)
-            out = _number(find_property(properties, b"TIMER_OUT_MS"))
-            due = self._due_time(properties, view.store_timestamp, slot if out is None else out)
+            out = number_of(properties, b"TIMER_OUT_MS")
+            due = due_time(properties, view.store_timestamp, slot if out is None else out, self._precision)
             self._push(slot, due << 64 | position)
 
     def _push(self, slot: int, key: int) -> None:
@@ -464,7 +461,7 @@ class TimerMessageStore:
     def _roll(self, view: RecordView, unit: Unit, now_ms: int) -> PutResult:
         """Put a message into the timer's topic once more."""
         properties = bytes(view.properties)
-        times = _number(find_property(properties, b"TIMER_ROLL_TIMES")) or 0
+        times = number_of(properties, b"TIMER_ROLL_TIMES") or 0
         for name, value in (
             (b"TIMER_ENQUEUE_MS", unit.write_time),
             (b"TIMER_ROLL_TIMES", times + 1),
@@ -494,7 +491,9 @@ class TimerMessageStore:
         for table in (self._remaining, self._recalls):
             for slot in [slot for slot in table if slot < done_to]:
                 del table[slot]
-        self._begun = {slot for slot in self._begun if slot >= done_to}
+        begun = {slot for slot in self._begun if slot >= done_to}
+        self._slots_done += len(self._begun) - len(begun)
+        self._begun = begun
         self._timer_log.release()
 
     # --- on disk ------------------------------------------------------------------------------------------------
@@ -502,13 +501,17 @@ class TimerMessageStore:
     def _take_mark(self) -> None:
         if self._wheel.is_open and self._next_offset >= self._replay_until:
             self._mark = _Mark(
-                self._read_time, self._next_offset, self._timer_log.position, self._store.max_physical_offset
+                self._read_time,
+                self._next_offset,
+                self._timer_log.position,
+                self._slots_done,
+                self._store.max_physical_offset,
             )
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something to flush."""
-        return self._mark is not None and (self._saved is None or self._mark[:3] != self._saved[:3])
+        """Whether there is something to flush; that time has passed is nothing."""
+        return self._mark is not None and (self._saved is None or self._mark[1:4] != self._saved[1:4])
 
     def flush(self) -> None:
         """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
@@ -519,9 +522,9 @@ class TimerMessageStore:
             self._waiting_mark = mark
             return
         self._waiting_mark = None
-        start = self._saved.log_position if self._saved is not None else 0
-        self._timer_log.flush(start, mark.log_position)
-        self._wheel.flush()
+        if self._saved is None or mark.log_position != self._saved.log_position:
+            self._timer_log.flush(self._saved.log_position if self._saved is not None else 0, mark.log_position)
+            self._wheel.flush()
         checkpoint = self._checkpoint
         checkpoint.last_read_time_ms = mark.read_time
         checkpoint.last_timer_log_flush_pos = mark.log_position
@@ -537,59 +540,3 @@ class TimerMessageStore:
                 removed,
                 self._timer_log.files.directory,
             )
-
-
-class _Batch:
-    """Units that are written together, and what is known once they are."""
-
-    def __init__(self, owner: TimerMessageStore, write_time: int) -> None:
-        self._owner = owner
-        self.write_time = write_time
-        self.next_offset = owner._next_offset
-        self.loaded: list[tuple[int, int]] = []
-        self._units: list[tuple[int, bytes]] = []
-        self._slots: dict[int, Slot] = {}
-        self._position = owner._timer_log.position
-
-    def add(self, slot_time: int, magic: int, offset_py: int, size_py: int, topic_hash: int) -> int:
-        """One more unit at the end of a slot's chain; returns its position."""
-        position = self._owner._timer_log.place(self._position)
-        slot = self._slots.get(slot_time) or self._owner._wheel.get(slot_time) or Slot(position, -1, 0)
-        unit = UNIT.pack(
-            UNIT_SIZE,
-            slot.last,
-            magic,
-            self.write_time,
-            slot_time - self.write_time,
-            offset_py,
-            size_py,
-            topic_hash,
-            0,
-        )
-        self._units.append((position, unit))
-        self._slots[slot_time] = Slot(slot.first, position, slot.num + (-1 if magic & MAGIC_DELETE else 1))
-        self._position = position + UNIT_SIZE
-        return position
-
-    def write(self) -> None:
-        """Timer log first, then the wheel, then memory. OSError: as if nothing had been added."""
-        owner = self._owner
-        if self._units:
-            before = owner._timer_log.position
-            try:
-                owner._timer_log.write(self._units)
-                for slot_time, slot in self._slots.items():
-                    owner._wheel.put(slot_time, slot)
-            except OSError:
-                owner._timer_log.position = before
-                raise
-        for slot_time, key in self.loaded:
-            owner._push(slot_time, key)
-        owner._next_offset = self.next_offset
-
-
-def _number(value: bytes | None) -> int | None:
-    """A number of a property, None if it is none."""
-    if value is None or len(value) > 19 or not value.isdigit():
-        return None
-    return min(int(value), _LATEST)

@@ -179,6 +179,25 @@ def test_a_clock_set_back_is_waited_for(rig: Rig) -> None:
     assert len(rig.arrived()) == 1
     rig.advance(START + 31_500)
     assert rig.arrived()[1][0] == "second"
+    rig.send(START + 35_500, "recalled")
+    rig.work()
+    rig.recall(START + 35_500, "recalled")
+    rig.advance(START + 65_000)
+    assert len(rig.arrived()) == 2
+
+
+def test_time_alone_is_nothing_to_flush(rig: Rig, make_rig: MakeRig) -> None:
+    rig.send(START + 1500, "k")
+    rig.advance(START + 2000)
+    rig.store.flush()
+    assert rig.timer.dirty
+    rig.timer.flush()
+    assert not rig.timer.dirty
+    rig.advance(START + 100_000)
+    assert not rig.timer.dirty
+    again = make_rig(killed(rig), Clock(rig.clock.now))
+    again.work()
+    assert len(again.arrived()) == 1
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------
