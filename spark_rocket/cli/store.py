@@ -206,11 +206,8 @@ def _dump(options: argparse.Namespace, directory: Path, config: StoreConfig | No
         key=options.key,
         physical_offset=options.at,
     )
-    count = 0
+    count, damaged = 0, False
     with view_store(directory, config) as view, _Bar(is_wanted=not sys.stdout.isatty()) as bar:
-        damaged = bool(view.problems)
-        for problem in view.problems:
-            print(f"rocket: {problem}", file=sys.stderr)
         if not options.json:
             print(f"{'stored':<23}  {'topic, queue, offset':<32}  {'at':>14}  {'bytes':>9}  {'tags':<10}  body")
         source = dump_queues(view, wanted) if options.by_queue else dump_log(view, wanted, progress=bar)
@@ -224,7 +221,10 @@ def _dump(options: argparse.Namespace, directory: Path, config: StoreConfig | No
             count += 1
             if count == options.limit:
                 break
-    return 1 if damaged else 0
+        bar.clear()
+        for problem in view.problems:  # of a queue they are known when it is its turn
+            print(f"rocket: {problem}", file=sys.stderr)
+        return 1 if damaged or view.problems else 0
 
 
 def _line(record: RecordView) -> str:

@@ -241,6 +241,15 @@ def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
     assert "rocket store rebuild" in capsys.readouterr().err
 
 
+def test_dump_names_a_queue_whose_files_are_not_right(store: Path, capsys: Said) -> None:
+    path = store / "consumequeue" / "GoldenA" / "1" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[:100])
+    assert run("dump", store, "-t", "GoldenA", "--by-queue", "--json") == 1
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 750
+    assert f"files: {path}: it has 100 bytes" in said.err
+
+
 def test_a_reader_that_has_had_enough(store: Path) -> None:
     command = f"{sys.executable} -m spark_rocket.cli store dump {store} --json | head -2"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)

@@ -14,8 +14,11 @@ import pytest
 from spark_rocket.errors import StoreError, StoreLockedError
 from spark_rocket.protocol.record import RecordView, view_record
 from spark_rocket.store import StoreConfig
+from spark_rocket.store.check import check_store
 from spark_rocket.store.dump import DumpFilter, dump_log, dump_queues, host_text, to_json
+from spark_rocket.store.rebuild import rebuild_store
 from spark_rocket.store.salvage import Damage
+from spark_rocket.store.store_stats import store_stats
 from spark_rocket.store.store_view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import START, Clock, golden, opened, put, small
@@ -84,7 +87,7 @@ def test_nothing_is_written_and_nothing_is_opened_for_writing(
     config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (config.commit_log_path / "09999999999999999999").touch()  # a broker's start would remove these two
-    (config.consume_queue_path / "T" / "0" / "00000000000000009600").write_bytes(bytes(400))
+    (config.consume_queue_path / "T" / "0" / "00000000000000001200").write_bytes(bytes(400))
     before = {
         path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.store_path.rglob("*") if path.is_file()
     }
@@ -93,6 +96,10 @@ def test_nothing_is_written_and_nothing_is_opened_for_writing(
     monkeypatch.setattr(os, "open", lambda path, flag, *more: (flags.append(flag), real(path, flag, *more))[1])
     assert dumped(config)
     assert dumped(config, by_queue=True)
+    assert check_store(config.store_path, config) == []
+    with view_store(config.store_path, config) as view:
+        assert store_stats(view).queues
+    assert rebuild_store(config.store_path, config, dry_run=True).records == 200
     assert flags
     assert not any(flag & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flag in flags)
     after = {
