@@ -31,7 +31,7 @@ from spark_rocket.errors import ProtocolError, StoreError
 from spark_rocket.protocol.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record import RecordView, iter_records, view_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store.layout import TIMER_TOPIC
+from spark_rocket.store.layout import MAX_PROPERTIES, TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.redelivery import redeliver
 from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
@@ -106,6 +106,7 @@ class TimerMessageStore:
         self._begun: set[int] = set()  # slots of which something was delivered
         self._recalls: dict[int, dict[str, _Recall]] = {}
         self._missing = 0
+        self._last_error = ""
         self._slots_done = 0  # slots of which something was delivered
         self._mark: _Mark | None = None
         self._waiting_mark: _Mark | None = None
@@ -124,6 +125,7 @@ class TimerMessageStore:
         self._next_offset = min(max(saved_offset, first), end)
         if checkpoint.existed:
             self._read_time = self._slot_of(checkpoint.last_read_time_ms)
+            self._missing = max(first - saved_offset, 0)
         elif log.files.files:
             _log.warning(
                 "%s is missing: which messages of %s were delivered is not known, and all %d are, unless recalled.",
@@ -226,11 +228,15 @@ class TimerMessageStore:
             done = self._enqueue(now_ms, deadline)
             if not self._wheel.is_open:
                 return None
-            return self._dequeue(now_ms, deadline) if done else now_ms
+            due = self._dequeue(now_ms, deadline) if done else now_ms
+            self._last_error = ""
+            return due
         except _RefusedError:
             return now_ms + RETRY_MS
         except (OSError, StoreError) as error:
-            _log.error("The timer cannot go on: %s", error)
+            if str(error) != self._last_error:
+                _log.error("The timer cannot go on; tried again every second: %s", error)
+            self._last_error = str(error)
             return now_ms + RETRY_MS
         finally:
             self._take_mark()
@@ -468,17 +474,24 @@ class TimerMessageStore:
             (b"TIMER_DEQUEUE_MS", now_ms),
         ):
             properties = append_property(remove_property(properties, name), name, str(value))
-        return self._store.put_message(
+        result = self._store.put_message(
             TIMER_TOPIC,
             0,
             view.body,
-            properties,
+            properties if len(properties) <= MAX_PROPERTIES else bytes(view.properties),
             flag=view.flag,
             sys_flag=view.sys_flag,
             born_timestamp=view.born_timestamp,
             born_host=view.born_host,
             reconsume_times=view.reconsume_times,
         )
+        if result.status not in (PutStatus.PUT_OK, PutStatus.SERVICE_NOT_AVAILABLE):
+            _log.warning(
+                "The timed message at offset %d of the commit log cannot wait any longer and is not delivered: %s",
+                view.physical_offset,
+                result.reason,
+            )
+        return result
 
     def _close_slots(self, now_ms: int) -> None:
         """Slots whose second is over and of which nothing is left are done."""

@@ -34,7 +34,7 @@ def overwrite(name: str, at: int, data: bytes) -> Callable[[Path], None]:
 
 
 SECOND = f"timerlog/{536:020d}"
-DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "short checkpoint": (lambda store: (store / "config" / "timercheck").write_bytes(b"x"), "timercheck: "),
     "checkpoint ahead": (overwrite("config/timercheck", 8, pack(">q", 9999)), "flushed up to 9999"),
     "unit": (overwrite(SECOND, 0, bytes(8)), "no unit at 536"),

@@ -13,7 +13,7 @@ import pytest
 from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import StoreConfig
+from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.check import check_store
 from spark_rocket.store.results import GetMessageResult
 from spark_rocket.store.timer_store import TimerMessageStore
@@ -265,7 +265,7 @@ def test_rolled_and_recalled_and_overdue(rig: Rig) -> None:
     assert rig.arrived() == [("k", START + 60_000)]
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "no wheel": lambda path: (path / "timerwheel").unlink(),
     "short wheel": lambda path: (path / "timerwheel").write_bytes(b"short"),
     "garbled wheel": lambda path: (path / "timerwheel").write_bytes(bytes(range(256)) * 25),
@@ -449,6 +449,44 @@ def test_a_record_that_cannot_be_read_holds_nothing_up(
     rig.advance(START + 3000)
     assert [key for key, _ in rig.arrived()] == ["0", "1", "3", "4"]
     assert "Message 2 of rmq_sys_wheel_timer is not delivered" in caplog.text
+
+
+def test_rolling_needs_no_room_among_the_properties(make_rig: MakeRig, tmp_path: Path) -> None:
+    rig = make_rig(small_timer(tmp_path / "store", mapped_file_size_commit_log=128 << 10))
+    rig.send(START + 30_000, "k", TIMER_DELIVER_MS=str(START + 30_000), pad="x" * 32_640)
+    rig.advance(START + 30_000)
+    assert [key for key, _ in rig.arrived()] == ["k"]
+
+
+def test_what_can_no_longer_be_stored_is_warned_of(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.send(START + 30_000, "a long key")
+    rig.work()
+    rig.close()
+    config, rig.config = rig.config, replace(rig.config, max_message_size=5)
+    rig.open()
+    rig.advance(START + 30_000)
+    assert rig.arrived() == []
+    assert "cannot wait any longer" in caplog.text
+    rig.config = config
+
+
+def test_entries_that_went_while_nobody_was_there_are_counted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(4):
+        rig.send(START + 5500, str(n))
+    rig.work()
+    rig.close()
+    path = rig.config.store_path / "config" / "timercheck"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:8] + pack(">q", 52) + pack(">q", 1) + raw[24:])
+    shutil.rmtree(rig.config.store_path / "timerlog")
+    monkeypatch.setattr(MessageStore, "get_min_offset", lambda *_: 3)
+    rig.open()
+    monkeypatch.undo()
+    assert rig.timer._missing == 2
+    rig.advance(START + 9000)
+    assert "2 timed messages were removed" in caplog.text
 
 
 @pytest.mark.parametrize("precision", [100, 500])
