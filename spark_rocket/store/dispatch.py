@@ -32,6 +32,8 @@ from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.record_scan import Ints, RecordBlock
 from spark_rocket.store.tags import DelayLevels, tags_codes
 
+_AHEAD = 4096 // ENTRY_SIZE  # entries
+
 Entries = npt.NDArray[np.void]
 
 
@@ -92,6 +94,7 @@ class Dispatcher:
         self._groups: dict[tuple[str, int], int] = {}
         self.seen: dict[ConsumeQueue, int] = {}
         """Queues replayed into, with the offset after their last record."""
+        self._read: dict[ConsumeQueue, tuple[int, bytes]] = {}
         self.changed = 0
         """Entries written because they were missing or different."""
 
@@ -123,9 +126,10 @@ class Dispatcher:
                 raise QueueGap(queue, offset)
             queue.start_at(offset)
         count = len(entries) // ENTRY_SIZE
-        present = queue.read(offset, count) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
+        present = self._present(queue, offset, count) if offset >= queue.files.min_offset // ENTRY_SIZE else b""
         equal = _equal_entries(present, entries)
         if equal < count:
+            self._read.pop(queue, None)
             if offset + equal < queue.max_offset:
                 queue.truncate(offset + equal)
             queue.make_room(count - equal)
@@ -135,6 +139,15 @@ class Dispatcher:
             self.changed += count - equal
         self.seen[queue] = offset + count
         queue.verified_from = min(queue.verified_from, offset)
+
+    def _present(self, queue: ConsumeQueue, offset: int, count: int) -> bytes:
+        """Entries that the queue has, read a page at a time: the scan comes back to each of many queues often."""
+        first, entries = self._read.get(queue, (offset, b""))
+        start = (offset - first) * ENTRY_SIZE
+        if start < 0 or start + count * ENTRY_SIZE > len(entries):
+            start, entries = 0, queue.read(offset, max(count, _AHEAD))
+            self._read[queue] = offset, entries
+        return entries[start : start + count * ENTRY_SIZE]
 
 
 def _equal_entries(present: bytes, entries: bytes) -> int:
