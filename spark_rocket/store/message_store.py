@@ -28,6 +28,7 @@ from spark_rocket.store.foreign import refuse_foreign
 from spark_rocket.store.index_service import IndexService
 from spark_rocket.store.layout import ENTRY
 from spark_rocket.store.mapped_file import make_directory
+from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
@@ -61,6 +62,7 @@ class MessageStore:
         self._log = CommitLog(config)
         self._queues = ConsumeQueueTable(config)
         self._deleted = DeletedTopics(config.store_path)
+        self._ends = QueueEnds(config.store_path)
         self._reader = StoreReader(self._log, self._queues, self._deleted, config.max_filter_message_size)
         self._delays = DelayLevels(config.delay_levels())
         self._appender = MessageAppender(config, self._log, self._queues, self._delays, store_host, clock, on_arrive)
@@ -129,9 +131,12 @@ class MessageStore:
         self._log.load()
         self._queues.load()
         self._deleted.load()
+        self._ends.load()
         write_abort(self.config.store_path)
         try:
-            recovery = Recovery(self.config, self._log, self._queues, self._checkpoint, self._delays, self._deleted)
+            recovery = Recovery(
+                self.config, self._log, self._queues, self._checkpoint, self._delays, self._deleted, self._ends
+            )
             report = recovery.run(clean=clean)
             if self._index is not None:
                 self._index.load(clean=report.clean)
@@ -163,6 +168,7 @@ class MessageStore:
             self._flush_queues.flush(thorough=True)
             if self._index is not None:
                 self._index.flush()
+            self._ends.save(self._queues)
             abort_path(self.config.store_path).unlink(missing_ok=True)
         except OSError as error:
             failure = error

@@ -22,9 +22,10 @@ in such a tail were never promised; they are cut off with it, but kept in ``quar
 file ``checkpoint`` lets a refused store start: nothing is then known to have been flushed.
 
 Consume queues are compared with the scanned records and mended where they differ (see dispatch.py); entries that point
-behind the end are dropped; a queue that has lost entries from before the scan makes it start again from the log's
-beginning. After a kill nothing that was scanned counts as flushed, whoever wrote it: a killed process leaves bytes that
-only memory has, and the checkpoint must not move before they are on disk.
+behind the end are dropped; a queue that has lost entries from before the scan, or is shorter than at the last clean
+stop (queue_ends.py), makes it start again from the log's beginning. After a kill nothing that was scanned counts as
+flushed, whoever wrote it: a killed process leaves bytes that only memory has, and the checkpoint must not move before
+they are on disk.
 
 Deleted topics stay deleted: those of deleted_topics.py, and those whose directory is missing and that
 ``config/topics.json`` does not list.
@@ -51,6 +52,7 @@ from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
+from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
 from spark_rocket.store.tags import DelayLevels
@@ -105,7 +107,9 @@ class Recovery:
         checkpoint: Checkpoint,
         delays: DelayLevels,
         deleted: DeletedTopics,
+        ends: QueueEnds,
     ) -> None:
+        self._ends = ends
         self._config = config
         self._log = commit_log
         self._queues = queues
@@ -126,6 +130,9 @@ class Recovery:
             start = self._log.min_offset  # no consume queues at all: whatever there was is lost
         elif self._log.min_offset == 0 and any(queue.min_offset for queue in self._queues.opened()):
             start = 0  # the log has everything, a queue does not: files of it are lost
+        elif short := self._short():
+            _log.warning("%s queue %d is shorter than at the last stop: the whole log is read", *next(iter(short)))
+            start = self._log.min_offset
         try:
             end = self._replay(report, start)
         except QueueGap as gap:
@@ -139,12 +146,29 @@ class Recovery:
                 ) from None
         self._finish_log(report, end)
         self._queues.correct_min_offsets(self._log.min_offset)
+        self._go_on_counting()
         for queue in self._queues.opened():
             if not report.clean:
                 queue.distrust(report.start_offset)
             if queue.unflushed and not queue.dirty:
                 self._queues.mark_dirty(queue)
         return report
+
+    def _short(self) -> dict[tuple[str, int], int]:
+        """Queues that have lost their end, or everything."""
+        short = self._ends.short(self._queues, self._deleted)
+        return {key: end for key, end in short.items() if not is_deleted(key[0], self._known)}
+
+    def _go_on_counting(self) -> None:
+        """A queue that has lost what the log does not have any more either: no number is given twice."""
+        if self._log.min_offset == 0:
+            return
+        for key, end in self._short().items():
+            queue = self._queues.find_or_create(*key)
+            if queue.min_offset == queue.max_offset:
+                _log.warning("%s queue %d goes on at %d, where it ended at the last stop", *key, end)
+                queue.truncate(queue.min_offset)
+                queue.start_at(end)
 
     def _without_log(self, report: RecoveryReport) -> None:
         """No commit log: fine for a new store, and for nothing else."""

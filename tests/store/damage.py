@@ -98,11 +98,13 @@ def make_image(path: Path, *, clean: bool) -> Image:
     """Stopped cleanly, or as a kill leaves it: the first two thirds flushed, the rest in the page cache."""
     config, clock, rng = small(path, **SIZES), Clock(), random.Random(7)
     store = opened(config, clock)
+    for i in range(25):
+        put(store, "Quiet", 2, b"%d" % i * 20, b"KEYS\x01q%d" % i)
     fill(store, clock, rng, 60, again="Dead")
     store.delete_topic("Gone")
     store.delete_topic("Dead")
     (path / "config").mkdir(exist_ok=True)
-    (path / "config" / "topics.json").write_text('{"topicConfigTable":{"A":{},"B":{},"Gone":{}}}')
+    (path / "config" / "topics.json").write_text('{"topicConfigTable":{"A":{},"B":{},"Gone":{},"Quiet":{}}}')
     fill(store, clock, rng, 40, start=60)
     store.flush()
     flushed = store.flushed_where

@@ -30,7 +30,7 @@ from tests.store.damage import DAMAGES, LOG_SIZE, Image, make_image
 from tests.store.helpers import opened, put
 
 STATES = ("stopped", "killed")
-TOPICS = ("A", "B", "%RETRY%g", "Gone", "SCHEDULE_TOPIC_XXXX")
+TOPICS = ("A", "B", "%RETRY%g", "Gone", "Quiet", "SCHEDULE_TOPIC_XXXX")
 FILES = {
     "log-first": "commitlog/{0}",
     "log-middle": "commitlog/{3}",
@@ -41,6 +41,9 @@ FILES = {
     "queue-last": "consumequeue/A/0/{-1}",
     "queue-only": "consumequeue/SCHEDULE_TOPIC_XXXX/1/{0}",
     "queue-of-a-topic-made-anew": "consumequeue/Gone/0/{0}",
+    "quiet-queue-first": "consumequeue/Quiet/2/{0}",
+    "quiet-queue-last": "consumequeue/Quiet/2/{-1}",
+    "ends": "config/queueEnd.json",
     "index-full": "index/{0}",
     "index-newest": "index/{-1}",
     "checkpoint": "checkpoint",
@@ -196,8 +199,10 @@ class Judge:
         problems = check_store(self.config.store_path, self.config)
         kinds, place = {problem.kind for problem in problems}, self.damaged.parent
         if problems and place.name == "commitlog":  # the record was not met, or it was told of and left out
-            assert problems[0].kind == "record", problems
-            assert problems[0].path == self.damaged
+            if "record" in kinds:
+                assert self.damaged in {problem.path for problem in problems if problem.kind == "record"}
+            else:  # no CRC covers topic and properties: queues and index know them as they were
+                assert kinds <= {"index", "entry", "offsets", "queue"}, problems
             return
         if problems and "consumequeue" in str(place):
             # Nothing was served wrongly: a tags code, which no answer shows, or garbage behind the last entry.
@@ -245,7 +250,7 @@ def _cases() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(("state", "kind", "damage"), _cases(), ids="-".join)
+@pytest.mark.parametrize(("state", "kind", "damage"), _cases())
 def test_a_damaged_file(
     images: dict[str, Image],
     state: str,
@@ -335,3 +340,31 @@ def split(records: bytes) -> list[bytes]:
         found.append(records[:size])
         records = records[size:]
     return found
+
+
+@pytest.mark.parametrize("lost", ["Quiet", "Quiet/2", "Quiet/2/" + "0" * 17 + "400"])
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_queue_that_is_quiet_for_long_and_lost(
+    images: dict[str, Image], trimmed: bool, lost: str, tmp_path: Path
+) -> None:
+    """What a start reads has no word of it: its end at the last stop has. No number is given twice."""
+    image = images["stopped"]
+    config = image.write(tmp_path / "store")
+    opened(config).close()  # by a broker that notes it
+    path = config.consume_queue_path / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if trimmed:  # and its messages are gone
+        for name in image.names("commitlog/")[:2]:
+            (config.store_path / name).unlink()
+    for _ in range(2):
+        store = opened(config)
+        assert store.get_max_offset("Quiet", 2) == 25
+        assert len(read_queue(store, "Quiet", 2)) == (0 if trimmed else 25)
+        store.close()
+    store = opened(config)
+    assert put(store, "Quiet", 2, b"next").queue_offset == 25
+    store.close()
+    assert check_store(config.store_path, config) == []
