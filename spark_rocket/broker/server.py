@@ -185,7 +185,7 @@ class Broker:
             RecallMessageProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
-        registration.start()
+        loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
         self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
         self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
