@@ -57,6 +57,7 @@ BLANK_MAGIC = 0xCBD43194
 MAGIC_DEFAULT = 1
 MAGIC_ROLL = 2
 MAGIC_DELETE = 4
+_FINEST_MS = 100  # every timerPrecisionMs is a multiple of it
 _PIECE = 1 << 16  # units that are looked at in one read
 
 Units = npt.NDArray[np.void]
@@ -229,5 +230,8 @@ def sound(positions: Ints, units: Units) -> npt.NDArray[np.bool_]:
         & (units["prev_pos"] < positions)
         & (units["offset_py"] >= 0)
         & (units["size_py"] > 0)
+        & (units["write_time"] > 0)
+        & (units["write_time"] % _FINEST_MS == 0)
+        & (units["delay"] % _FINEST_MS == 0)
     )
     return fine

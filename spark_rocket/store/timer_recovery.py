@@ -51,17 +51,11 @@ def find_end(
             end = int(positions[count - 1]) + UNIT_SIZE
         if count < len(units):
             place = int(positions[count])
-            if place < believed and not _is_beyond(units[count], max_physical_offset):
+            if place < believed:
                 file = files.find(place)
                 raise TimerLogDamageError(f"{file.path if file else files.directory} has no unit at {place}")
             break
     return end, next_offset
-
-
-def _is_beyond(unit: np.void, max_physical_offset: int) -> bool:
-    """Whether a unit is one, of a message that the commit log has lost."""
-    fine = sound(np.array([np.iinfo(np.int64).max]), np.array([unit]))
-    return bool(fine[0]) and int(unit["offset_py"]) + int(unit["size_py"]) > max_physical_offset
 
 
 def build_slots(log: TimerLog, read_time_ms: int, precision_ms: int, count: int) -> Slots:

@@ -37,7 +37,7 @@ from spark_rocket.store.redelivery import redeliver
 from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
 from spark_rocket.store.timer_batch import UnitBatch, due_time, number_of
 from spark_rocket.store.timer_checkpoint import TimerCheckpoint
-from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, UNIT_SIZE, TimerLog, Unit
+from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
 from spark_rocket.store.timer_recovery import TimerLogDamageError, build_slots, find_end
 from spark_rocket.store.timer_wheel import TimerWheel
 
@@ -48,6 +48,8 @@ RETRY_MS = 1_000
 _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
+_SET_APART_SLOTS = 10
+_TOPIC = TIMER_TOPIC.encode()
 _DAY_MS = 86_400_000
 _NEVER_ENQUEUED = (1 << 63) - 1
 _READ_AHEAD = 64
@@ -164,7 +166,7 @@ class TimerMessageStore:
             view = view_record(record, check_crc=False)
         except ProtocolError:
             return -1
-        return view.queue_offset if view.topic == TIMER_TOPIC.encode() and view.queue_id == 0 else -1
+        return view.queue_offset if view.topic == _TOPIC and view.queue_id == 0 else -1
 
     def _begin_anew(self) -> None:
         """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
@@ -213,6 +215,7 @@ class TimerMessageStore:
                 batch.add(done_to, unit.magic, unit.offset_py, unit.size_py, unit.topic_hash)
         batch.write()
         self._read_time = self._loaded_to = done_to
+        self._slots_done += len(self._begun)
 
     # --- delivering ---------------------------------------------------------------------------------------------
 
@@ -311,12 +314,14 @@ class TimerMessageStore:
         slot, magic = self._slot_of(out), MAGIC_DEFAULT
         if slot < self._read_time:
             if offset < self._replay_until:
-                return True
-            if self._read_time <= now_ms and (recall is not None or due <= now_ms):
+                # A little before the read time it may be one that a stop had set apart.
+                if slot < self._read_time - _SET_APART_SLOTS * self._precision:
+                    return True
+            elif self._read_time <= now_ms and (recall is not None or due <= now_ms):
                 if recall is None:
                     self._deliver_late(view, now_ms)
                 return True
-            slot = self._read_time  # the clock was set back, or the precision is another one
+            slot = self._read_time  # or the clock was set back, or the precision is another one
             self._forced_to = slot + self._precision
         elif slot - batch.write_time >= self._window:
             magic |= MAGIC_ROLL
@@ -392,7 +397,9 @@ class TimerMessageStore:
         if unit is None:  # the chain's end, or files that were removed with their messages
             self._walk, self._loaded_to = None, slot + self._precision
             return
-        if unit.size != UNIT_SIZE or self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position:
+        view = self._view(unit)
+        is_whole = view is not None or unit.offset_py < self._store.min_physical_offset  # or retention took it
+        if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_whole:
             _log.warning(
                 "%s has no unit of slot %d at %d: the timer log is made anew from the queue of %s.",
                 log.files.directory,
@@ -404,17 +411,17 @@ class TimerMessageStore:
             self._begin_anew()
             return
         self._walk = (slot, unit.prev_pos)
-        view = self._view(unit)
         if view is None:
             self._missing += 1
-        elif unit.magic & MAGIC_ROLL:
+            return
+        properties = bytes(view.properties)
+        recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
+        if unit.magic & MAGIC_ROLL:
             self._push(slot, slot << 64 | position)
-        elif unit.magic & MAGIC_DELETE:
-            key = find_property(bytes(view.properties), b"TIMER_DEL_UNIQKEY") or b""
+        elif recall is not None:
             place = _Recall(unit.offset_py, unit.size_py, unit.topic_hash)
-            self._recalls.setdefault(slot, {})[key.decode("utf-8", "replace")] = place
+            self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
         else:
-            properties = bytes(view.properties)
             out = number_of(properties, b"TIMER_OUT_MS")
             due = due_time(properties, view.store_timestamp, slot if out is None else out, self._precision)
             self._push(slot, due << 64 | position)
@@ -429,9 +436,10 @@ class TimerMessageStore:
         if record is None or len(record) != unit.size_py:
             return None
         try:
-            return view_record(record, check_crc=False)
+            view = view_record(record, check_crc=False)
         except ProtocolError:
             return None
+        return view if view.topic == _TOPIC else None
 
     def _deliver_first(self, now_ms: int) -> bool:
         """Deliver the heap's first message, roll it, or find it recalled. Whether it was rolled."""
