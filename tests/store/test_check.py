@@ -216,7 +216,7 @@ def test_wrong_sizes_are_found(config: StoreConfig) -> None:
 def test_deleted_topics_are_not_missed(config: StoreConfig) -> None:
     shutil.rmtree(config.consume_queue_path / "B")
     assert kinds(config) == {"queue"}
-    (config.store_path / "config").mkdir()
+    (config.store_path / "config").mkdir(exist_ok=True)
     (config.store_path / "config" / "topics.json").write_text('{"topicConfigTable": {"T": {}}}')
     assert kinds(config) == set()
 
