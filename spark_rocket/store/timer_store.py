@@ -149,7 +149,7 @@ class TimerMessageStore:
             slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
         except TimerLogDamageError as damage:
             _log.warning("%s: the timer log is made anew from the queue of %s.", damage, TIMER_TOPIC)
-            self._replay_until = saved_offset
+            self._replay_until = min(saved_offset, end)
             self._begin_anew()
             return
         self._wheel.open(slots)
