@@ -91,7 +91,6 @@ class Dispatcher:
         self._deleted = deleted
         self._may_start_anywhere = may_start_anywhere
         self._ignores = ignores
-        self._groups: dict[tuple[str, int], int] = {}
         self.seen: dict[ConsumeQueue, int] = {}
         """Queues replayed into, with the offset after their last record."""
         self._read: dict[ConsumeQueue, tuple[int, bytes]] = {}
@@ -102,18 +101,17 @@ class Dispatcher:
         topics, chosen, entries = entries_of(block, self._delays, self._deleted)
         if not len(chosen):
             return
-        groups = self._groups
-        queue_ids = block.queue_ids[chosen].tolist()
-        numbers = np.array([groups.setdefault(key, len(groups)) for key in zip(topics, queue_ids, strict=True)])
-        order = np.argsort(numbers, kind="stable")
+        queue_ids = block.queue_ids[chosen]
+        codes = {topic: code for code, topic in enumerate(set(topics))}
+        keys = np.fromiter(map(codes.__getitem__, topics), np.int64, len(topics)) << 32 | queue_ids & 0xFFFFFFFF
+        order = np.argsort(keys, kind="stable")
         offsets = block.queue_offsets[chosen][order]
-        numbers, entries = numbers[order], entries[order]
+        keys, entries = keys[order], entries[order]
         # A run ends where the queue changes or its offsets do not go on.
-        cuts = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(offsets) != 1)) + 1
-        names = list(groups)
+        cuts = np.flatnonzero((np.diff(keys) != 0) | (np.diff(offsets) != 1)) + 1
         for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True):
-            topic, queue_id = names[int(numbers[start])]
-            self._replay(topic, queue_id, int(offsets[start]), entries[start:stop].tobytes())
+            first = int(order[start])
+            self._replay(topics[first], int(queue_ids[first]), int(offsets[start]), entries[start:stop].tobytes())
 
     def _replay(self, topic: str, queue_id: int, offset: int, entries: bytes) -> None:
         queue = self._queues.find(topic, queue_id)
