@@ -27,8 +27,8 @@ def find_end(
 ) -> tuple[int, int]:
     """Where the next unit goes, and the number of the queue's first message behind those of unbelieved units (or 0).
 
-    ``number_of``: the number in the timer's queue of the message with an offset and size, −1 if there is none. Unbelieved
-    units of messages that are not in the commit log, which a power failure has shortened, are left out.
+    ``number_of``: the number in the timer's queue of the message with an offset and size, −1 if there is none.
+    Unbelieved units of messages that are not in the commit log, which a power failure has shortened, are left out.
     """
     files = log.files
     believed_end = max(files.end_offset, files.min_offset)
