@@ -26,8 +26,8 @@ from spark_rocket.errors import RocketError, StoreCorruptError, StoreNotWritable
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.check import check_store
 from spark_rocket.store.rebuild import rebuild_store
-from tests.store.damage import DAMAGES, LOG_SIZE, Image, make_image
-from tests.store.helpers import opened, put
+from tests.store.damage import DAMAGES, LOG_SIZE, SIZES, Image, make_image
+from tests.store.helpers import opened, put, small
 
 STATES = ("stopped", "killed")
 TOPICS = ("A", "B", "%RETRY%g", "Gone", "Quiet", "SCHEDULE_TOPIC_XXXX")
@@ -366,5 +366,25 @@ def test_a_queue_that_is_quiet_for_long_and_lost(
         store.close()
     store = opened(config)
     assert put(store, "Quiet", 2, b"next").queue_offset == 25
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+def test_old_records_of_every_kind_are_read(tmp_path: Path) -> None:
+    """IPv6 hosts, topics of magic v2, nothing in a body: all of them from before what the start scanned."""
+    config = small(tmp_path / "store", **SIZES)
+    store = opened(config)
+    topics = ("T", "L" * 200)
+    for number in range(60):
+        host = ("::1", 1) if number % 3 else ("127.0.0.1", 1)
+        for topic in topics:
+            store.put_message(topic, 0, b"b" * (number % 4 * 100), b"", born_timestamp=1, born_host=host)
+    expected = {topic: read_queue(store, topic, 0) for topic in topics}
+    assert all(len(records) == 60 for records in expected.values())
+    store.close()
+    store = opened(config)
+    assert store.recovery is not None
+    assert store.recovery.start_offset > 0
+    assert {topic: read_queue(store, topic, 0) for topic in topics} == expected
     store.close()
     assert check_store(config.store_path, config) == []
