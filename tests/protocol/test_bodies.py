@@ -13,25 +13,35 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol import bodies
 from spark_rocket.protocol.bodies import (
+    CR_LATER,
+    PROP_CONSUME_TYPE,
     Body,
     BrokerData,
     ClusterInfo,
+    ConsumeMessageDirectlyResult,
     ConsumerData,
     ConsumerOffsetSerializeWrapper,
+    ConsumerRunningInfo,
     ConsumeStats,
+    ConsumeStatus,
     DataVersion,
     GetConsumerListByGroupResponseBody,
+    GetConsumerStatusBody,
     HeartbeatData,
     KVTable,
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueueAssignment,
+    MessageQueueForC,
     OffsetWrapper,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
     ProducerData,
     QueryAssignmentResponseBody,
     QueueData,
     RegisterBrokerBody,
     ResetOffsetBody,
+    ResetOffsetBodyForC,
     SubscriptionData,
     SubscriptionGroupConfig,
     TopicConfig,
@@ -88,6 +98,34 @@ TABLE: list[tuple[Body, str]] = [
         '{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":0}}}',
     ),
     (ResetOffsetBody({QUEUE: 5}), '{"offsetTable":{{"brokerName":"b","queueId":1,"topic":"t"}:5}}'),
+    (
+        ResetOffsetBodyForC([MessageQueueForC("t", "b", 1, 5)]),
+        '{"offsetTable":[{"brokerName":"b","offset":5,"queueId":1,"topic":"t"}]}',
+    ),
+    (
+        GetConsumerStatusBody(consumer_table={"c": {QUEUE: 5}}),
+        '{"consumerTable":{"c":{{"brokerName":"b","queueId":1,"topic":"t"}:5}},"messageQueueTable":{}}',
+    ),
+    (
+        ConsumerRunningInfo(
+            {PROP_CONSUME_TYPE: "CONSUME_PASSIVELY"},
+            [],
+            {QUEUE: ProcessQueueInfo(commit_offset=7, dropped=True)},
+            {QUEUE: PopProcessQueueInfo(1)},
+            {"t": ConsumeStatus(consume_ok_tps=1.5)},
+        ),
+        '{"mqPopTable":{{"brokerName":"b","queueId":1,"topic":"t"}:{"droped":false,"lastPopTimestamp":0,"waitAckCount":1}},'
+        '"mqTable":{{"brokerName":"b","queueId":1,"topic":"t"}:{"cachedMsgCount":0,"cachedMsgMaxOffset":0,'
+        '"cachedMsgMinOffset":0,"cachedMsgSizeInMiB":0,"commitOffset":7,"droped":true,"lastConsumeTimestamp":0,'
+        '"lastLockTimestamp":0,"lastPullTimestamp":0,"locked":false,"transactionMsgCount":0,"transactionMsgMaxOffset":0,'
+        '"transactionMsgMinOffset":0,"tryUnlockTimes":0}},"properties":{"PROP_CONSUME_TYPE":"CONSUME_PASSIVELY"},'
+        '"statusTable":{"t":{"consumeFailedMsgs":0,"consumeFailedTPS":0.0,"consumeOKTPS":1.5,"consumeRT":0.0,'
+        '"pullRT":0.0,"pullTPS":0.0}},"subscriptionSet":[],"userConsumerInfo":{}}',
+    ),
+    (
+        ConsumeMessageDirectlyResult(consume_result=CR_LATER, remark="r", spent_time_mills=3),
+        '{"autoCommit":true,"consumeResult":"CR_LATER","order":false,"remark":"r","spentTimeMills":3}',
+    ),
     (ConsumerOffsetSerializeWrapper({"t@g": {0: 1, 1: 2}}), '{"offsetTable":{"t@g":{0:1,1:2}}}'),
     (
         QueryAssignmentResponseBody([MessageQueueAssignment(QUEUE)]),

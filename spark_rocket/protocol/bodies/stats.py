@@ -88,13 +88,6 @@ class ProducerConnection(Body):
 
 
 @dataclass(slots=True)
-class ResetOffsetBody(Body):
-    """Answer to INVOKE_BROKER_TO_RESET_OFFSET, body of RESET_CONSUMER_CLIENT_OFFSET."""
-
-    offset_table: dict[MessageQueue, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class QueueTimeSpan(Body):
     """From when to when a queue's messages are, and where a group stands, in ms."""
 
