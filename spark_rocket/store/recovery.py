@@ -238,17 +238,20 @@ class Recovery:
         scan = LogScan(log_queue, start, check_crc=self._config.check_crc_on_recover)
         last = before = 0
         torn: int | None = None
+        properties, flushed = b"", self._checkpoint.physic_msg_timestamp
         for block in scan:
             dispatcher.dispatch(block)
             report.records += len(block)
             before = int(block.store_timestamps[-2]) if len(block) > 1 else last
             last = int(block.store_timestamps[-1])
             report.max_store_timestamp = max(report.max_store_timestamp, int(block.store_timestamps.max()))
-            hole = block.data.find(b"\0", int(block.property_starts[-1]), int(block.property_ends[-1]))
-            torn = int(block.physical_offsets[-1]) if hole >= 0 else None
+            properties = block.data[int(block.property_starts[-1]) : int(block.property_ends[-1])]
+            torn = int(block.physical_offsets[-1]) if b"\0" in properties else None
         report.last_store_timestamp = last
         end = scan.end
-        if end.stop is Stop.END and torn is not None and not clean and last > self._checkpoint.physic_msg_timestamp:
+        # Of the same millisecond as the last flushed one, it may be that one: then only what nobody writes is a hole.
+        is_hole = last > flushed or (last == flushed and (properties.endswith(b"\0") or bytes(8) in properties))
+        if end.stop is Stop.END and torn is not None and not clean and is_hole:
             # The last record's properties have zero bytes, which no store of ours writes: a page that never came.
             end = ScanEnd(torn, Stop.BAD, "the last record's properties have a hole")
             report.last_store_timestamp = before

@@ -150,6 +150,23 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
         assert not any(log_file(image, 0).read_bytes()[last.physical_offset :])
 
 
+def test_a_torn_record_of_the_last_flushed_millisecond_is_cut(config: StoreConfig) -> None:
+    """The checkpoint's time is its time too, so it could be the flushed one, but for what is missing."""
+    store = opened(config)
+    put(store, "T", 1, b"flushed")
+    store.flush()
+    last = put(store, "T", 1, b"torn" * 200, b"KEYS\x01torn\x02TAGS\x01t")
+    image = replace(config, store_path=config.store_path.parent / "image")
+    shutil.copytree(config.store_path, image.store_path)
+    store.close()
+    overwrite(log_file(image, 0), last.end_physical_offset - 8, bytes(8))
+    store = opened(image)
+    assert store.max_physical_offset == last.physical_offset
+    assert bodies(store, "T", 1) == [b"flushed"]
+    store.close()
+    assert check_store(image.store_path, image) == []
+
+
 def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed(config: StoreConfig) -> None:
     """A sender has put a record into a body, true to the place where it will stand, and the power fails."""
     clock = Clock()
