@@ -21,14 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, ScanKind, scan_record
+from spark_rocket.store.byte_search import find_all, group
 from spark_rocket.store.layout import BORN_HOST_V6, STORE_HOST_V6
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 CHUNK = 4 << 20
 _TWO = Struct(">iI")
+_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
 _PADDING = bytes(64)
+_SHORT = 64 << 10  # bytes in which a walk is as quick as anything
+_SMALL = 2_048  # bytes
 
 Ints = npt.NDArray[np.int64]
 Bytes2D = npt.NDArray[np.uint8]
@@ -68,10 +72,9 @@ class RecordBlock:
         return self.starts + self.base
 
     def topics(self) -> list[str]:
-        data = self.data
-        raw = [data[start:end] for start, end in zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)]
-        names = {name: name.decode("utf-8", "replace") for name in set(raw)}
-        return [names[name] for name in raw]
+        numbers, values = group(self.data, self.topic_starts, self.topic_ends)
+        names = [value.decode("utf-8", "replace") for value in values]
+        return [names[number] for number in numbers.tolist()]
 
 
 @dataclass(slots=True)
@@ -142,16 +145,35 @@ class LogScan:
         self.end = ScanEnd(base + position, Stop.LIMIT if end < file.size else Stop.BLANK)
 
 
+def _chain(data: bytes) -> tuple[list[int], int]:
+    """Records that a walk from the first byte on meets for certain, and the position behind them.
+
+    Every place with a record's magic may be a record. Those of which each begins where the one before ends are: a walk
+    would go the same way. It ends before the first that does not, such as bytes in a body that look like a record.
+    """
+    if len(data) < _SHORT:
+        return [], 0
+    source = np.frombuffer(data, np.uint8)
+    places = find_all(source, _MAGICS[0], 1) - 4
+    if not len(places) or places[0] != 0:
+        return [], 0
+    sizes = _gather(source, places, ">i4")
+    ends = places + sizes
+    linked = np.append(ends[:-1] == places[1:], ends[-1] <= len(data)) & (sizes >= FIXED_SIZE)
+    count = _first_false(linked)
+    # The first that is not followed by another record may be whole as well: the walk looks at it.
+    return places[:count].tolist(), int(ends[count - 1]) if count else 0
+
+
 def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     """Starts of the records that lie whole in ``data``, the position behind them, and why the walk ended there.
 
     ``room`` is how much of the file is left from the first byte on; ``data`` may be less.
     """
-    starts: list[int] = []
+    starts, at = _chain(data)
     add = starts.append
     unpack = _TWO.unpack_from
     length = len(data)
-    at = 0
     while at + 8 <= length:
         size, magic = unpack(data, at)
         if magic != MAGIC_V1 and magic != MAGIC_V2:
@@ -219,7 +241,8 @@ def parse(
         count, reason = _first_false(in_place), "the record's physical offset is not where it stands"
     if check_crc:
         body_starts_list, topic_list = body_starts[:count].tolist(), topic_at[:count].tolist()
-        view = memoryview(data)
+        # A copy of a small body costs less than a view of it.
+        view = data if len(data) < count * _SMALL else memoryview(data)
         crcs = [crc32(view[a:b]) for a, b in zip(body_starts_list, topic_list, strict=True)]
         whole = (np.array(crcs, np.int64) & 0x7FFFFFFF) == _column(heads, 8, ">i4")[:count]
         if not whole.all():
@@ -256,7 +279,6 @@ def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
     return np.ascontiguousarray(windows[at]).view(kind)[:, 0].astype(np.int64)
 
 
-_MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
 
 @dataclass(slots=True)

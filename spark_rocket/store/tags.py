@@ -10,16 +10,15 @@ Corresponds to MessageExtBrokerInner.tagsString2tagsCode and CommitLog.checkMess
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store.byte_search import find_all
 
 _TAGS = b"TAGS\x01"
-_TAGS_AT = re.compile(_TAGS)
 _DELAY = b"DELAY\x01"
 _SEPARATOR = 2
 _WINDOW = 64  # bytes of a value that are looked at together with those of other messages
@@ -65,10 +64,10 @@ def tags_code(properties: bytes) -> int:
 def tags_codes(raw: bytes, starts: Ints, ends: Ints) -> list[int]:
     """Tags codes of many messages whose property strings stand in one buffer, one after another."""
     codes = [0] * len(starts)
-    found = np.array([match.start() for match in _TAGS_AT.finditer(raw)], np.int64)
+    source = np.frombuffer(raw + bytes(_WINDOW), np.uint8)
+    found = find_all(source, _TAGS, 2)
     if not len(found) or not codes:
         return codes
-    source = np.frombuffer(raw + bytes(_WINDOW), np.uint8)
     records = np.maximum(np.searchsorted(starts, found, side="right") - 1, 0)
     begins, stops, values = starts[records], ends[records], found + len(_TAGS)
     # Not those in bodies, in other names and in values; of two in a message the last counts.
