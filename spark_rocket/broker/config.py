@@ -99,6 +99,11 @@ class BrokerConfig:
     recall_message_enable: bool = _setting(False, dynamic=True)
     allow_recall_when_broker_not_writeable: bool = _setting(True, dynamic=True)
 
+    reject_transaction_message: bool = _setting(False, dynamic=True)
+    transaction_time_out: int = _setting(6_000, low=0, dynamic=True)
+    transaction_check_max: int = _setting(15, low=0, dynamic=True)
+    transaction_check_interval: int = _setting(30_000, low=1, dynamic=True)
+
     long_polling_enable: bool = _setting(True, dynamic=True)
     short_polling_time_mills: int = _setting(1_000, low=0, high=60_000, dynamic=True)
     max_transfer_count_on_message_in_memory: int = _setting(32, low=1, high=65_536, dynamic=True)
@@ -108,9 +113,12 @@ class BrokerConfig:
     max_held_pulls: int = _setting(100_000, low=0, dynamic=True)
     default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
     lite_pull_message_enable: bool = _setting(True, dynamic=True)
+    enable_property_filter: bool = _setting(False, dynamic=True)
+    max_filter_message_size: int = _setting(16_000, low=20, high=1 << 20, dynamic=True)
     use_server_side_reset_offset: bool = _setting(True, dynamic=True)
 
     channel_expired_timeout: int = _setting(120_000, low=1_000, dynamic=True)
+    server_channel_max_idle_time_seconds: int = _setting(120, low=1, high=86_400)
     flush_consumer_offset_interval: int = _setting(5_000, low=100)
     rebalance_lock_max_live_time: int = _setting(60_000, low=1_000)
 
@@ -367,7 +375,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "brokerRole": (("ASYNC_MASTER", "SYNC_MASTER"), "Run the broker as ASYNC_MASTER; there are no slaves yet."),
     "enableDLegerCommitLog": (("false",), "Remove it: there is no DLedger log here."),
     "enableControllerMode": (("false",), "Remove it: there is no controller here."),
-    "enablePropertyFilter": (("false",), "Remove it: SQL92 filters are not served yet; use tags."),
     "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),
     "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
     "aclEnable": (("false",), "Remove it: access control is not there yet. Do not expose this broker."),

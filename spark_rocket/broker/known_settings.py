@@ -26,21 +26,20 @@ _NAMES = """
     haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize
     heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode isEnableBatchPush
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalanceThreadPoolNums
-    mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter maxFilterMessageSize
+    mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageStorePlugIn
     metricsExporterType metricsGrpcExporterTarget metricsPromExporterHost metricsPromExporterPort
     notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popPollingMapSize
     popPollingSize preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums queryThreadPoolQueueCapacity
-    readLocalFileEnable redeleteHangedFileInterval rejectTransactionMessage
+    readLocalFileEnable redeleteHangedFileInterval
     replyMessageThreadPoolNums replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveQueueNum
     rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
-    serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds serverOnewaySemaphoreValue
+    serverCallbackExecutorThreads serverOnewaySemaphoreValue
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
     serverWorkerThreads slaveReadEnable slaveTimeout splitRegistrationSize storeCheckpoint
     storePathConsumeQueue storePathIndex syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
-    transactionCheckInterval transactionCheckMax
-    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap
+    transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
     validateSystemTopicWhenUpdateTopic waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue
     waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue warmMapedFileEnable

@@ -31,16 +31,20 @@ from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.client_manage import ClientManageProcessor, notify_consumer_ids_changed
+from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
+from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
 from spark_rocket.broker.processors.offsets import OffsetProcessor
 from spark_rocket.broker.processors.progress import ProgressProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
 from spark_rocket.broker.processors.recall import RecallMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
+from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
 from spark_rocket.broker.topics import PERM_READ_WRITE, TopicConfigManager
+from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
@@ -103,6 +107,7 @@ class Broker:
             config.listen_port,
             {},
             on_close=self._channel_closed,
+            idle_timeout=config.server_channel_max_idle_time_seconds,
             name="broker",
         )
         await server.start()
@@ -137,6 +142,8 @@ class Broker:
             timer = TimerMessageStore(store, config.timer_precision) if config.timer_wheel_enable else None
             if timer is not None:
                 timer.start(clock())
+            clients = ClientManager(clock, notify_consumer_ids_changed)
+            transactions = TransactionalMessageService(config, store, topics, offsets, clients, store_host, clock())
         except BaseException:
             store.close()
             raise
@@ -161,7 +168,7 @@ class Broker:
             topics=topics,
             offsets=offsets,
             groups=groups,
-            clients=ClientManager(clock, notify_consumer_ids_changed),
+            clients=clients,
             held=held,
             locks=RebalanceLockManager(clock, config.rebalance_lock_max_live_time),
             stats=BrokerStats(),
@@ -172,6 +179,7 @@ class Broker:
             loop=loop,
             schedule=schedule,
             timer=timer,
+            transactions=transactions,
         )
         unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
         for processor in (
@@ -183,6 +191,9 @@ class Broker:
             ProgressProcessor(service),
             QueryMessageProcessor(service),
             RecallMessageProcessor(service),
+            SendBackProcessor(service),
+            ConsumerRequestProcessor(service),
+            EndTransactionProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
@@ -240,15 +251,18 @@ class Broker:
             service.store.close()
 
     def _confirm_deliveries(self, service: BrokerService) -> None:
-        """Put what was delivered on disk, so that it may be remembered as delivered."""
-        mark = service.schedule.mark()
-        if mark is not None:
+        """Put what was delivered or settled on disk, so that it may be remembered as that."""
+        mark, settled = service.schedule.mark(), service.transactions.mark()
+        if mark is not None or settled is not None:
             try:
                 service.store.flush()
             except OSError as error:
                 _log.error("The last delayed messages will be delivered again: the store was not flushed: %s", error)
-            else:
-                service.schedule.confirm(mark, self._clock())
+                return
+        if mark is not None:
+            service.schedule.confirm(mark, self._clock())
+        if settled is not None:
+            service.transactions.confirm(settled)
 
     @staticmethod
     def _save_at_stop(file: ConfigFile) -> None:
@@ -269,6 +283,9 @@ class Broker:
 
     def _save_offsets(self) -> None:
         service = self.service
+        settled = service.transactions.mark()
+        if settled is not None:
+            service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, service, settled))
         if service.offsets.dirty:
             service.offsets.dirty = False
             service.saver.save(service.files["offsets"])
@@ -304,6 +321,12 @@ class Broker:
         if service is self._service:
             service.schedule.confirm(mark, self._clock())
             service.saver.save(service.files["delays"])
+
+    def _transactions_flushed(self, service: BrokerService, mark: TransactionMark, ok: bool) -> None:
+        """Called by the flush thread; what was not flushed is tried again the next time."""
+        if ok:
+            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
+                service.loop.call_soon_threadsafe(service.transactions.confirm, mark)
 
     def _expire_clients(self) -> None:
         self.service.clients.expire(self.config.channel_expired_timeout)

@@ -27,6 +27,7 @@ from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import (
     DLQ_PREFIX,
+    HALF_TOPIC,
     NOT_ALLOWED_SEND,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -35,6 +36,7 @@ from spark_rocket.broker.topics import (
     TopicConfigManager,
     topic_problem,
 )
+from spark_rocket.broker.transactions import TransactionalMessageService
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
@@ -84,6 +86,7 @@ class BrokerService:
         loop: asyncio.AbstractEventLoop,
         schedule: ScheduleMessageService,
         timer: TimerMessageStore | None,
+        transactions: TransactionalMessageService,
     ) -> None:
         self.config = config
         self.store = store
@@ -102,9 +105,13 @@ class BrokerService:
         self.loop = loop
         self.schedule = schedule
         self.timer = timer
+        self.transactions = transactions
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
-        self.drivers: dict[str, DeliveryDriver] = {SCHEDULE_TOPIC: DeliveryDriver(loop, clock, schedule.deliver)}
+        self.drivers: dict[str, DeliveryDriver] = {
+            SCHEDULE_TOPIC: DeliveryDriver(loop, clock, schedule.deliver),
+            HALF_TOPIC: DeliveryDriver(loop, clock, transactions.check),
+        }
         if timer is not None:
             self.drivers[TIMER_TOPIC] = DeliveryDriver(loop, clock, timer.deliver)
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]

@@ -6,9 +6,11 @@ found in one cached lookup, and the answer's fields are written straight into a 
 A message with a delay level or a delivery time is stored in a topic of the broker's own until then (delayed.py); the
 answer has the queue asked for, the offset where it waits and, for a delivery time, a handle to recall it by.
 
-What is refused because storing it would deliver it wrongly (it comes with a later version): transactional messages
-(TRAN_MSG, sysFlag 4) and ready-made inner batches (sysFlag 0xC0); and, as by Apache's broker, delayed messages in a
-batch; all with MESSAGE_ILLEGAL (13).
+A transactional message (TRAN_MSG) is stored in the half topic until it is decided (transactions.py); the answer has the
+queue asked for and the offset in the half topic. What is consumed again is none, though its TRAN_MSG says so.
+
+What is refused because storing it would deliver it wrongly: messages in a batch that are delayed or transactional,
+sysFlag's transaction bits without TRAN_MSG, and ready-made inner batches (sysFlag 0xC0); all with MESSAGE_ILLEGAL (13).
 
 With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk; a message with WAIT=false
 does not ask for that.
@@ -136,7 +138,7 @@ class SendMessageProcessor:
         if len(body) > self._config.max_message_size:
             raise self._too_large(len(body))
         if sys_flag & _UNUSUAL_BITS:
-            sys_flag = _usual_sys_flag(sys_flag)
+            sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
         host = channel.attributes.get("born_host")
         if host is None:
             host = channel.attributes["born_host"] = pack_host(parse_address(channel.remote_addr))
@@ -145,7 +147,9 @@ class SendMessageProcessor:
             unique_key = waiting = None
             result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
         else:
-            stored, unique_key, waiting = self._properties_to_store(properties, target.topic, queue_id)
+            stored, unique_key, waiting = self._properties_to_store(
+                properties, target.topic, queue_id, reconsume_times
+            )
             result = self._store.put_message(
                 target.topic if waiting is None else waiting.topic,
                 queue_id if waiting is None else waiting.queue_id,
@@ -205,7 +209,9 @@ class SendMessageProcessor:
             return service.when_settled(channel, answer, (target.topic,))
         return answer
 
-    def _properties_to_store(self, properties: str, topic: str, queue_id: int) -> tuple[str, str, Waiting | None]:
+    def _properties_to_store(
+        self, properties: str, topic: str, queue_id: int, reconsume_times: int
+    ) -> tuple[str, str, Waiting | None]:
         """The property string with UNIQ_KEY and CLUSTER, without WAIT=true; the unique key; where the message waits."""
         waiting = None
         if (
@@ -215,7 +221,7 @@ class SendMessageProcessor:
             or "CLUSTER\x01" in properties
             or "POP_CK\x01" in properties
         ):
-            properties, waiting = self._unusual(properties, topic, queue_id)
+            properties, waiting = self._unusual(properties, topic, queue_id, reconsume_times)
         start = properties.find("UNIQ_KEY\x01")
         if start < 0 or (start > 0 and properties[start - 1] != "\x02"):
             properties, unique_key = self._with_unique_key(properties)
@@ -230,13 +236,18 @@ class SendMessageProcessor:
             return f"{properties}\x02{self._suffix}", unique_key, waiting
         return properties + self._suffix, unique_key, waiting
 
-    def _unusual(self, properties: str, topic: str, queue_id: int) -> tuple[str, Waiting | None]:
+    def _unusual(
+        self, properties: str, topic: str, queue_id: int, reconsume_times: int
+    ) -> tuple[str, Waiting | None]:
         """Properties among which one may need care: refused, dropped as Apache drops it, or a reason to wait."""
         values = decode_properties(properties)
-        _refuse_transaction(values)
         values.pop("CLUSTER", None)
         values.pop("POP_CK", None)
-        waiting = self._service.delays.apply(values, topic, queue_id)
+        waiting: Waiting | None
+        if not reconsume_times and _is_transactional(values):
+            waiting = self._service.transactions.prepare(values, topic, queue_id, self._service.clock())
+        else:
+            waiting = self._service.delays.apply(values, topic, queue_id)
         return encode_properties(values).decode(), waiting
 
     def _put_batch(
@@ -354,38 +365,36 @@ def _without_wait(properties: str, start: int) -> str:
     return properties
 
 
-def _refuse_transaction(values: dict[str, str]) -> None:
-    if values.get("TRAN_MSG") == "true":
-        raise _no_transactions()
+def _is_transactional(values: dict[str, str]) -> bool:
+    return values.get("TRAN_MSG", "").lower() == "true"
 
 
 def _refuse_in_batch(values: dict[str, str]) -> None:
     if delay_level(values) > 0 or is_timed(values):
         raise RefusedError("delayed messages cannot be sent in a batch", response_code=ResponseCode.MESSAGE_ILLEGAL)
-    _refuse_transaction(values)
+    if _is_transactional(values):
+        raise RefusedError(
+            "transactional messages cannot be sent in a batch", response_code=ResponseCode.MESSAGE_ILLEGAL
+        )
 
 
-def _usual_sys_flag(sys_flag: int) -> int:
-    """Refuse what cannot be stored; drop the bits that say what kind of addresses a record has, the store sets them."""
-    if sys_flag & _TRANSACTION_BITS:
-        raise _no_transactions()
+def _usual_sys_flag(sys_flag: int, properties: str) -> int:
+    """Refuse what cannot be stored; drop the bits that the broker sets: a transaction's, kinds of addresses."""
+    if sys_flag & _TRANSACTION_BITS and not _is_transactional(decode_properties(properties)):
+        raise RefusedError(
+            "the sysFlag of a transaction (4, 8) is for messages with the property TRAN_MSG=true",
+            response_code=ResponseCode.MESSAGE_ILLEGAL,
+        )
     if sys_flag & _INNER_BATCH_BITS:
         raise RefusedError(
             "inner batches (sysFlag 0x40, 0x80) are not supported by this broker; send a batch with code 320",
             response_code=ResponseCode.MESSAGE_ILLEGAL,
         )
-    return sys_flag & ~_HOST_BITS
+    return sys_flag & ~(_TRANSACTION_BITS | _HOST_BITS)
 
 
 def _asks_not_to_wait(properties: str) -> bool:
     return "WAIT\x01false" in properties and decode_properties(properties).get("WAIT") == "false"
-
-
-def _no_transactions() -> RefusedError:
-    return RefusedError(
-        "transactional messages are not supported yet by this broker; the message was not stored",
-        response_code=ResponseCode.MESSAGE_ILLEGAL,
-    )
 
 
 def _check_batch(body: bytes | bytearray | memoryview) -> None:

@@ -1,0 +1,69 @@
+"""END_TRANSACTION (37): a producer decides a transaction, by itself or because it was asked (39).
+
+Corresponds to org.apache.rocketmq.broker.processor.EndTransactionProcessor, with its order of checks and its remarks.
+Two refusals are our own: of an offset that is no half message, and of a second decision about the same transaction.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.broker.half_messages import IMMUNITY, Half
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import EndTransactionRequestHeader
+from spark_rocket.protocol.properties import find_property
+from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.store.results import PutStatus
+
+
+class EndTransactionProcessor:
+    """Takes decisions."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.END_TRANSACTION: self.end_transaction}
+
+    def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        header = EndTransactionRequestHeader.from_ext(request.ext_fields)
+        if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return None  # not decided yet: as Apache's broker, no answer
+        service = self._service
+        half = Half.view(service.store.look_message_by_offset(header.commit_log_offset))
+        if half is None:
+            raise _refused("Find prepared transaction message failed")
+        if not header.from_transaction_check and self._is_too_late(half):
+            raise _refused(
+                "the transaction's time of immunity is over, wait to be asked", ResponseCode.ILLEGAL_OPERATION
+            )
+        if half.group != header.producer_group:
+            raise _refused("The producer group wrong")
+        if half.record.queue_offset != header.tran_state_table_offset:
+            raise _refused("The transaction state table offset wrong")
+        transactions = service.transactions
+        if transactions.is_decided(half):
+            raise _refused("The transaction was decided before")
+        if header.commit_or_rollback == TRANSACTION_COMMIT:
+            result = transactions.commit(half)
+        else:
+            result = transactions.rollback(half)
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+            raise _refused(result.reason, ResponseCode.SERVICE_NOT_AVAILABLE)
+        if result.status is not PutStatus.PUT_OK:
+            raise _refused(result.reason, ResponseCode.MESSAGE_ILLEGAL)
+        return RemotingCommand.response(request)
+
+    def _is_too_late(self, half: Half) -> bool:
+        """A sender that asked for a time of immunity has that time to decide by itself."""
+        if not find_property(half.properties, IMMUNITY):
+            return False
+        timeout = self._service.config.transaction_time_out
+        age = self._service.clock() - half.record.born_timestamp
+        return age > max(half.immunity_ms(timeout), timeout)
+
+
+def _refused(why: str, code: ResponseCode = ResponseCode.SYSTEM_ERROR) -> RefusedError:
+    return RefusedError(why, response_code=code)
