@@ -43,7 +43,8 @@ def one_by_one(data: bytes, room: int) -> tuple[list[int], int, Stop]:
     starts: list[int] = []
     at = 0
     while at + 8 <= len(data):
-        size, magic = int.from_bytes(data[at : at + 4], "big", signed=True), int.from_bytes(data[at + 4 : at + 8], "big")
+        size = int.from_bytes(data[at : at + 4], "big", signed=True)
+        magic = int.from_bytes(data[at + 4 : at + 8], "big")
         if magic == MAGIC_BLANK:
             return starts, at, Stop.BLANK if size == room - at else Stop.BAD
         if magic == 0 and size == 0:
