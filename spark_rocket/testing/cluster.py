@@ -314,7 +314,8 @@ class _ServerThread:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        config = BrokerConfig.from_properties({"recallMessageEnable": True, **self._config})  # as ``rocket up`` has it
+        as_up_has_it = {"recallMessageEnable": True, "enablePropertyFilter": True}
+        config = BrokerConfig.from_properties({**as_up_has_it, **self._config})
         config.bind_address = _HOST
         config.listen_port = self._ports[1]
         config.store_path_root_dir = self._data_dir / "store"

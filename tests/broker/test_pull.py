@@ -75,7 +75,7 @@ REFUSED = [
     ({"queueId": -1}, ResponseCode.INVALID_PARAMETER, "queueId[-1] is illegal"),
     ({"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "group info not exist"),
     ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"),
-    ({"expressionType": "SQL92"}, ResponseCode.SYSTEM_ERROR, "does not support consumer to filter message by SQL92"),
+    ({"expressionType": "XPATH"}, ResponseCode.SYSTEM_ERROR, "does not support consumer to filter message by XPATH"),
     ({"queueOffset": "x"}, ResponseCode.SYSTEM_ERROR, "is not one"),
     ({"maxMsgNums": None}, ResponseCode.SYSTEM_ERROR, "<maxMsgNums> of the pull request is missing"),
     ({"consumerGroup": "bad name"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "does not exist"),

@@ -1,5 +1,5 @@
 """How far consumers are: statistics of a topic (202) and a group (208), who consumes what (300, 343, 345), the time
-span of a consumer (303), and moving a group (222, 314).
+span of a consumer (303), and giving a group another's offsets (314).
 
 Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
 """
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.topics import RETRY_PREFIX
-from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
     ConsumeStats,
@@ -19,12 +18,11 @@ from spark_rocket.protocol.bodies import (
     QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
     QueueTimeSpan,
-    ResetOffsetBody,
     TopicList,
     TopicOffset,
     TopicStatsTable,
 )
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
     CloneGroupOffsetRequestHeader,
@@ -34,7 +32,6 @@ from spark_rocket.protocol.headers import (
     QuerySubscriptionByConsumerRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
-    ResetOffsetRequestHeader,
 )
 from spark_rocket.remoting.server import Channel, Handler
 
@@ -56,7 +53,6 @@ class ProgressProcessor:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
             RequestCode.CLONE_GROUP_OFFSET: self.clone_offset,
         }
 
@@ -147,41 +143,6 @@ class ProgressProcessor:
                 )
             )
         return RemotingCommand.response(request, body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).to_json())
-
-    def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Move a group to a time or an offset, whether it is online or not (as Apache's broker from 5.0 on)."""
-        header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
-        service, topic, group = self._service, header.topic, header.group
-        config = service.known_topic(topic)
-        if service.groups.find(group) is None:
-            raise RefusedError(
-                f"Subscription group [{group}] does not exist",
-                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-            )
-        wanted = header.queue_id if header.queue_id is not None else -1
-        if wanted >= config.read_queue_nums:
-            raise RefusedError(
-                f"Queue {wanted} of topic {topic} does not exist, it has {config.read_queue_nums}",
-                response_code=ResponseCode.INVALID_PARAMETER,
-            )
-        moved: dict[int, int] = {}
-        if wanted >= 0 and header.offset is not None and header.offset >= 0:
-            low = service.store.get_min_offset(topic, wanted)
-            high = service.store.get_max_offset(topic, wanted)
-            if not low <= header.offset <= high:
-                raise RefusedError(
-                    f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
-                    response_code=ResponseCode.SYSTEM_ERROR,
-                )
-            moved[wanted] = header.offset
-        else:
-            for queue_id in [wanted] if wanted >= 0 else range(config.read_queue_nums):
-                moved[queue_id] = service.offset_at(topic, queue_id, header.timestamp)
-        for queue_id, offset in moved.items():
-            service.offsets.reset(group, topic, queue_id, offset)
-        service.held.wake_topic(topic)  # so that a waiting consumer hears of it now
-        body = ResetOffsetBody(offset_table={self._queue(topic, queue): offset for queue, offset in moved.items()})
-        return RemotingCommand.response(request, body=body.to_json())
 
     def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)

@@ -16,6 +16,10 @@ OFFSET_RESET                               21                                   
 How much one answer carries: 32 messages and 256 KiB, as Apache's. A request whose ``maxMsgBytes`` is larger than that
 asks for bulk and gets up to min(maxMsgBytes, ``maxPullBytes``) bytes and min(maxMsgNums, ``maxPullMsgNums``) messages.
 
+A held pull is run again when a message comes that it may want. Of an SQL92 filter only the record can tell: what comes
+is examined at once, and the pull goes on waiting where that ended. When its time is up it is answered 20, with how far
+that is.
+
 sysFlag bits of the request: 1 commit ``commitOffset``, 2 may be held, 4 ``subscription`` is in the request.
 Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
 """
@@ -24,13 +28,15 @@ from __future__ import annotations
 
 from functools import partial
 
+from spark_rocket.broker.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
 from spark_rocket.broker.long_polling import HeldPull
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.subscription import parse_tags
+from spark_rocket.protocol.subscription import TYPE_SQL92
 from spark_rocket.remoting.server import Channel, Handler, failure_of
+from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _COMMIT = 1
@@ -68,7 +74,18 @@ _BACK_OFF_SECONDS = 0.05
 class _Pull:
     """What a request asks for, its checks passed."""
 
-    __slots__ = ("group", "max_bytes", "max_msgs", "offset", "queue_id", "tag_codes", "topic")
+    __slots__ = (
+        "group",
+        "matches",
+        "max_bytes",
+        "max_msgs",
+        "offset",
+        "passed",
+        "queue_id",
+        "tag_codes",
+        "topic",
+        "until",
+    )
 
     def __init__(
         self,
@@ -78,7 +95,7 @@ class _Pull:
         offset: int,
         max_msgs: int,
         max_bytes: int,
-        tag_codes: frozenset[int] | None,
+        wanted: PullFilter,
     ) -> None:
         self.group = group
         self.topic = topic
@@ -86,7 +103,9 @@ class _Pull:
         self.offset = offset
         self.max_msgs = max_msgs
         self.max_bytes = max_bytes
-        self.tag_codes = tag_codes
+        self.tag_codes, self.matches = wanted
+        self.until = 0.0  # when it is answered at last, by the loop's clock
+        self.passed = False  # whether messages that do not match were left behind while it waited
 
 
 class PullMessageProcessor:
@@ -121,17 +140,19 @@ class PullMessageProcessor:
         settings = service.group_to_consume(group)
         service.topic_to_read(topic, queue_id, group)
         if sys_flag & _SUBSCRIPTION:
-            tag_codes = self._filter_of_request(ext)
+            wanted = parse_filter(
+                ext.get("expressionType"), ext.get("subscription"), sql92=self._config.enable_property_filter
+            )
         else:
-            tag_codes = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
+            wanted = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
         max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
-        pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, tag_codes)
+        pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, wanted)
         if sys_flag & _COMMIT and not service.offsets.has_reset(group, topic, queue_id):
             service.offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
         if sys_flag & _SUSPEND:
-            wanted = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
-            held_ms = min(max(wanted, 0), _MAX_HELD_MS)
+            asked = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
+            held_ms = min(max(asked, 0), _MAX_HELD_MS)
         return self._run(channel, request, pull, held_ms)
 
     # --- checks -------------------------------------------------------------------------------------------------
@@ -148,20 +169,7 @@ class PullMessageProcessor:
                 response_code=ResponseCode.NO_PERMISSION,
             )
 
-    def _filter_of_request(self, ext: dict[str, str]) -> frozenset[int] | None:
-        _check_expression_type(ext.get("expressionType"))
-        try:
-            expression = parse_tags(ext.get("subscription"))
-        except ProtocolError as error:
-            raise RefusedError(
-                f"parse the consumer's subscription failed: {error.message}",
-                response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            ) from None
-        return None if expression.matches_all else expression.codes
-
-    def _filter_of_group(
-        self, group: str, topic: str, sub_version: int, broadcast_enable: bool
-    ) -> frozenset[int] | None:
+    def _filter_of_group(self, group: str, topic: str, sub_version: int, broadcast_enable: bool) -> PullFilter:
         """The filter that the group's heartbeats brought."""
         live = self._service.clients.consumers.get(group)
         if live is None:
@@ -184,12 +192,20 @@ class PullMessageProcessor:
             raise RefusedError(
                 "the consumer's subscription not latest", response_code=ResponseCode.SUBSCRIPTION_NOT_LATEST
             )
-        _check_expression_type(subscription.expression_type)
+        sql92 = self._config.enable_property_filter
+        check_expression_type(subscription.expression_type, sql92=sql92)
         if subscription.class_filter_mode:
             raise RefusedError("class filters are not supported", response_code=ResponseCode.SYSTEM_ERROR)
-        if not subscription.code_set:
-            return None
-        return frozenset(subscription.code_set)
+        if subscription.expression_type == TYPE_SQL92:
+            try:
+                return parse_filter(TYPE_SQL92, subscription.sub_string, sql92=sql92)
+            except RefusedError as error:
+                raise RefusedError(
+                    "The broker's consumer filter data is not exist! Your expression may be wrong: " + error.message,
+                    response_code=ResponseCode.FILTER_DATA_NOT_EXIST,
+                    remedy=error.remedy,
+                ) from None
+        return PullFilter(frozenset(subscription.code_set)) if subscription.code_set else ALL
 
     def _bounds(self, max_msgs: int, max_bytes: int) -> tuple[int, int]:
         config = self._config
@@ -209,9 +225,14 @@ class PullMessageProcessor:
         reset = service.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             return self._answer_reset(request, pull, reset)
-        result = service.store.get_message(
-            pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.tag_codes
-        )
+        if pull.matches is None:
+            result = service.store.get_message(
+                pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.tag_codes
+            )
+        else:
+            result = self._examine(pull)
+            if held_ms is None and self._waits_on(channel, request, pull, result):
+                return None
         status = result.status
         if status in _EMPTY:
             # A queue whose messages have all expired is empty too, but its end is where it was.
@@ -229,18 +250,42 @@ class PullMessageProcessor:
             service.stats.get_misses += 1
         return _answer(request, code, status.value, result)
 
+    def _examine(self, pull: _Pull) -> GetMessageResult:
+        """What an SQL92 filter lets through."""
+        assert pull.matches is not None
+        most = self._config.max_filter_message_size // ENTRY_SIZE
+        place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)
+        result = get_matching(self._service.store, *place, pull.matches, most)
+        if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and pull.passed:
+            result.status = GetMessageStatus.NO_MATCHED_MESSAGE
+        return result
+
+    def _waits_on(self, channel: Channel, request: RemotingCommand, pull: _Pull, result: GetMessageResult) -> bool:
+        """Whether a pull that was woken in vain goes on waiting, behind what did not match."""
+        left = pull.until - self._service.loop.time()
+        at_end = result.next_begin_offset == result.max_offset
+        if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end or left <= 0:
+            return False
+        pull.offset, pull.passed = result.next_begin_offset, True
+        self._hold_for(channel, request, pull, left)
+        return True
+
     def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
+        pull.until = self._service.loop.time() + seconds
+        self._hold_for(channel, request, pull, seconds)
+
+    def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
         request.body = b""  # a view that would keep everything that was read with it
         again = partial(self._again, channel, request, pull)
         held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.tag_codes, again)
         self._service.held.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
-        """A held pull's second and last pass."""
+        """A held pull's second pass, which is the last one if its filter is of tags."""
         if not channel.is_active:
             return
         if not channel.is_writable:
-            self._hold(channel, request, pull, _BACK_OFF_SECONDS)
+            self._hold_for(channel, request, pull, _BACK_OFF_SECONDS)
             return
         try:
             self._service.topic_to_read(pull.topic, pull.queue_id, pull.group)
@@ -269,14 +314,6 @@ def _answer(request: RemotingCommand, code: int, remark: str, result: GetMessage
         "maxOffset": str(result.max_offset),
     }
     return RemotingCommand.response(request, code, remark, ext, result.records)
-
-
-def _check_expression_type(kind: str | None) -> None:
-    if kind and kind != "TAG":
-        raise RefusedError(
-            f"The broker does not support consumer to filter message by {kind}",
-            response_code=ResponseCode.SYSTEM_ERROR,
-        )
 
 
 def _bad_header(ext: dict[str, str]) -> ProtocolError:

@@ -1,0 +1,113 @@
+"""Which messages of a queue a pull wants: by tag, which the consume queue answers, or by SQL92, which the records do.
+
+A tag filter is a set of 8-byte codes and never reads a record. An SQL92 filter (only with ``enablePropertyFilter``, as
+in Apache's broker) reads the properties of every record that it passes: at most ``maxFilterMessageSize`` / 20 of them
+and 16 MiB in one pull, so that nobody waits for long; the answer says how far it came, and the client asks again.
+
+Thread-safety: values are immutable, functions are for the broker's event loop.
+Corresponds to org.apache.rocketmq.broker.filter.ExpressionMessageFilter and common.filter.FilterAPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import iter_records
+from spark_rocket.protocol.sql92 import parse_sql92
+from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG, parse_tags
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.results import GetMessageResult, GetMessageStatus
+
+Matches: TypeAlias = Callable[[Mapping[str, str]], bool]
+
+_AT_ONCE = 80
+_AT_ONCE_BYTES = 1 << 20
+_MOST_BYTES = 16 << 20
+_EXAMINED = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
+
+
+class PullFilter(NamedTuple):
+    """``tag_codes``: of the tags wanted; ``matches``: asked with a message's properties. None: all are wanted."""
+
+    tag_codes: frozenset[int] | None = None
+    matches: Matches | None = None
+
+
+ALL = PullFilter()
+
+
+def check_expression_type(kind: str | None, *, sql92: bool) -> None:
+    """RefusedError when this broker does not filter so. No type means TAG."""
+    if kind and kind != TYPE_TAG and not (kind == TYPE_SQL92 and sql92):
+        raise RefusedError(
+            f"The broker does not support consumer to filter message by {kind}",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Set enablePropertyFilter=true at the broker." if kind == TYPE_SQL92 else "",
+        )
+
+
+def parse_filter(kind: str | None, expression: str | None, *, sql92: bool) -> PullFilter:
+    """The filter that a client describes; RefusedError with SUBSCRIPTION_PARSE_FAILED says where it is wrong."""
+    check_expression_type(kind, sql92=sql92)
+    try:
+        if kind == TYPE_SQL92:
+            return PullFilter(matches=parse_sql92(expression or "").matches)
+        tags = parse_tags(expression)
+    except ProtocolError as error:
+        raise RefusedError(
+            f"parse the consumer's subscription failed: {error.message}",
+            response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            remedy=error.remedy,
+        ) from None
+    return ALL if tags.matches_all else PullFilter(tags.codes)
+
+
+def get_matching(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    max_msgs: int,
+    max_bytes: int,
+    matches: Matches,
+    most_examined: int,
+) -> GetMessageResult:
+    """As the store's ``get_message``, for what only the records' properties can tell."""
+    parts: list[bytes] = []
+    size = read = 0
+    at = offset
+    while True:
+        try:
+            got = store.get_message(topic, queue_id, at, min(_AT_ONCE, offset + most_examined - at), _AT_ONCE_BYTES)
+        except StoreCorruptError:
+            if not parts:
+                raise
+            break
+        if got.status not in _EXAMINED:
+            if at == offset:
+                return got
+            break
+        last = got
+        start = 0
+        for record in iter_records(got.records):
+            stop = start + record.size
+            if matches(decode_properties(record.properties)):
+                if parts and (len(parts) >= max_msgs or size + record.size > max_bytes):
+                    return _result(got, parts, record.queue_offset)
+                parts.append(got.records[start:stop])
+                size += record.size
+            start = stop
+        at = got.next_begin_offset
+        read += start
+        if at >= got.max_offset or at - offset >= most_examined or read >= _MOST_BYTES or len(parts) >= max_msgs:
+            break
+    return _result(last, parts, at)
+
+
+def _result(last: GetMessageResult, parts: list[bytes], next_begin_offset: int) -> GetMessageResult:
+    status = GetMessageStatus.FOUND if parts else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetMessageResult(status, next_begin_offset, last.min_offset, last.max_offset, b"".join(parts), len(parts))
