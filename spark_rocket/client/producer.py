@@ -28,7 +28,7 @@ from spark_rocket.client.config import MAX_MESSAGE_SIZE, ClientConfig
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
 from spark_rocket.errors import ClientError, MessageTooLargeError, RemotingError, RocketError
-from spark_rocket.model import DELAY, SHARDING_KEY, UNIQ_KEY, WAIT, Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, UNIQ_KEY, WAIT, Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.protocol.compression import compress_body
@@ -40,7 +40,7 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH, encode_properties
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import COMPRESSED, COMPRESSION_ZLIB, encode_batch_body
+from spark_rocket.protocol.record import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED, encode_batch_body
 from spark_rocket.protocol.subscription import java_hash
 
 DEFAULT_GROUP = "spark_rocket_producer"
@@ -254,6 +254,8 @@ class Producer(Client):
                 packed = compress_body(body)
                 if len(packed) < len(body):
                     body, sys_flag = packed, COMPRESSED | COMPRESSION_ZLIB
+            if properties.get(TRAN_MSG) == "true":
+                sys_flag |= TRANSACTION_PREPARED
             raw = encode_properties(properties)
             if len(raw) > MAX_PROPERTIES_LENGTH:
                 raise MessageTooLargeError(

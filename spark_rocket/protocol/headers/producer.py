@@ -68,6 +68,7 @@ class EndTransactionRequestHeader(Header):
     topic: str | None = None
     from_transaction_check: bool = False
     transaction_id: str | None = None
+    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
 
 
 @dataclass(slots=True)
