@@ -52,6 +52,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_cache",
+        "_checked",
         "_file",
         "dirty",
         "files",
@@ -82,6 +83,7 @@ class ConsumeQueue:
         self.dirty = False
         self.unsynced_names = False
         self.loaded = False
+        self._checked = (0, 0)  # a range of older ones whose records were found good when they were read
         self.verified_from = 0  # entries from here on are known to say what the log says; see old_records.py
         self.log_min_offset = -2  # the log's beginning that min_offset is corrected for; -2: for none, not loaded
         # The writer's place: entries go to mm[position:], up to limit without asking make_room().
@@ -293,6 +295,16 @@ class ConsumeQueue:
             parts.append(file.read(start - file.file_from_offset, stop - start))
             start = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def was_checked(self, offset: int, count: int) -> bool:
+        """Whether the records of these entries were looked at before; see old_records.py."""
+        first, end = self._checked
+        return first <= offset and offset + count <= end
+
+    def note_checked(self, offset: int, count: int) -> None:
+        """The records of these entries are good. One range is remembered: readers mostly go through a queue."""
+        first, end = self._checked
+        self._checked = (first, max(end, offset + count)) if first <= offset <= end else (offset, offset + count)
 
     # --- flushing and letting go --------------------------------------------------------------------------------
 

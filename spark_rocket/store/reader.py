@@ -68,13 +68,16 @@ class StoreReader:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         max_msgs = max(max_msgs, 1)
         raw = queue.read(offset, max_msgs if tag_codes is None else max(max_msgs, self._examined))
-        is_old = offset < queue.verified_from
+        is_old = offset < queue.verified_from and not queue.was_checked(offset, len(raw) // ENTRY_SIZE)
         if is_old and not self._old.are_plausible(raw):
             return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
         few = len(raw) <= _FEW * ENTRY_SIZE
         count, size, examined, records = (self._few if few else self._many)(raw, max_msgs, max_bytes, tag_codes)
-        if is_old and not (len(records) == size and self._old.are_good(queue, offset, raw, tag_codes, count, records)):
-            return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+        if is_old:
+            if not (len(records) == size and self._old.are_good(queue, offset, raw, tag_codes, count, records)):
+                return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
+            if tag_codes is None:
+                queue.note_checked(offset, count)
         if len(records) != size:
             raise StoreCorruptError(
                 f"{queue.files.directory} has entries from {offset} on that point outside the commit log.",
