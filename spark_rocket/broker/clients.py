@@ -4,6 +4,9 @@ A member is one connection in one group. It goes when its client unregisters, wh
 heartbeat came for ``channelExpiredTimeout``. Whenever a consumer group's members or subscriptions change, the other
 members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), so that they share out the queues again at once.
 
+Members of a group ought to subscribe alike: of those that do not, each gets messages that another asked for, or loses
+them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
+
 Thread-safety: used on the event loop only. After a crash: nothing is kept; heartbeats fill the tables again.
 Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
 """
@@ -19,6 +22,8 @@ from spark_rocket.remoting.server import Channel
 
 _log = logging.getLogger(__name__)
 
+_SHOWN = 10
+
 
 @dataclass(slots=True)
 class ClientInfo:
@@ -29,6 +34,8 @@ class ClientInfo:
     language: str
     version: int
     last_update: int
+    subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What it said it wants: topic -> kind and text of the expression. Of consumers only."""
 
 
 @dataclass(slots=True)
@@ -99,10 +106,17 @@ class ClientManager:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        changed = channel not in group.members
-        group.members[channel] = ClientInfo(channel, client_id, language, version, self._clock())
-        if with_subscriptions and group.update_subscriptions(data.subscription_data_set):
-            changed = True
+        known = group.members.get(channel)
+        changed = known is None
+        info = ClientInfo(channel, client_id, language, version, self._clock())
+        group.members[channel] = info
+        if with_subscriptions:
+            info.subscribed = {one.topic: (one.expression_type, one.sub_string) for one in data.subscription_data_set}
+            changed |= group.update_subscriptions(data.subscription_data_set)
+            if known is None or known.subscribed != info.subscribed:
+                _warn_if_different(group, info)
+        elif known is not None:
+            info.subscribed = known.subscribed
         if changed and notify:
             self._tell(group)
         return changed
@@ -161,3 +175,22 @@ class ClientManager:
     def groups_of(self, topic: str) -> set[str]:
         """Groups with a live member that subscribes to the topic."""
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
+
+
+def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
+    other = next((one for one in group.members.values() if one.subscribed and one.subscribed != info.subscribed), None)
+    if other is not None and info.subscribed:
+        _log.warning(
+            "Consumers of group %s subscribe differently: %s to %s, %s to %s. Each is given queues of all these topics "
+            "and uses the subscription of whoever spoke last. Give one of them another group.",
+            group.group,
+            info.client_id,
+            _said(info),
+            other.client_id,
+            _said(other),
+        )
+
+
+def _said(info: ClientInfo) -> str:
+    shown = [f"{topic} by {text!r}" for topic, (_, text) in sorted(info.subscribed.items())]
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")

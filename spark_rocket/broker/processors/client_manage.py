@@ -1,4 +1,5 @@
-"""Clients: heartbeats (34), goodbyes (35), members of a group (38, 203, 204), locks for ordered consuming (41, 42).
+"""Clients: heartbeats (34), goodbyes (35), members of a group (38, 203, 204), locks for ordered consuming (41, 42),
+whether a subscription could be served (46).
 
 A consumer's heartbeat also creates its group and the group's ``%RETRY%`` topic, which its client subscribes to next.
 Corresponds to org.apache.rocketmq.broker.processor.{ClientManageProcessor, ConsumerManageProcessor}.
@@ -9,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_rocket.broker.clients import ClientInfo
+from spark_rocket.broker.filters import parse_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import (
+    CheckClientRequestBody,
     Connection,
     ConsumerConnection,
     GetConsumerListByGroupResponseBody,
@@ -31,6 +34,7 @@ from spark_rocket.protocol.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from spark_rocket.protocol.subscription import TYPE_TAG
 from spark_rocket.remoting.server import Channel, Handler
 
 _MAX_HEARTBEAT_BYTES = 1024 * 1024
@@ -60,6 +64,7 @@ class ClientManageProcessor:
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config,
         }
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -148,6 +153,14 @@ class ClientManageProcessor:
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = LockBatchRequestBody.from_request(request.body)
         self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        return RemotingCommand.response(request)
+
+    def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Asked once by consumers with an SQL92 subscription, before they start."""
+        subscription = CheckClientRequestBody.from_request(request.body).subscription_data if request.body else None
+        if subscription is not None and subscription.expression_type != TYPE_TAG:
+            sql92 = self._service.config.enable_property_filter
+            parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
         return RemotingCommand.response(request)
 
 
