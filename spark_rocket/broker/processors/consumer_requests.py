@@ -163,7 +163,8 @@ class ConsumerRequestProcessor:
             for member in live.members.values()
             if not header.client_addr or header.client_addr == member.client_id
         ]
-        return self._later(channel, request, self._statuses(request, header, members))
+        self._later(channel, request, self._statuses(request, header, members))
+        return None
 
     async def _statuses(
         self, request: RemotingCommand, header: GetConsumerStatusRequestHeader, members: list[ClientInfo]
@@ -211,7 +212,8 @@ class ConsumerRequestProcessor:
             raise RefusedError(
                 f"The Consumer <{group}> <{client_id}> not online", response_code=ResponseCode.SYSTEM_ERROR
             )
-        return self._later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
+        self._later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
+        return None
 
     async def _relayed(self, request: RemotingCommand, target: Channel, who: str) -> RemotingCommand:
         passed_on = RemotingCommand.request(request.code, request.ext_fields, request.body)
