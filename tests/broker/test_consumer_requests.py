@@ -1,0 +1,279 @@
+"""What the broker asks its consumers for: passed on, answered, or told why not."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from spark_rocket.broker.processors import consumer_requests
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    HeartbeatData,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+    SubscriptionData,
+)
+from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.record import decode_record
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+Answer = Callable[[RemotingCommand], RemotingCommand | None]
+CODES = (
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
+
+
+class Consumer:
+    """A member of a group that answers as it is told to."""
+
+    def __init__(self, address: str, client_id: str, group: str, topic: str) -> None:
+        self.asked: queue.Queue[RemotingCommand] = queue.Queue()
+        self.answer: Answer = lambda request: None
+        self.client = RemotingClient(request_handler=self._asked)
+        self.wire = Wire(self.client, address)
+        self.client_id = client_id
+        self.group, self.topic = group, topic
+        self.beat()
+
+    def beat(self, expression: str = "*", version: int = 1) -> None:
+        consumer = ConsumerData(
+            self.group, subscription_data_set=[SubscriptionData.build(self.topic, expression, version)]
+        )
+        body = HeartbeatData(self.client_id, consumer_data_set=[consumer]).to_json()
+        assert self.wire.ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SUCCESS
+
+    def _asked(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        if request.code not in CODES:
+            return None
+        request.body = bytes(request.body)
+        self.asked.put(request)
+        return self.answer(request)
+
+
+@pytest.fixture
+def consumers(cluster: LocalCluster, topic: str, group: str) -> Iterator[list[Consumer]]:
+    made = [Consumer(cluster.broker_address, f"client-{number}", group, topic) for number in range(2)]
+    yield made
+    for consumer in made:
+        consumer.client.close()
+
+
+def ask_later(wire: Wire, code: int, **fields: object) -> Future[RemotingCommand]:
+    ext = {name: str(value) for name, value in fields.items()}
+    return wire.client.invoke_async(wire.address, RemotingCommand.request(code, ext), timeout=30.0)
+
+
+# --- 307, 309 ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_consumer_is_doing(wire: Wire, consumers: list[Consumer], topic: str, group: str) -> None:
+    info = ConsumerRunningInfo({"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"})
+    consumers[1].answer = lambda request: RemotingCommand.response(request, body=info.to_json())
+    answer = wire.ask(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId="client-1", jstackEnable=True
+    )
+    assert (answer.code, ConsumerRunningInfo.from_json(bytes(answer.body))) == (0, info)
+    asked = consumers[1].asked.get(timeout=20)
+    assert asked.ext_fields == {"consumerGroup": group, "clientId": "client-1", "jstackEnable": "true"}
+    assert consumers[0].asked.empty()
+
+
+def test_a_message_is_consumed_directly(wire: Wire, consumers: list[Consumer], topic: str, group: str) -> None:
+    msg_id = wire.send(topic, b"this one", {"TAGS": "t"}).ext_fields["msgId"]
+    result = ConsumeMessageDirectlyResult(consume_result="CR_LATER", spent_time_mills=3)
+    consumers[0].answer = lambda request: RemotingCommand.response(request, body=result.to_json())
+    answer = wire.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, consumerGroup=group, clientId="client-0", msgId=msg_id)
+    assert (answer.code, ConsumeMessageDirectlyResult.from_json(bytes(answer.body))) == (0, result)
+    asked = consumers[0].asked.get(timeout=20)
+    assert asked.ext_fields["brokerName"] == "broker-a"
+    message = decode_record(asked.body)
+    assert (message.body, message.offset_msg_id, message.topic) == (b"this one", msg_id, topic)
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
+def test_a_consumer_that_is_not_there_goes_or_refuses(
+    wire: Wire, consumers: list[Consumer], topic: str, group: str, code: int
+) -> None:
+    msg_id = wire.send(topic).ext_fields["msgId"]
+    fields = {"consumerGroup": group, "clientId": "client-0", "msgId": msg_id}
+    for wrong in ({"clientId": "client-9"}, {"consumerGroup": "Nobody"}):
+        absent = wire.ask(code, **{**fields, **wrong})
+        assert (absent.code, (absent.remark or "").endswith("not online")) == (ResponseCode.SYSTEM_ERROR, True)
+    consumers[0].answer = lambda request: RemotingCommand.response(request, 3, "not me")
+    refused = wire.ask(code, **fields)
+    assert (refused.code, refused.remark) == (3, "not me")
+    consumers[0].asked.get(timeout=20)
+    consumers[0].answer = lambda request: None
+    later = ask_later(wire, code, **fields)
+    consumers[0].asked.get(timeout=20)
+    consumers[0].client.close()
+    gone = later.result(20)
+    assert gone.code == ResponseCode.SYSTEM_ERROR
+    assert f"invoke consumer <{group}> <client-0> Exception: " in (gone.remark or "")
+
+
+def test_a_consumer_that_does_not_answer(
+    wire: Wire, consumers: list[Consumer], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_requests, "_RELAY_SECONDS", 0.05)
+    answer = wire.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId="client-0")
+    assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
+    assert (answer.remark or "").startswith(f"consumer <{group}> <client-0> Timeout: ")
+
+
+@pytest.mark.parametrize("msg_id", ["", "x", "7F00000100002A9F00000000FFFFFFFF"])
+def test_a_message_that_is_not_there(wire: Wire, consumers: list[Consumer], group: str, msg_id: str) -> None:
+    answer = wire.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, consumerGroup=group, clientId="client-0", msgId=msg_id)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert consumers[0].asked.empty()
+
+
+# --- 223 and 221 ------------------------------------------------------------------------------------------------
+
+
+def test_where_consumers_are(
+    wire: Wire, consumers: list[Consumer], topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [{MessageQueue(topic, "broker-a", number): 5 + number} for number in range(2)]
+
+    def says(number: int) -> Answer:
+        body = GetConsumerStatusBody(message_queue_table=tables[number]).to_json()
+        return lambda request: RemotingCommand.response(request, body=body)
+
+    def status(**fields: object) -> dict[str, dict[MessageQueue, int]]:
+        answer = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group=group, **fields)
+        assert answer.code == ResponseCode.SUCCESS
+        return GetConsumerStatusBody.from_json(bytes(answer.body)).consumer_table
+
+    for number, consumer in enumerate(consumers):
+        consumer.answer = says(number)
+    assert status() == {"client-0": tables[0], "client-1": tables[1]}
+    asked = consumers[0].asked.get(timeout=20)
+    assert asked.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    assert asked.ext_fields == {"topic": topic, "group": group}
+    assert status(clientAddr="client-1") == {"client-1": tables[1]}
+    assert status(clientAddr="client-9") == {}
+    consumers[0].answer = lambda request: RemotingCommand.response(request, 3, "not supported")
+    assert status() == {"client-1": tables[1]}
+    consumers[0].answer = lambda request: RemotingCommand.response(request, body=b"{nonsense")
+    assert status() == {"client-1": tables[1]}
+    consumers[0].answer = lambda request: None
+    monkeypatch.setattr(consumer_requests, "_STATUS_SECONDS", 0.05)
+    consumers[1].answer = says(1)
+    assert status(clientAddr="client-0") == {}
+    nobody = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group="Nobody")
+    assert nobody.remark == "No Any Consumer online in the consumer group: [Nobody]"
+
+
+# --- 222 and 220 ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def through_members(wire: Wire) -> Iterator[None]:
+    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"useServerSideResetOffset=false")
+    yield
+    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"useServerSideResetOffset=true")
+
+
+def test_members_are_told_to_go_elsewhere(
+    wire: Wire, consumers: list[Consumer], topic: str, group: str, through_members: None
+) -> None:
+    for number in range(4):
+        for _ in range(10):
+            wire.send(topic, queue_id=number)
+    where = {"group": group, "topic": topic}
+    reset = {**where, "timestamp": -1, "isForce": True}
+    unknown = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+    assert (unknown.code, unknown.remark) == (1, f"THe consumer group <{group}> not exist")
+    for number, offset in enumerate((4, 5, 6, 10)):
+        fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": offset}
+        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+
+    def table(raw: bytes) -> list[int]:
+        offsets = ResetOffsetBody.from_json(raw).offset_table
+        assert {queue.broker_name for queue in offsets} == {"broker-a"}
+        return [offsets[MessageQueue(topic, "broker-a", number)] for number in range(4)]
+
+    for fields, expected in (
+        ({"timestamp": -1, "isForce": True}, [10, 10, 10, 10]),
+        ({"timestamp": -1, "isForce": False}, [4, 5, 6, 10]),
+        ({"timestamp": 0, "isForce": False}, [0, 0, 0, 0]),
+    ):
+        answer = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **where, **fields)
+        assert (answer.code, table(bytes(answer.body))) == (0, expected)
+        for consumer in consumers:
+            told = consumer.asked.get(timeout=20)
+            assert (told.code, told.is_oneway) == (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, True)
+            assert (told.ext_fields["topic"], told.ext_fields["group"]) == (topic, group)
+            assert table(bytes(told.body)) == expected
+    # The broker itself has moved nothing: the members commit where they are then.
+    assert wire.pull(topic, 5, consumerGroup=group).code == ResponseCode.SUCCESS
+
+
+def test_members_in_cpp_are_told_in_their_way(
+    wire: Wire, consumers: list[Consumer], topic: str, group: str, through_members: None
+) -> None:
+    for number in range(4):
+        fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": 3}
+        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+    ext = {"group": group, "topic": topic, "timestamp": "-1", "isForce": "true"}
+    request = RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+    request.language = LanguageCode.CPP
+    assert wire.client.invoke(wire.address, request, timeout=10).code == ResponseCode.SUCCESS
+    rows = ResetOffsetBodyForC.from_json(bytes(consumers[0].asked.get(timeout=20).body)).offset_table
+    assert [(row.topic, row.broker_name, row.queue_id, row.offset) for row in rows] == [
+        (topic, "broker-a", number, 0) for number in range(4)
+    ]
+
+
+def test_nobody_is_there_to_be_told(wire: Wire, topic: str, group: str, through_members: None) -> None:
+    for number in range(4):
+        fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": 3}
+        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+    answer = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group=group, topic=topic, timestamp=-1, isForce=True)
+    assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+    assert "Consumer not online, so can not reset offset" in (answer.remark or "")
+
+
+# --- subscriptions that differ ----------------------------------------------------------------------------------
+
+
+def test_consumers_that_subscribe_differently_are_named_once(
+    consumers: list[Consumer], topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = consumers
+
+    def warned() -> list[str]:
+        found = [record.message for record in caplog.records if "subscribe differently" in record.message]
+        caplog.clear()
+        return found
+
+    with caplog.at_level(logging.WARNING):
+        first.beat()
+        assert warned() == []
+        second.beat("a || b", 2)
+        (text,) = warned()
+        assert f"Consumers of group {group} subscribe differently: client-1 to {topic} by 'a || b'" in text
+        assert f"client-0 to {topic} by '*'" in text
+        for _ in range(3):
+            second.beat("a || b", 2)
+            first.beat()
+        assert warned() == []
+        second.beat("c", 3)
+        assert len(warned()) == 1
+        first.beat("c", 3)
+        assert warned() == []
