@@ -1,0 +1,438 @@
+"""Transactional messages from the client: local transactions, what the broker is told, and what it asks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.client.instance import ServiceState
+from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer, TransactionSendResult
+from spark_rocket.errors import ClientError, GroupInUseError, NameServerUnreachableError, StateError
+from spark_rocket.model import Message, MessageExt, MessageQueue, SendStatus
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    SendMessageRequestHeader,
+)
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import TRANSACTION_COMMIT, decode_messages, encode_record
+from spark_rocket.testing import LocalCluster
+from tests.client.fakes import FakeCluster
+
+COMMIT, ROLLBACK, UNKNOW = (
+    LocalTransactionState.COMMIT_MESSAGE,
+    LocalTransactionState.ROLLBACK_MESSAGE,
+    LocalTransactionState.UNKNOW,
+)
+
+
+class Listener:
+    """Answers what it was told to, or raises it; keeps what it was called with."""
+
+    def __init__(self, local: Any = COMMIT, *checks: Any) -> None:
+        self.local = local
+        self.checks = list(checks)
+        self.executed: SimpleQueue[tuple[Message, Any]] = SimpleQueue()
+        self.checked: SimpleQueue[MessageExt] = SimpleQueue()
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> Any:
+        self.executed.put((message, arg))
+        return _said(self.local)
+
+    def check_local_transaction(self, message: MessageExt) -> Any:
+        answer = self.checks.pop(0) if self.checks else UNKNOW
+        self.checked.put(message)
+        return _said(answer)
+
+
+def _said(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+# --- against a broker that asks soon ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[LocalCluster]:
+    config = {"transactionTimeOut": 50, "transactionCheckInterval": 100, "transactionCheckMax": 10_000}
+    with LocalCluster(in_process=True, config=config) as running:
+        yield running
+
+
+def received(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
+    """The first messages of queue 0, waited for."""
+    found: list[bytes] = []
+    with Reader(cluster.name_server) as reader:
+        while len(found) < count:
+            result = reader.pull(MessageQueue(topic, "broker-a", 0), len(found), suspend_ms=20_000)
+            found += [message.body for message in decode_messages(result.records)]
+    return found
+
+
+def test_committed_at_once(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
+    topic = cluster.create_topic("committed", 1)
+    listener = Listener(COMMIT)
+    producer = closing(TransactionProducer("tx-commit", listener, name_server=cluster.name_server))
+    message = Message.of(topic, b"paid", tags="t", properties={"DELAY": "3", "TIMER_DELAY_SEC": "9", "mine": "x"})
+    result = producer.send_in_transaction(message, 42)
+    assert isinstance(result, TransactionSendResult)
+    assert (result.status, result.local_transaction_state, result.local_exception) == (SendStatus.SEND_OK, COMMIT, None)
+    half, arg = listener.executed.get_nowait()
+    assert (half.body, arg) == (b"paid", 42)
+    assert half.properties == {
+        "TAGS": "t",
+        "mine": "x",
+        "UNIQ_KEY": result.msg_id,
+        "TRAN_MSG": "true",
+        "PGROUP": "tx-commit",
+    }
+    assert "TRAN_MSG" not in message.properties
+    assert received(cluster, topic, 1) == [b"paid"]
+    with Reader(cluster.name_server) as reader:
+        (found,) = decode_messages(reader.pull(MessageQueue(topic, "broker-a", 0), 0).records)
+    assert (found.sys_flag, found.msg_id, found.queue_offset) == (TRANSACTION_COMMIT, result.transaction_id, 0)
+
+
+def test_rolled_back_and_never_seen(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+    topic = hasty.create_topic("rolled-back", 1)
+    listener = Listener(ROLLBACK)
+    producer = closing(TransactionProducer("tx-rollback", listener, name_server=hasty.name_server))
+    assert producer.send_in_transaction(Message.of(topic, b"no")).local_transaction_state is ROLLBACK
+    listener.local = COMMIT
+    producer.send_in_transaction(Message.of(topic, b"yes"))
+    assert received(hasty, topic, 1) == [b"yes"]
+    listener.local = UNKNOW
+    listener.checks = [COMMIT] * 10
+    producer.send_in_transaction(Message.of(topic, b"later"))
+    assert received(hasty, topic, 2) == [b"yes", b"later"]
+
+
+NOT_KNOWN = [UNKNOW, None, True, "COMMIT_MESSAGE", ValueError("of the listener's own")]
+
+
+@pytest.mark.parametrize("unknown", NOT_KNOWN, ids=str)
+def test_what_is_not_known_is_asked_for(
+    hasty: LocalCluster, closing: Callable[[Any], Any], unknown: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = hasty.create_topic(f"asked-{NOT_KNOWN.index(unknown)}", 1)
+    listener = Listener(unknown, unknown, COMMIT)
+    producer = closing(TransactionProducer("tx-unknown", listener, name_server=hasty.name_server))
+    body = b"later" * 10_000  # compressed on its way
+    result = producer.send_in_transaction(Message.of(topic, body, keys="k", flag=7))
+    assert result.local_transaction_state is UNKNOW
+    assert result.local_exception is (unknown if isinstance(unknown, Exception) else None)
+    for times in ("1", "2"):
+        asked = listener.checked.get(timeout=30)
+        assert (asked.topic, asked.queue_id, asked.body, asked.keys) == (topic, 0, body, "k")
+        assert asked.msg_id == result.msg_id
+        assert asked.properties["TRANSACTION_CHECK_TIMES"] == times
+    assert received(hasty, topic, 1) == [body]
+    expected = {ValueError: "failed", LocalTransactionState: ""}.get(type(unknown), "is no LocalTransactionState")
+    assert expected in caplog.text
+
+
+def test_another_member_answers_for_one_that_is_gone(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+    topic = hasty.create_topic("inherited", 1)
+    with TransactionProducer("tx-heirs", Listener(UNKNOW), name_server=hasty.name_server) as first:
+        sent = first.send_in_transaction(Message.of(topic, b"left behind"))
+    heir = Listener(UNKNOW, COMMIT)
+    closing(TransactionProducer("tx-heirs", heir, name_server=hasty.name_server)).start()  # and sends nothing
+    assert heir.checked.get(timeout=30).msg_id == sent.msg_id
+    assert received(hasty, topic, 1) == [b"left behind"]
+
+
+def test_producers_of_one_process_are_asked_for_their_own(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+    topic = hasty.create_topic("two-groups", 1)
+    listeners = [Listener(UNKNOW, COMMIT), Listener(UNKNOW, COMMIT)]
+    producers = [
+        closing(TransactionProducer(f"tx-{number}", listener, name_server=hasty.name_server))
+        for number, listener in enumerate(listeners)
+    ]
+    for number, producer in enumerate(producers):
+        producer.send_in_transaction(Message.of(topic, b"%d" % number))
+    for number, listener in enumerate(listeners):
+        assert listener.checked.get(timeout=30).body == b"%d" % number
+    assert sorted(received(hasty, topic, 2)) == [b"0", b"1"]
+
+
+def test_a_broker_killed_before_it_heard(closing: Callable[[Any], Any]) -> None:
+    """The decision is made while the broker is down: it asks when it is back."""
+    times = {"transactionTimeOut": 100, "transactionCheckInterval": 1000, "transactionCheckMax": 10_000}
+    config = {"flushDiskType": "SYNC_FLUSH", **times}
+    with LocalCluster(config=config) as cluster:
+        topic = cluster.create_topic("killed", 1)
+
+        class Killer(Listener):
+            def execute_local_transaction(self, message: Message, arg: Any) -> Any:
+                cluster.kill_broker()
+                return super().execute_local_transaction(message, arg)
+
+        listener = Killer(COMMIT, *[COMMIT] * 20)
+        with TransactionProducer("tx-killed", listener, name_server=cluster.name_server) as producer:
+            assert producer.send_in_transaction(Message.of(topic, b"kept")).local_transaction_state is COMMIT
+            cluster.restart_broker()
+            producer._instance().members.send_heartbeats()  # as it does every 30 s
+            assert set(received(cluster, topic, 1)) == {b"kept"}
+
+
+# --- what goes over the wire ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def brokers(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(1)
+    cluster.add("t", 1)
+    broker = cluster.brokers[0]
+    broker.answers[RequestCode.HEART_BEAT] = lambda request: RemotingCommand.response(request)
+    broker.answers[RequestCode.UNREGISTER_CLIENT] = lambda request: RemotingCommand.response(request)
+    return cluster
+
+
+def stored(code: int = 0) -> Callable[[RemotingCommand], RemotingCommand]:
+    ext = {"msgId": "7F00000100002A9F00000000000000FF", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
+    return lambda request: RemotingCommand.response(request, code, None, ext)
+
+
+def test_requests_are_javas(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    broker = brokers.brokers[0]
+    sends: SimpleQueue[RemotingCommand] = SimpleQueue()
+    ends: SimpleQueue[RemotingCommand] = SimpleQueue()
+    broker.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: (sends.put(request), stored()(request))[1]
+    broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
+    listener = Listener(RuntimeError("no"))
+    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    result = producer.send_in_transaction(Message.of("t", b"x", properties={"UNIQ_KEY": "mine"}))
+    header = SendMessageRequestHeader.from_ext_v2(sends.get(timeout=10).ext_fields)
+    assert header.sys_flag == 4
+    assert decode_properties(header.properties) == {
+        "UNIQ_KEY": "mine",
+        "TRAN_MSG": "true",
+        "PGROUP": "g",
+        "WAIT": "true",
+    }
+    end = ends.get(timeout=10)
+    assert end.is_oneway
+    assert end.remark == "the listener raised RuntimeError: no"
+    assert EndTransactionRequestHeader.from_ext(end.ext_fields) == EndTransactionRequestHeader(
+        producer_group="g",
+        tran_state_table_offset=7,
+        commit_log_offset=0xFF,
+        commit_or_rollback=0,
+        msg_id="mine",
+        topic="t",
+        transaction_id="T",
+        broker_name="b0",
+    )
+    assert (result.transaction_id, result.queue_offset) == ("T", 7)
+
+
+@pytest.mark.parametrize(
+    "code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE]
+)
+def test_kept_but_not_safely_is_rolled_back(
+    brokers: FakeCluster, closing: Callable[[Any], Any], code: ResponseCode
+) -> None:
+    broker = brokers.brokers[0]
+    ends: SimpleQueue[RemotingCommand] = SimpleQueue()
+    broker.answers[RequestCode.SEND_MESSAGE_V2] = stored(code)
+    broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
+    listener = Listener(COMMIT)
+    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    result = producer.send_in_transaction(Message.of("t", b"x"))
+    assert (result.status.name, result.local_transaction_state) == (code.name, ROLLBACK)
+    assert listener.executed.empty()
+    assert ends.get(timeout=10).ext_fields["commitOrRollback"] == "12"
+
+
+def test_not_kept_is_raised_and_nothing_executed(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = lambda request: RemotingCommand.response(
+        request, ResponseCode.NO_PERMISSION, "the broker[b] sending transaction message is forbidden"
+    )
+    listener = Listener(COMMIT)
+    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address, retry_times=0))
+    with pytest.raises(ClientError, match="sending transaction message is forbidden"):
+        producer.send_in_transaction(Message.of("t", b"x"))
+    assert listener.executed.empty()
+
+
+def test_a_broker_that_does_not_hear_will_ask(
+    brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
+
+    class Breaker(Listener):
+        def execute_local_transaction(self, message: Message, arg: Any) -> Any:
+            brokers.brokers[0].close()
+            return super().execute_local_transaction(message, arg)
+
+    producer = closing(
+        TransactionProducer("g", Breaker(COMMIT), name_server=brokers.name_server.address, send_timeout=1.0)
+    )
+    with caplog.at_level(logging.WARNING):
+        result = producer.send_in_transaction(Message.of("t", b"x"))
+    assert result.local_transaction_state is COMMIT
+
+
+# --- checks without a broker ------------------------------------------------------------------------------------
+
+
+def question(group: str = "g") -> RemotingCommand:
+    header = CheckTransactionStateRequestHeader(tran_state_table_offset=3, commit_log_offset=255, transaction_id="T")
+    body = encode_record(
+        b"t",
+        0,
+        b"x",
+        f"PGROUP\x01{group}\x02UNIQ_KEY\x01mine".encode(),
+        queue_offset=3,
+        physical_offset=255,
+        born_timestamp=1,
+        born_host=b"\0" * 8,
+        store_timestamp=1,
+        store_host=b"\0" * 8,
+    )
+    return RemotingCommand.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
+
+
+def test_the_answer_to_a_question(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    broker = brokers.brokers[0]
+    ends: SimpleQueue[RemotingCommand] = SimpleQueue()
+    broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
+    producer = closing(TransactionProducer("g", Listener(COMMIT, ROLLBACK), name_server=brokers.name_server.address))
+    producer.start()
+    producer._instance().members.handle(broker.address, question())
+    end = ends.get(timeout=10)
+    assert end.is_oneway
+    assert EndTransactionRequestHeader.from_ext(end.ext_fields) == EndTransactionRequestHeader(
+        producer_group="g",
+        tran_state_table_offset=3,
+        commit_log_offset=255,
+        commit_or_rollback=12,
+        msg_id="mine",
+        topic="t",
+        from_transaction_check=True,
+        transaction_id="T",
+    )
+
+
+def test_questions_that_nobody_here_can_answer(
+    brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener(COMMIT, COMMIT)
+    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    producer.start()
+    members = producer._instance().members
+    address = brokers.brokers[0].address
+    members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question("other"))
+    assert "asks for a transaction of group 'other', which is not here" in caplog.text
+    producer._checks.shutdown()
+    with caplog.at_level(logging.INFO):
+        members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question())
+    assert "closed" in caplog.text
+    assert listener.checked.empty()
+
+
+def test_too_many_questions_are_dropped(
+    brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.transaction.MAX_WAITING_CHECKS", 2)
+    started, go_on = threading.Event(), threading.Event()
+
+    class Slow(Listener):
+        def check_local_transaction(self, message: MessageExt) -> Any:
+            started.set()
+            go_on.wait(20)
+            return super().check_local_transaction(message)
+
+    listener = Slow()
+    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    producer.start()
+    ask = producer._instance().members.handlers[RequestCode.CHECK_TRANSACTION_STATE]
+    ask(brokers.brokers[0].address, question())
+    assert started.wait(20)
+    for _ in range(3):
+        ask(brokers.brokers[0].address, question())
+    assert "too many wait" in caplog.text
+    go_on.set()
+    for _ in range(3):
+        listener.checked.get(timeout=20)
+
+
+# --- its life ---------------------------------------------------------------------------------------------------
+
+
+def test_it_joins_its_group_and_leaves_it(cluster: LocalCluster) -> None:
+    def members() -> int:
+        answer = cluster._client.invoke(
+            cluster.broker_address,
+            RemotingCommand.request(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "tx-life"}),
+        )
+        return answer.code
+
+    cluster.create_topic("life", 1)
+    producer = TransactionProducer("tx-life", Listener(), name_server=cluster.name_server)
+    assert producer.state is ServiceState.CREATE_JUST
+    producer.start()
+    producer.start()
+    assert (producer.state, members()) == (ServiceState.RUNNING, ResponseCode.SUCCESS)
+    producer.close()
+    producer.close()
+    assert (producer.state, members()) == (ServiceState.SHUTDOWN_ALREADY, ResponseCode.SYSTEM_ERROR)
+    with pytest.raises(StateError):
+        producer.send_in_transaction(Message.of("life", b"x"))
+
+
+def test_a_second_producer_of_the_group_is_refused(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
+    first = closing(TransactionProducer("tx-twice", Listener(), name_server=cluster.name_server))
+    first.start()
+    second = TransactionProducer("tx-twice", Listener(), name_server=cluster.name_server)
+    with pytest.raises(GroupInUseError):
+        second.start()
+    second.close()
+    assert first.state is ServiceState.RUNNING
+    with pytest.raises(StateError):
+        second.start()
+
+
+def test_names_that_cannot_be() -> None:
+    with pytest.raises(ClientError):
+        TransactionProducer("no group", Listener())
+    with pytest.raises(ClientError):
+        TransactionProducer("g", Listener(), topics=["no topic"])
+
+
+def test_without_a_name_server(nobody: str, closing: Callable[[Any], Any]) -> None:
+    listener = Listener()
+    producer = closing(TransactionProducer("g", listener, name_server=nobody))
+    producer.start()  # it may come
+    with pytest.raises(NameServerUnreachableError):
+        producer.send_in_transaction(Message.of("t", b"x"))
+    assert listener.executed.empty()
+
+
+def test_routes_are_kept_in_use(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
+    producer = closing(TransactionProducer("g", Listener(), topics=["t"], name_server=brokers.name_server.address))
+    producer.start()
+    routes = producer._instance().routes
+    assert routes.broker_addresses() == [brokers.brokers[0].address]
+    routes._used.clear()  # as after two minutes without a send
+    producer._keep_routes()
+    assert routes.broker_addresses() == [brokers.brokers[0].address]
+
+
+def test_it_sends_without_transactions_too(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
+    topic = cluster.create_topic("plain", 1)
+    producer = closing(TransactionProducer("tx-plain", Listener(), name_server=cluster.name_server))
+    producer.send(Message.of(topic, b"plain"))
+    assert isinstance(producer, Producer)
+    assert received(cluster, topic, 1) == [b"plain"]
