@@ -15,7 +15,12 @@ from spark_rocket.testing import LocalCluster
 
 ROOT = Path(__file__).parents[1]
 COMPATIBILITY = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
-SENT_BY_THE_BROKER = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, RequestCode.CHECK_TRANSACTION_STATE}
+SENT_BY_THE_BROKER = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+}
 _ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|", COMPATIBILITY, re.M)
 SCORES = {int(code): (name, score) for code, name, score in _ROWS}
 
