@@ -17,11 +17,18 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from spark_rocket.client.listeners import BatchListener, ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.listeners import (
+    BatchListener,
+    Complaints,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+)
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult
+from spark_rocket.client.reader import PullResult, PullStatus
 from spark_rocket.client.send_back import SendBack
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.model import MessageExt, MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,19 +37,21 @@ logger = logging.getLogger(__name__)
 
 PENDING = 2  # pulls of one queue that wait for the listener, or are with it
 
-Decode = Callable[[ProcessQueue, PullResult], "Iterator[pa.RecordBatch]"]
+DecodeBatches = Callable[[ProcessQueue, PullResult], "Iterator[pa.RecordBatch]"]
+DecodeMessages = Callable[[ProcessQueue, PullResult], list[MessageExt]]
 
 
 class _Queue:
     """What waits of one queue."""
 
-    __slots__ = ("busy", "found", "process_queue", "rounds")
+    __slots__ = ("busy", "found", "given_back", "process_queue", "rounds")
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
         self.found: deque[PullResult] = deque()
         self.busy = False
         self.rounds = 0
+        self.given_back = 0  # of the first of ``found``
 
 
 class ConsumeBatches:
@@ -55,18 +64,23 @@ class ConsumeBatches:
         threads: int,
         max_reconsume_times: int,
         pause_ms: int,
-        decode: Decode,
+        decode: DecodeBatches,
+        decode_messages: DecodeMessages,
         send_back: SendBack | None,
         has_room: Callable[[ProcessQueue], None],
         call_later: Callable[[float, Callable[[], None]], None],
+        hooks: Hooks,
     ) -> None:
         self._listener = listener
         self._max_reconsume_times = max_reconsume_times
         self._pause_ms = pause_ms
         self._decode = decode
+        self._decode_messages = decode_messages
         self._send_back = send_back
         self._has_room = has_room
         self._call_later = call_later
+        self._hooks = hooks
+        self._complaints = Complaints()
         self._queues: dict[ProcessQueue, _Queue] = {}
         self._lock = threading.Lock()
         self._work: SimpleQueue[_Queue | None] = SimpleQueue()
@@ -98,7 +112,10 @@ class ConsumeBatches:
             for gone in [other for other in self._queues if other.dropped]:
                 del self._queues[gone]
             waiting = self._queues.setdefault(process_queue, _Queue(process_queue))
-            waiting.found.append(found)
+            if not waiting.found and found.status is not PullStatus.FOUND:
+                process_queue.put((), found.next_offset)
+                return
+            waiting.found.append(found)  # nothing found has its turn too: commits must not pass what is before it
             if waiting.busy:
                 return
             waiting.busy = True
@@ -132,16 +149,16 @@ class ConsumeBatches:
                     return None
                 found = waiting.found[0]
             context = ConsumeOrderlyContext(process_queue.queue)
-            batches = self._decode(process_queue, found)
+            batches = self._decode(process_queue, found) if found.status is PullStatus.FOUND else iter(())
             done = all(not len(batch) or self._call(batch, context) for batch in batches)
             if process_queue.dropped:
                 return None
             if not done:
                 waiting.rounds += 1
-                if waiting.rounds <= self._max_reconsume_times or not self._give_back(found, process_queue):
+                if waiting.rounds <= self._max_reconsume_times or not self._give_back(waiting, found):
                     pause = context.suspend_current_queue_time_millis
                     return (self._pause_ms if pause < 0 else pause) / 1000
-            waiting.rounds = 0
+            waiting.rounds = waiting.given_back = 0
             with self._lock:
                 waiting.found.popleft()
             process_queue.put((), found.next_offset)  # what is behind it may be committed
@@ -149,26 +166,33 @@ class ConsumeBatches:
             self._has_room(process_queue)
         return None
 
+    def consume_directly(self, batch: pa.RecordBatch, queue: MessageQueue) -> object:
+        """One call of the listener that counts for nothing: what it answers, or raises."""
+        return self._listener(batch, ConsumeOrderlyContext(queue))
+
     def _call(self, batch: pa.RecordBatch, context: ConsumeOrderlyContext) -> bool:
+        around = self._hooks.before((), context.message_queue) if self._hooks.consume else None
+        status: object = None
         try:
             status = self._listener(batch, context)
-        except Exception:
-            logger.exception("the listener failed on %d messages of %s", len(batch), context.message_queue)
-            return False
-        if getattr(status, "value", None) in ("SUCCESS", "CONSUME_SUCCESS"):
-            return True
-        if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT:
-            logger.warning(
-                "the listener answered %r for messages of %s, not a success: they are given again",
-                status,
-                context.message_queue,
-            )
-        return False
+        except BaseException as error:  # SystemExit too: the thread is the consumer's
+            self._complaints.failed(error, len(batch), context.message_queue)
+        else:
+            if not isinstance(status, ConsumeOrderlyStatus | ConsumeConcurrentlyStatus):
+                self._complaints.nonsense(status, "ConsumeOrderlyStatus", context.message_queue)
+        success = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+        if around is not None:
+            self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
+        return success
 
-    def _give_back(self, found: PullResult, process_queue: ProcessQueue) -> bool:
+    def _give_back(self, waiting: _Queue, found: PullResult) -> bool:
         """The last resort: each message to the retry topic, or, broadcasting, nowhere."""
-        messages = decode_messages(found.records, process_queue.queue.broker_name)
+        messages = self._decode_messages(waiting.process_queue, found)
         if self._send_back is None:
-            logger.warning("%d messages of %s were not consumed and are left", len(messages), process_queue.queue)
+            logger.warning("%d messages of %s were not consumed and are left", len(messages), messages[0].topic)
             return True
-        return all(self._send_back.send(message) for message in messages)
+        for message in messages[waiting.given_back :]:
+            if not self._send_back.send(message):
+                return False
+            waiting.given_back += 1
+        return True

@@ -4,6 +4,10 @@ A call that ends in success is done; what it did not consume goes back to the br
 again later, or is left (broadcasting). A message that cannot be given back is tried again here after 5 s. Messages
 that a listener has had for longer than ``consume_timeout`` go back as well, so that a lost thread blocks no queue.
 
+What one pull found is a *run* of calls. Waking a thread costs more than a quick listener does, so while calls take
+little time one thread makes all of a run's; when they take longer, every thread takes part. Should a call among quick
+ones take long, a watching thread hands the rest of its run to others.
+
 Thread-safety: ``receive`` on reading threads, listeners on the service's own.
 Corresponds to ConsumeMessageConcurrentlyService and ProcessQueue.cleanExpiredMsg.
 """
@@ -13,14 +17,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
-from spark_rocket.client.listeners import ConcurrentListener, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.listeners import (
+    Complaints,
+    ConcurrentListener,
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+)
 from spark_rocket.client.process_queue import START_TIME, ProcessQueue
-from spark_rocket.client.reader import PullResult
+from spark_rocket.client.reader import PullResult, PullStatus
 from spark_rocket.client.send_back import SendBack
-from spark_rocket.model import MessageExt
+from spark_rocket.model import MessageExt, MessageQueue
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +39,23 @@ AGAIN_SECONDS = 5.0
 EXPIRED_LEVEL = 3
 EXPIRED_AT_ONCE = 16  # of one queue
 
+QUICK_NS = 100_000
+LONG_NS = 1_000_000
+WATCH_SECONDS = 0.1
+
 _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+class _Run:
+    """Calls to be made, by one thread or several; ``done`` is what they consumed and nobody has been told of yet."""
+
+    __slots__ = ("calls", "done", "process_queue", "since")
+
+    def __init__(self, process_queue: ProcessQueue, calls: Iterable[list[MessageExt]]) -> None:
+        self.process_queue = process_queue
+        self.calls = deque(calls)
+        self.done: deque[MessageExt] = deque()
+        self.since = 0  # when the last call began
 
 
 class ConsumeConcurrently:
@@ -47,6 +74,7 @@ class ConsumeConcurrently:
         send_back: SendBack | None,
         has_room: Callable[[ProcessQueue], None],
         call_later: Callable[[float, Callable[[], None]], None],
+        hooks: Hooks,
     ) -> None:
         self._listener = listener
         self._batch_size = batch_size
@@ -57,12 +85,19 @@ class ConsumeConcurrently:
         self._send_back = send_back
         self._has_room = has_room
         self._call_later = call_later
-        self._work: SimpleQueue[tuple[ProcessQueue, list[MessageExt]] | None] = SimpleQueue()
+        self._hooks = hooks
+        self._complaints = Complaints()
+        self._work: SimpleQueue[_Run | None] = SimpleQueue()
+        self._under_way: dict[int, _Run] = {}  # by thread
+        self._mean_ns = float(LONG_NS)  # of a call, roughly; what is not known is taken for slow
+        self._watch = threading.Event()
+        self._stop = threading.Event()
         self._closing = False
         self._threads = [
             threading.Thread(target=self._consume_forever, name=f"rocket-consume-{number}", daemon=True)
             for number in range(threads)
         ]
+        self._threads.append(threading.Thread(target=self._watch_runs, name="rocket-consume-watch", daemon=True))
 
     def start(self) -> None:
         for thread in self._threads:
@@ -70,6 +105,8 @@ class ConsumeConcurrently:
 
     def close(self, timeout: float) -> None:
         self._closing = True
+        self._stop.set()
+        self._watch.set()
         for _ in self._threads:
             self._work.put(None)
         deadline = time.monotonic() + timeout
@@ -87,61 +124,121 @@ class ConsumeConcurrently:
         )
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        messages = self._decode(process_queue, found)
+        messages = self._decode(process_queue, found) if found.status is PullStatus.FOUND else []
         process_queue.put(messages, found.next_offset)
-        self.submit(process_queue, messages)
+        if messages:
+            self.submit(process_queue, messages)
 
     def submit(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        size, put = self._batch_size, self._work.put
-        for start in range(0, len(messages), size):
-            put((process_queue, messages[start : start + size]))
+        size = self._batch_size
+        run = _Run(process_queue, [messages[start : start + size] for start in range(0, len(messages), size)])
+        if self._mean_ns <= QUICK_NS:
+            self._work.put(run)
+            self._watch.set()
+        else:
+            for _ in range(min(len(run.calls), len(self._threads))):
+                self._work.put(run)
 
     # --- consuming ----------------------------------------------------------------------------------------------
 
     def _consume_forever(self) -> None:
-        get = self._work.get
+        get, me = self._work.get, threading.get_ident()
         while True:
-            item = get()
-            if item is None or self._closing:
+            run = get()
+            if run is None or self._closing:
                 return
+            self._under_way[me] = run
             try:
-                self._consume(*item)
+                self._consume(run)
             except Exception:
-                logger.exception("the outcome of messages of %s was lost; they are consumed again", item[0].queue)
-                self._again(*item)
+                logger.exception("messages of %s wait until they expire", run.process_queue.queue)
+            del self._under_way[me]
 
-    def _consume(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
-        if process_queue.dropped:
-            return
-        started = str(time.time_ns() // 1_000_000)
-        for message in messages:
-            message.properties[START_TIME] = started
-        context = ConsumeConcurrentlyContext(process_queue.queue)
-        consumed = self.call(messages, context)
-        if process_queue.dropped:
-            return  # the queue's next owner consumes them again
-        if consumed == len(messages):
-            process_queue.remove(messages)
-        else:
-            self._return(process_queue, messages, consumed, context)
-        self._has_room(process_queue)
+    def _consume(self, run: _Run) -> None:
+        """Make calls of a run until none is left."""
+        process_queue, next_call, done = run.process_queue, run.calls.popleft, run.done
+        began = time.time_ns()
+        while run.calls and not process_queue.dropped and not self._closing:
+            try:
+                messages = next_call()
+            except IndexError:  # another thread was quicker
+                break
+            run.since = began
+            started = str(began // 1_000_000)
+            for message in messages:
+                message.properties[START_TIME] = started
+            context = ConsumeConcurrentlyContext(process_queue.queue)
+            consumed = self._call(messages, context)
+            if consumed == len(messages):
+                done += messages
+            else:
+                self._try_to_return(process_queue, messages, consumed, context)
+            now = time.time_ns()
+            spent, began = now - began, now
+            self._mean_ns += (min(spent, LONG_NS) - self._mean_ns) / 64
+            if spent > LONG_NS:
+                self._settle(run)
+        self._settle(run)
 
-    def call(self, messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> int:
+    def _settle(self, run: _Run) -> None:
+        """What a run has consumed so far is done."""
+        done: list[MessageExt] = []
+        try:
+            while True:
+                done.append(run.done.popleft())
+        except IndexError:
+            pass
+        if not run.process_queue.dropped:  # else the queue's next owner consumes them again
+            run.process_queue.remove(done)
+            self._has_room(run.process_queue)
+
+    def _watch_runs(self) -> None:
+        """Have others go on with runs that a long call holds up."""
+        while not self._closing:
+            self._watch.wait()
+            self._watch.clear()
+            while not self._stop.wait(WATCH_SECONDS) and self._under_way:
+                late = time.time_ns() - int(WATCH_SECONDS * 1e9)
+                for run in list(self._under_way.values()):
+                    if run.since < late and run.calls:
+                        self._work.put(run)
+                    if run.done:
+                        self._settle(run)
+
+    def _call(self, messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> int:
         """How many of the messages the listener consumed."""
+        around = self._hooks.before(messages, context.message_queue) if self._hooks.consume else None
+        status: object = None
         try:
             status = self._listener(messages, context)
+        except BaseException as error:  # SystemExit too: the thread is the consumer's
+            self._complaints.failed(error, len(messages), context.message_queue)
+        else:
+            if status is not _SUCCESS and not isinstance(status, ConsumeConcurrentlyStatus):
+                self._complaints.nonsense(status, "ConsumeConcurrentlyStatus", context.message_queue)
+        success = status is _SUCCESS
+        if around is not None:
+            self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
+        return max(0, min(context.ack_index + 1, len(messages))) if success else 0
+
+    def consume_directly(self, messages: list[MessageExt], queue: MessageQueue) -> object:
+        """One call of the listener that counts for nothing: what it answers, or raises."""
+        return self._listener(messages, ConsumeConcurrentlyContext(queue))
+
+    def _try_to_return(
+        self,
+        process_queue: ProcessQueue,
+        messages: list[MessageExt],
+        consumed: int,
+        context: ConsumeConcurrentlyContext,
+    ) -> None:
+        if process_queue.dropped:
+            return
+        try:
+            self._return(process_queue, messages, consumed, context)
         except Exception:
-            logger.exception("the listener failed on %d messages of %s", len(messages), context.message_queue)
-            return 0
-        if status is _SUCCESS:
-            return max(0, min(context.ack_index + 1, len(messages)))
-        if status is not ConsumeConcurrentlyStatus.RECONSUME_LATER:
-            logger.warning(
-                "the listener answered %r for messages of %s: that is no ConsumeConcurrentlyStatus, they are retried",
-                status,
-                context.message_queue,
-            )
-        return 0
+            logger.exception("the outcome of messages of %s was lost; they are consumed again", process_queue.queue)
+            self._again(process_queue, messages)
 
     def _return(
         self,

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from spark_rocket.client.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus, OrderlyListener
+from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.listeners import Complaints, ConsumeOrderlyContext, ConsumeOrderlyStatus, OrderlyListener
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.reader import PullResult
 from spark_rocket.client.send_back import SendBack
-from spark_rocket.model import MessageExt
+from spark_rocket.model import MessageExt, MessageQueue
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,9 @@ class ConsumeOrderly:
         lock: Callable[[ProcessQueue], bool] | None,
         send_back: SendBack | None,
         has_room: Callable[[ProcessQueue], None],
+        released: Callable[[ProcessQueue], None],
         call_later: Callable[[float, Callable[[], None]], None],
+        hooks: Hooks,
     ) -> None:
         self._listener = listener
         self._batch_size = batch_size
@@ -58,7 +61,10 @@ class ConsumeOrderly:
         self._lock = lock
         self._send_back = send_back
         self._has_room = has_room
+        self._released = released
         self._call_later = call_later
+        self._hooks = hooks
+        self._complaints = Complaints()
         self._work: SimpleQueue[ProcessQueue | None] = SimpleQueue()
         self._busy: set[ProcessQueue] = set()
         self._busy_lock = threading.Lock()
@@ -110,44 +116,47 @@ class ConsumeOrderly:
             if process_queue is None or self._closing:
                 return
             try:
-                self._consume(process_queue)
+                pause = self._consume(process_queue)
             except Exception:
                 logger.exception("the outcome of messages of %s was lost; they are consumed again", process_queue.queue)
                 process_queue.give_back()
-                self._consume_later(process_queue, self._pause_ms / 1000)
+                pause = self._pause_ms / 1000
+            if process_queue.dropped:
+                with self._busy_lock:
+                    self._busy.discard(process_queue)
+                self._released(process_queue)
+            elif pause is not None:
+                self._consume_later(process_queue, pause)
 
-    def _consume(self, process_queue: ProcessQueue) -> None:
+    def _consume(self, process_queue: ProcessQueue) -> float | None:
+        """Consume what is there; after how many seconds to go on, None if something else sees to that."""
         begun = time.monotonic()
         while not process_queue.dropped and not self._closing:
             if self._lock is not None and (not process_queue.locked or process_queue.is_lock_expired()):
                 self._lock_first(process_queue)
-                return
+                return None
             if time.monotonic() - begun > MAX_TURN_SECONDS:
-                self._work.put(process_queue)
-                return
-            messages = process_queue.take(self._batch_size)
+                return 0.0
+            with process_queue.lock_consume:
+                if process_queue.dropped:
+                    return None
+                messages = process_queue.take(self._batch_size)
+                if messages:
+                    context = ConsumeOrderlyContext(process_queue.queue)
+                    if not self._call(messages, context) and self._must_wait(messages):
+                        process_queue.give_back()
+                        pause = context.suspend_current_queue_time_millis
+                        pause = max(SHORTEST_PAUSE_MS, min(self._pause_ms if pause < 0 else pause, LONGEST_PAUSE_MS))
+                        return pause / 1000
+                    process_queue.commit()
             if not messages:
                 with self._busy_lock:
                     self._busy.discard(process_queue)
                 if process_queue.count:  # put in between
                     self._consume_soon(process_queue)
-                return
-            context = ConsumeOrderlyContext(process_queue.queue)
-            with process_queue.lock_consume:
-                if process_queue.dropped:
-                    break
-                done = self.call(messages, context)
-            if done or not self._must_wait(messages):
-                process_queue.commit()
-                self._has_room(process_queue)
-                continue
-            process_queue.give_back()
-            pause = context.suspend_current_queue_time_millis
-            pause = max(SHORTEST_PAUSE_MS, min(self._pause_ms if pause < 0 else pause, LONGEST_PAUSE_MS))
-            self._consume_later(process_queue, pause / 1000)
-            return
-        with self._busy_lock:
-            self._busy.discard(process_queue)
+                return None
+            self._has_room(process_queue)
+        return None
 
     def _lock_first(self, process_queue: ProcessQueue) -> None:
         def lock() -> None:
@@ -159,20 +168,25 @@ class ConsumeOrderly:
 
         self._call_later(LOCK_AGAIN_SECONDS, lock)
 
-    def call(self, messages: list[MessageExt], context: ConsumeOrderlyContext) -> bool:
+    def consume_directly(self, messages: list[MessageExt], queue: MessageQueue) -> object:
+        """One call of the listener that counts for nothing: what it answers, or raises."""
+        return self._listener(messages, ConsumeOrderlyContext(queue))
+
+    def _call(self, messages: list[MessageExt], context: ConsumeOrderlyContext) -> bool:
         """Whether the listener consumed the messages."""
+        around = self._hooks.before(messages, context.message_queue) if self._hooks.consume else None
+        status: object = None
         try:
             status = self._listener(messages, context)
-        except Exception:
-            logger.exception("the listener failed on %d messages of %s", len(messages), context.message_queue)
-            return False
-        if status not in (ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT):
-            logger.warning(
-                "the listener answered %r for messages of %s: that is no ConsumeOrderlyStatus, they are given again",
-                status,
-                context.message_queue,
-            )
-        return status is ConsumeOrderlyStatus.SUCCESS
+        except BaseException as error:  # SystemExit too: the thread is the consumer's
+            self._complaints.failed(error, len(messages), context.message_queue)
+        else:
+            if not isinstance(status, ConsumeOrderlyStatus):
+                self._complaints.nonsense(status, "ConsumeOrderlyStatus", context.message_queue)
+        done = status is ConsumeOrderlyStatus.SUCCESS
+        if around is not None:
+            self._hooks.after(around, success=done, status=getattr(status, "value", str(status)))
+        return done
 
     def _must_wait(self, messages: list[MessageExt]) -> bool:
         """Count a round that failed; False if every message had its last and went to the retry topic."""

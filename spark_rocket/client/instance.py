@@ -273,10 +273,10 @@ class Client:
 
     @property
     def state(self) -> ServiceState:
-        if self._closed:
-            return ServiceState.SHUTDOWN_ALREADY
         if self._failed:
             return ServiceState.START_FAILED
+        if self._closed:
+            return ServiceState.SHUTDOWN_ALREADY
         return ServiceState.CREATE_JUST if self._shared is None else ServiceState.RUNNING
 
     def start(self) -> None:
@@ -294,10 +294,10 @@ class Client:
         shared = self._shared
         if shared is not None:
             return shared
-        if self._closed:
-            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
         if self._failed:
             raise StateError(f"This {type(self).__name__} could not be started before.", remedy="Make a new one.")
+        if self._closed:
+            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
         acquired = acquire(self._config)
         with _lock:
             if self._shared is None:

@@ -17,6 +17,7 @@ Corresponds to org.apache.rocketmq.client.consumer.listener and common.consumer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +27,8 @@ from spark_rocket.model import MessageExt, MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 ALL_OF_THEM = 2**31 - 1
 
@@ -86,3 +89,26 @@ class ConsumeOrderlyContext:
 ConcurrentListener: TypeAlias = Callable[[list[MessageExt], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus]
 OrderlyListener: TypeAlias = Callable[[list[MessageExt], ConsumeOrderlyContext], ConsumeOrderlyStatus]
 BatchListener: TypeAlias = "Callable[[pa.RecordBatch, ConsumeOrderlyContext], ConsumeOrderlyStatus]"
+
+
+class Complaints:
+    """What is wrong with a listener, told once per kind: it may be wrong with every message."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def failed(self, error: BaseException, count: int, queue: MessageQueue) -> None:
+        """It raised."""
+        level = self._level(f"{type(error).__module__}.{type(error).__qualname__}", logging.ERROR)
+        logger.log(level, "the listener failed on %d messages of %s", count, queue, exc_info=error)
+
+    def nonsense(self, status: object, wanted: str, queue: MessageQueue) -> None:
+        """It answered what is no answer."""
+        level = self._level(f"answer of {type(status).__qualname__}", logging.WARNING)
+        logger.log(level, "the listener answered %r for %s: no %s, so the messages are retried", status, queue, wanted)
+
+    def _level(self, kind: str, first: int) -> int:
+        if kind in self._told:
+            return logging.DEBUG
+        self._told.add(kind)
+        return first

@@ -34,6 +34,9 @@ class OffsetStore(Protocol):
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, each as far as it can be; what cannot be kept now is logged and comes again."""
 
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Keep this one now. Raises what keeps it from being kept."""
+
 
 class RemoteOffsetStore:
     """At each queue's broker."""
@@ -52,10 +55,13 @@ class RemoteOffsetStore:
             if self._kept.get(queue) == offset:
                 continue
             try:
-                self._reader.commit_offset(self._group, queue, offset)
-                self._kept[queue] = offset
+                self.commit(queue, offset)
             except RocketError as error:
                 logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        self._reader.commit_offset(self._group, queue, offset)
+        self._kept[queue] = offset
 
 
 class LocalOffsetStore:
@@ -65,6 +71,12 @@ class LocalOffsetStore:
         self._path = directory / group / "offsets.json"
         self._lock = threading.Lock()
         self._offsets: dict[MessageQueue, int] | None = None
+        self._unusable: list[str] = []
+
+    def open(self) -> None:
+        """Read the file. Raises ClientError if there is one and neither it nor the one before can be used."""
+        with self._lock:
+            self._load()
 
     def read(self, queue: MessageQueue) -> int | None:
         with self._lock:
@@ -81,18 +93,39 @@ class LocalOffsetStore:
             except OSError as error:
                 logger.warning("%s could not be written: %s", self._path, error)
 
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        with self._lock:
+            self._load()[queue] = offset
+            try:
+                self._write(self._load())
+            except OSError as error:
+                raise ClientError(
+                    f"The offset {offset} of {queue} cannot be kept: {error}.",
+                    remedy=f"See that {self._path} can be written.",
+                ) from error
+
     def _load(self) -> dict[MessageQueue, int]:
         if self._offsets is None:
-            self._offsets = {}
-            for path in (self._path, self._path.with_name("offsets.json.bak")):
-                try:
-                    self._offsets = _decode(path.read_bytes())
-                    break
-                except FileNotFoundError:
-                    continue
-                except (OSError, ValueError, KeyError, TypeError, AttributeError, RocketError) as error:
-                    logger.warning("%s cannot be used: %s", path, error)
+            offsets = self._read(self._path)
+            if offsets is None:
+                offsets = self._read(self._path.with_name("offsets.json.bak"))
+            if offsets is None and self._unusable:
+                raise ClientError(
+                    f"The offsets of a broadcasting group cannot be read: {' '.join(self._unusable)}",
+                    remedy="Restore the file, or remove it to have the group begin anew.",
+                )
+            self._offsets = offsets or {}
         return self._offsets
+
+    def _read(self, path: Path) -> dict[MessageQueue, int] | None:
+        try:
+            return _decode(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RocketError) as error:
+            self._unusable.append(f"{path}: {error}.")
+            logger.warning("%s cannot be used: %s", path, error)
+            return None
 
     def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

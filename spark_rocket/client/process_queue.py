@@ -3,7 +3,8 @@
 How far a group is in a queue is where the first message is that is not consumed: later ones may be done already, and
 are consumed again should the consumer die. The offset to commit follows from what is here, and from nothing else.
 
-Thread-safety: all methods; ``lock_consume`` is held while an orderly listener runs.
+Thread-safety: all methods; ``lock_consume`` is held while an orderly listener runs, ``lock_commit`` while an
+offset is on its way, so that no older one comes after it.
 Corresponds to org.apache.rocketmq.client.impl.consumer.ProcessQueue.
 """
 
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.bodies import ProcessQueueInfo
 
 PULL_EXPIRED_SECONDS = 120.0
 LOCK_LIVES_SECONDS = 30.0
@@ -22,17 +24,22 @@ START_TIME = "CONSUME_START_TIME"
 
 
 class ProcessQueue:
-    """See the module. ``dropped``: the queue is somebody else's now; what is left of it is forgotten."""
+    """See the module. ``dropped``: the queue is somebody else's now; what is left of it is forgotten.
+
+    ``stale``: the group goes on somewhere else than this says, so that nothing of it is committed any more.
+    """
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         self.queue = queue
         self.dropped = False
+        self.stale = False
         self.paused = False
         self.locked = False
         self.last_lock = 0.0
         self.last_pull = time.monotonic()
         self.last_consume = self.last_pull
         self.lock_consume = threading.Lock()
+        self.lock_commit = threading.Lock()
         self._lock = threading.Lock()
         self._order: deque[int] = deque()  # offsets in ascending order; those that are done are skipped
         self._messages: dict[int, MessageExt] = {}
@@ -94,13 +101,6 @@ class ProcessQueue:
         while order and order[0] not in messages:
             order.popleft()
 
-    def clear(self) -> None:
-        with self._lock:
-            self._order.clear()
-            self._messages.clear()
-            self._taken.clear()
-            self.size = 0
-
     # --- asking -----------------------------------------------------------------------------------------------
 
     @property
@@ -145,27 +145,26 @@ class ProcessQueue:
     def is_pull_expired(self) -> bool:
         return time.monotonic() - self.last_pull > PULL_EXPIRED_SECONDS
 
-    def info(self) -> dict[str, object]:
-        """ProcessQueueInfo, as tools show it (307)."""
+    def info(self) -> ProcessQueueInfo:
+        """As tools show it (307)."""
+        commit_offset = self.commit_offset
         with self._lock:
-            first = min(self._taken) if self._taken else self._order[0] if self._order else 0
-            last = self._order[-1] if self._order else first
-            return {
-                "commitOffset": first if self._order or self._taken else self._next,
-                "cachedMsgMinOffset": first,
-                "cachedMsgMaxOffset": last,
-                "cachedMsgCount": len(self._messages),
-                "cachedMsgSizeInMiB": self.size >> 20,
-                "transactionMsgMinOffset": min(self._taken, default=0),
-                "transactionMsgMaxOffset": max(self._taken, default=0),
-                "transactionMsgCount": len(self._taken),
-                "locked": self.locked,
-                "tryUnlockTimes": 0,
-                "lastLockTimestamp": _wall(self.last_lock),
-                "droped": self.dropped,
-                "lastPullTimestamp": _wall(self.last_pull),
-                "lastConsumeTimestamp": _wall(self.last_consume),
-            }
+            cached, taken = self._messages, self._taken
+            return ProcessQueueInfo(
+                commit_offset=commit_offset,
+                cached_msg_min_offset=min(cached, default=0),
+                cached_msg_max_offset=max(cached, default=0),
+                cached_msg_count=len(cached),
+                cached_msg_size_in_mib=self.size >> 20,
+                transaction_msg_min_offset=min(taken, default=0),
+                transaction_msg_max_offset=max(taken, default=0),
+                transaction_msg_count=len(taken),
+                locked=self.locked,
+                last_lock_timestamp=_wall(self.last_lock),
+                dropped=self.dropped,
+                last_pull_timestamp=_wall(self.last_pull),
+                last_consume_timestamp=_wall(self.last_consume),
+            )
 
 
 def _wall(moment: float) -> int:

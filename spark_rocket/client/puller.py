@@ -5,8 +5,9 @@ what comes back         then
 ======================  ===========================================================================================
 messages                they go to the consume service, the next pull follows at once
 none, or none wanted    the next pull at the offset that the broker says; commits follow, when all before is done
-offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue taken again
+offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue goes on there
 an error                again after 3 s; a busy broker after 20 ms
+as many as asked for    a backlog: the next pull asks for more, if the settings say how many
 nothing was asked       queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
                         (orderly): after 3 s
 ======================  ===========================================================================================
@@ -41,17 +42,22 @@ WHEN_NOT_LOCKED = 3.0
 BROKER_SUSPENDS_MS = 15_000
 PULL_SECONDS = 15.0  # beyond the broker's suspension
 CORRECT_AFTER = 10.0
+BACKLOG_BYTES = 1 << 20
 _BUSY = frozenset({int(ResponseCode.FLOW_CONTROL), int(ResponseCode.SYSTEM_BUSY)})
 
 
-class ConsumeService(Protocol):
+class PullReceiver(Protocol):
     """What becomes of pulled messages."""
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        """Take over what a pull found; quick, on a reading thread."""
+        """Take over what a pull found, which may be nothing; quick, on a reading thread."""
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         """Whether the queue should not be pulled now."""
+
+
+class ConsumeService(PullReceiver, Protocol):
+    """A receiver that calls listeners."""
 
     def start(self) -> None: ...
 
@@ -61,10 +67,11 @@ class ConsumeService(Protocol):
 
 @dataclass(slots=True)
 class PullSettings:
-    """What a consumer asks of every pull of a topic."""
+    """What a consumer asks of every pull of a topic; of the next ones, while there is a backlog, ``backlog_msgs``."""
 
     max_msgs: int
     max_bytes: int | None
+    backlog_msgs: int
     tags: str
     sql: str | None
     commits: bool
@@ -78,13 +85,13 @@ class Puller:
         self,
         instance: ClientInstance,
         reader: Reader,
-        service: ConsumeService,
+        service: PullReceiver,
         process_queue: ProcessQueue,
         offset: int,
         settings: PullSettings,
         *,
         is_paused: Callable[[], bool],
-        correct_offset: Callable[[ProcessQueue, int], None],
+        correct_offset: Callable[[Puller, int], None],
     ) -> None:
         self.process_queue = process_queue
         self.next_offset = offset
@@ -95,6 +102,7 @@ class Puller:
         self._is_paused = is_paused
         self._correct_offset = correct_offset
         self._lock = threading.Lock()
+        self._backlog = False
         self._turn = 0
         self._waiting_for_room = False
 
@@ -115,8 +123,8 @@ class Puller:
                 pending = self._reader.pull_async(
                     process_queue.queue,
                     self.next_offset,
-                    max_msgs=settings.max_msgs,
-                    max_bytes=settings.max_bytes,
+                    max_msgs=settings.backlog_msgs if self._backlog else settings.max_msgs,
+                    max_bytes=BACKLOG_BYTES if self._backlog else settings.max_bytes,
                     tags=settings.tags,
                     sql=settings.sql,
                     commit=process_queue.commit_offset if settings.commits else None,
@@ -176,15 +184,18 @@ class Puller:
                 found.max_offset,
                 found.next_offset,
             )
-            process_queue.dropped = True
-            self._instance.call_later(CORRECT_AFTER, lambda: self._correct_offset(process_queue, found.next_offset))
+            process_queue.stale = process_queue.dropped = True
+            self._instance.call_later(CORRECT_AFTER, lambda: self._correct_offset(self, found.next_offset))
             return
-        self.next_offset = found.next_offset
+        before, self.next_offset = self.next_offset, found.next_offset
+        settings = self.settings
+        self._backlog = (
+            settings.backlog_msgs > settings.max_msgs
+            and found.status is PullStatus.FOUND
+            and found.next_offset - before >= settings.max_msgs
+        )
         try:
-            if found.status is PullStatus.FOUND:
-                self._service.receive(process_queue, found)
-            else:
-                process_queue.put((), found.next_offset)
+            self._service.receive(process_queue, found)
         except Exception:
             logger.exception("what was pulled from %s cannot be used; it is pulled again", process_queue.queue)
             self.next_offset = process_queue.end

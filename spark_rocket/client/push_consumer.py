@@ -24,15 +24,20 @@ Thread-safety: all methods. Corresponds to DefaultMQPushConsumer, DefaultMQPushC
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Self
 
+import spark_rocket
+from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
+from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.listeners import (
@@ -44,21 +49,27 @@ from spark_rocket.client.listeners import (
 )
 from spark_rocket.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.puller import ConsumeService, Puller, PullSettings
-from spark_rocket.client.reader import PullResult, Reader
+from spark_rocket.client.puller import Puller, PullSettings
+from spark_rocket.client.reader import DEFAULT_MAX_MSGS, PullResult, Reader
+from spark_rocket.client.rebalance import Rebalance
+from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, RETRY_PREFIX, RETRY_TOPIC, SendBack
 from spark_rocket.client.validators import check_group, check_range, check_topic
 from spark_rocket.errors import ClientError, RocketError, RunTooLargeError, StateError, TopicNotFoundError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import (
     CONSUME_PASSIVELY,
+    PROP_CLIENT_VERSION,
+    PROP_CONSUME_ORDERLY,
+    PROP_CONSUME_TYPE,
+    PROP_CONSUMER_START_TIMESTAMP,
+    PROP_NAMESERVER_ADDR,
+    PROP_THREADPOOL_CORE_SIZE,
     ConsumerData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
+    ConsumerRunningInfo,
+    ConsumeStatus,
     SubscriptionData,
 )
-from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.sql92 import parse_sql92
 from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
@@ -68,8 +79,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RENEW_LOCKS_SECONDS = 20.0
-RELEASE_SECONDS = 1.0
+BACKLOG_MSGS = 512
 BATCH_MSGS = 32_768
 BATCH_BYTES = 4 << 20
 MAX_INT = 2**31 - 1
@@ -79,7 +89,8 @@ class PushConsumer(Client):
     """See the module. Times are seconds unless a name says otherwise; counts and sizes are per queue.
 
     ``listener`` consumes concurrently; use ``orderly=`` or ``batches=`` instead for the other two kinds. After
-    ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to ``%DLQ%group``.
+    ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to ``%DLQ%group``. Unless given,
+    ``pull_batch_size`` is 32, and a backlog is pulled in larger pieces from brokers that give them.
     """
 
     def __init__(
@@ -97,7 +108,7 @@ class PushConsumer(Client):
         allocate_strategy: AllocateStrategy | None = None,
         consume_threads: int = 20,
         consume_message_batch_max_size: int = 1,
-        pull_batch_size: int = 32,
+        pull_batch_size: int | None = None,
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue_mib: int = 100,
         consume_concurrently_max_span: int = 2_000,
@@ -114,7 +125,7 @@ class PushConsumer(Client):
             )
         check_range("consume_threads", consume_threads, 1, 1_000)
         check_range("consume_message_batch_max_size", consume_message_batch_max_size, 1, 1_024)
-        check_range("pull_batch_size", pull_batch_size, 1, 1_024)
+        check_range("pull_batch_size", pull_batch_size or DEFAULT_MAX_MSGS, 1, 1_024)
         check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535)
         check_range("pull_threshold_size_for_queue_mib", pull_threshold_size_for_queue_mib, 1, 1_024)
         check_range("consume_concurrently_max_span", consume_concurrently_max_span, 1, 65_535)
@@ -133,15 +144,18 @@ class PushConsumer(Client):
         self._pause_ms = suspend_current_queue_time_millis
         self._consume_timeout = consume_timeout
         self._shutdown_timeout = shutdown_timeout
+        self.hooks = Hooks(group)
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._tags: dict[str, TagExpression] = {}
-        self._pullers: dict[MessageQueue, Puller] = {}
-        self._table_lock = threading.RLock()
+        self._table_lock = threading.Lock()
         self._paused = False
-        self._started = False
-        self._service: ConsumeService
-        self._offsets: OffsetStore
+        self._pid = 0  # of the process that started it; 0: nobody has
+        self._started_ms = 0
+        self._stop = threading.Event()
+        self._stopping = False
+        self._service: ConsumeConcurrently | ConsumeOrderly | ConsumeBatches | None = None
+        self._rebalance: Rebalance | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +168,8 @@ class PushConsumer(Client):
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
         """Consume a topic's messages: those with one of the tags, or those that an SQL92 expression lets through.
 
-        A second subscription to a topic replaces the first. While running, it takes effect with the next rebalance.
+        A second subscription to a topic replaces the first. While running, it takes effect with the next rebalance,
+        which is at once, and the next pulls.
         """
         check_topic(topic)
         if sql is not None:
@@ -164,10 +179,10 @@ class PushConsumer(Client):
         with self._table_lock:
             self._subscriptions[topic] = data
             self._tags[topic] = parse_tags(None if sql else tags)
-            for queue, puller in self._pullers.items():
-                if queue.topic == topic:
-                    puller.settings.tags, puller.settings.sql = data.sub_string, sql
-        if self._started:
+        if self._rebalance is not None:
+            for puller in self._rebalance.pullers():
+                if puller.process_queue.queue.topic == topic:
+                    puller.settings = self._pull_settings(topic)
             self._instance().members.send_heartbeats()
             self._instance().members.rebalance_soon()
 
@@ -176,47 +191,52 @@ class PushConsumer(Client):
         with self._table_lock:
             self._subscriptions.pop(topic, None)
             self._tags.pop(topic, None)
-            self._drop([queue for queue in self._pullers if queue.topic == topic])
-        if self._started:
+        if self._rebalance is not None:
+            self._rebalance.give_up(topic)
             self._instance().members.send_heartbeats()
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Join the group and begin. Fails with the reason, and for good, if that cannot be."""
-        if self._started:
-            raise StateError(f"The consumer of group {self.group!r} is already started.", remedy="Start it once.")
+        if self._pid:
+            raise StateError(f"The consumer of group {self.group!r} was started before.", remedy="Start it once.")
         instance = self._instance()
-        self._started = True
+        self._pid = os.getpid()
+        self._started_ms = time.time_ns() // 1_000_000
         try:
             if self.message_model is MessageModel.CLUSTERING:
                 self._subscribe_retry()
             self._find_routes(warn=True)
-            self._service = self._make_service(instance)
-            self._offsets = self._make_offset_store(instance)
+            self._rebalance = self._make_rebalance(instance)
+            self._service = self._make_service(instance, self._rebalance)
             self._service.start()
+            consumer_requests.register(instance)
             instance.members.join_consumer(self)
         except BaseException:
             self._failed = True
             self.close()
             raise
         self.rebalance()
-        if self._lock is not None:
-            instance.call_later(RENEW_LOCKS_SECONDS, self._renew_locks)
-        if not any(self._listeners[1:]):
-            instance.call_later(self._consume_timeout / 2, self._return_expired)
+        for seconds, chore in (
+            (RENEW_SECONDS, self._rebalance.renew_locks if self._listeners[1] is not None else None),
+            (self._consume_timeout / 2, self._return_expired if self._listeners[0] is not None else None),
+        ):
+            if chore is not None:
+                threading.Thread(target=self._every, args=(seconds, chore), name="rocket-consumer", daemon=True).start()
 
     def close(self) -> None:
         """Stop pulling, let listeners finish, commit, leave the group."""
+        with self._table_lock if self._pid in (0, os.getpid()) else nullcontext():
+            first, self._stopping = not self._stopping, True
         shared = self._shared
-        if shared is not None and self._started and not self._closed:
-            for puller in list(self._pullers.values()):
-                puller.process_queue.paused = True
-            if hasattr(self, "_service"):
+        if first and shared is not None and self._pid == os.getpid():  # a forked child leaves the parent's work alone
+            self._stop.set()
+            if self._rebalance is not None and self._service is not None:
+                for puller in self._rebalance.pullers():
+                    puller.process_queue.paused = True
                 self._service.close(self._shutdown_timeout)
-            if hasattr(self, "_offsets"):
-                with self._table_lock:
-                    self._drop(list(self._pullers))
+                self._rebalance.close()
             shared.members.leave_consumer(self)
         self._reader.close()
         super().close()
@@ -228,6 +248,17 @@ class PushConsumer(Client):
     def resume(self) -> None:
         """Go on after ``suspend``."""
         self._paused = False
+
+    def _every(self, seconds: float, chore: Callable[[], None]) -> None:
+        while not self._stop.wait(seconds):
+            try:
+                chore()
+            except Exception:
+                logger.exception("a chore of consumer group %s failed", self.group)
+
+    def _return_expired(self) -> None:
+        if isinstance(self._service, ConsumeConcurrently) and self._rebalance is not None:
+            self._service.return_expired(self._rebalance.process_queues(), self._consume_timeout)
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
@@ -243,27 +274,19 @@ class PushConsumer(Client):
 
     def persist_offsets(self) -> None:
         """Tell the brokers, or the disk, how far the group is."""
-        with self._table_lock:
-            queues = [puller.process_queue for puller in self._pullers.values()]
-        self._offsets.persist({one.queue: one.commit_offset for one in queues if not one.dropped})
+        if self._rebalance is not None:
+            self._rebalance.persist()
 
     def rebalance(self) -> None:
         """Work out this member's share of every topic, and act on it."""
-        if self._closed or not self._started:
+        if self._rebalance is None or self._stop.is_set():
             return
         try:
             self._find_routes(warn=False)
             self._instance().members.greet_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)
-        for topic in list(self._subscriptions):
-            try:
-                mine = self._share_of(topic)
-            except RocketError as error:
-                logger.info("the queues of %s stay as they are: %s", topic, error)
-                continue
-            if mine is not None:
-                self._take(topic, mine)
+        self._rebalance.balance(list(self._subscriptions))
 
     def _find_routes(self, *, warn: bool) -> None:
         """Know the brokers of every topic; one that does not exist yet is waited for."""
@@ -274,171 +297,54 @@ class PushConsumer(Client):
                 if warn and not topic.startswith(RETRY_PREFIX):  # the first heartbeat makes that one
                     logger.warning("%s is waited for: %s", topic, error)
 
-    def _share_of(self, topic: str) -> list[MessageQueue] | None:
-        """The queues that are this member's now; None when the brokers do not say who else is there."""
-        instance = self._instance()
-        queues = sorted(instance.routes.route(topic).readable)
-        if self.message_model is MessageModel.BROADCASTING:
-            return queues
-        members = instance.consumer_ids(self.group, topic)
-        if members is None:
-            return None
-        return self._strategy.allocate(self.group, instance.client_id, queues, members)
+    # --- what tools ask through brokers -----------------------------------------------------------------------
 
-    def _take(self, topic: str, mine: list[MessageQueue]) -> None:
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in those queues that are this consumer's now (220)."""
+        if self._rebalance is not None:
+            self._rebalance.reset(offsets)
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this consumer is in the queues that it has of a topic (221)."""
+        every = self._rebalance.process_queues() if self._rebalance is not None else []
+        return {one.queue: one.commit_offset for one in every if one.queue.topic == topic}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing (307)."""
+        every = self._rebalance.process_queues() if self._rebalance is not None else []
         with self._table_lock:
-            if self._closed or topic not in self._subscriptions:
-                return
-            wanted = set(mine)
-            self._drop(
-                [
-                    queue
-                    for queue, puller in self._pullers.items()
-                    if queue.topic == topic
-                    and (queue not in wanted or puller.process_queue.dropped or puller.process_queue.is_pull_expired())
-                ]
-            )
-            missing = [queue for queue in mine if queue not in self._pullers]
-        for queue in missing:
-            try:
-                self._begin(queue)
-            except RocketError as error:
-                logger.warning("%s cannot be consumed yet: %s", queue, error)
-
-    def _begin(self, queue: MessageQueue) -> None:
-        """Take a queue on."""
-        process_queue = ProcessQueue(queue, 0)
-        if self._lock is not None and not self._lock(process_queue):
-            logger.info("%s is still locked by another member", queue)
-            self._instance().call_later(1.0, self._instance().members.rebalance_soon)
-            return
-        offset = self._first_offset(queue)
-        process_queue.put((), offset)
-        data = self._subscriptions[queue.topic]
-        is_sql = data.expression_type == TYPE_SQL92
-        puller = Puller(
-            self._instance(),
-            self._reader,
-            self._service,
-            process_queue,
-            offset,
-            PullSettings(
-                max_msgs=BATCH_MSGS if self._listeners[2] else self._pull_batch_size,
-                max_bytes=BATCH_BYTES if self._listeners[2] else None,
-                tags="*" if is_sql else data.sub_string,
-                sql=data.sub_string if is_sql else None,
-                commits=self.message_model is MessageModel.CLUSTERING,
-                must_lock=self._lock is not None,
-            ),
-            is_paused=lambda: self._paused,
-            correct_offset=self._correct_offset,
+            subscriptions = list(self._subscriptions.values())
+        return ConsumerRunningInfo(
+            properties={
+                PROP_NAMESERVER_ADDR: self.name_server,
+                PROP_CONSUME_TYPE: CONSUME_PASSIVELY,
+                PROP_CONSUME_ORDERLY: str(self._listeners[1] is not None).lower(),
+                PROP_THREADPOOL_CORE_SIZE: str(self._threads),
+                PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
+                PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
+                "messageModel": self.message_model.value,
+                "consumeFromWhere": self.consume_from_where.value,
+                "consumeMessageBatchMaxSize": str(self._batch_size),
+                "maxReconsumeTimes": str(self._max_reconsume_times),
+            },
+            subscription_set=subscriptions,
+            mq_table={one.queue: one.info() for one in every},
+            status_table={data.topic: ConsumeStatus() for data in subscriptions},
         )
-        with self._table_lock:
-            if self._closed or queue in self._pullers:
-                return
-            self._pullers[queue] = puller
-        logger.info("group %s takes %s at %d", self.group, queue, offset)
-        puller.pull()
 
-    def _first_offset(self, queue: MessageQueue) -> int:
-        """Where the group goes on in a queue, or begins."""
-        kept = self._offsets.read(queue)
-        if kept is not None:
-            return kept
-        where = self.consume_from_where
-        if queue.topic.startswith(RETRY_PREFIX) or where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
-            return self._reader.min_offset(queue)
-        if where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
-            return self._reader.max_offset(queue)
-        moment = self._from_timestamp
-        if moment is None:
-            moment = int(time.time() * 1000) - 30 * 60 * 1000
-        return self._reader.offset_for_time(queue, moment)
+    def consume_directly(self, records: bytes, broker_name: str) -> object:
+        """Have the listener consume one stored message, which counts for nothing (309): what it answers, or raises."""
+        service = self._service
+        message = decode_messages(records, broker_name)[0]
+        queue = MessageQueue(message.topic, broker_name, message.queue_id)
+        if isinstance(service, ConsumeBatches):
+            from spark_rocket.protocol.columnar import decode_records
 
-    def _drop(self, queues: list[MessageQueue]) -> None:
-        """Give queues up: what is consumed of them is committed, the rest is the next owner's. Table lock held."""
-        done: dict[MessageQueue, int] = {}
-        for queue in queues:
-            process_queue = self._pullers.pop(queue).process_queue
-            waited = process_queue.lock_consume.acquire(timeout=RELEASE_SECONDS)
-            try:
-                if not process_queue.dropped:
-                    process_queue.dropped = True
-                    done[queue] = process_queue.commit_offset
-            finally:
-                if waited:
-                    process_queue.lock_consume.release()
-            logger.info("group %s gives up %s", self.group, queue)
-        self._offsets.persist(done)
-        if self._lock is not None and queues:
-            self._unlock(queues)
-
-    def _correct_offset(self, process_queue: ProcessQueue, offset: int) -> None:
-        """The broker has nothing where the group is: go on where it says."""
-        with self._table_lock:
-            puller = self._pullers.get(process_queue.queue)
-            if puller is None or puller.process_queue is not process_queue:
-                return
-            self._offsets.persist({process_queue.queue: offset})
-            del self._pullers[process_queue.queue]
-        self._instance().members.rebalance_soon()
-
-    # --- locks of orderly consuming ---------------------------------------------------------------------------
-
-    @property
-    def _lock(self) -> Any:
-        """How queues are locked; None when they need not be."""
-        if self._listeners[1] is None or self.message_model is MessageModel.BROADCASTING:
-            return None
-        return self._lock_one
-
-    def _lock_one(self, process_queue: ProcessQueue) -> bool:
-        return self._lock_at(process_queue.queue.broker_name, [process_queue])
-
-    def _lock_at(self, broker_name: str, process_queues: list[ProcessQueue]) -> bool:
-        """Ask one broker for queues' locks; whether all were given."""
-        instance = self._instance()
-        queues = [one.queue for one in process_queues]
-        body = LockBatchRequestBody(self.group, instance.client_id, mq_set=queues)
-        request = RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, {}, body.to_json())
-        try:
-            answer = instance.invoke(instance.routes.master(queues[0]), request, f"the locks of {self.group}")
-        except RocketError as error:
-            logger.warning("%s could not lock queues at %s: %s", self.group, broker_name, error)
-            return False
-        held = set(LockBatchResponseBody.from_json(answer.body).lock_ok_mq_set)
-        now = time.monotonic()
-        for one in process_queues:
-            one.locked = one.queue in held
-            if one.locked:
-                one.last_lock = now
-        return len(held) == len(queues)
-
-    def _renew_locks(self) -> None:
-        if self._closed:
-            return
-        by_broker: dict[str, list[ProcessQueue]] = {}
-        with self._table_lock:
-            for queue, puller in self._pullers.items():
-                by_broker.setdefault(queue.broker_name, []).append(puller.process_queue)
-        try:
-            for broker_name, process_queues in by_broker.items():
-                self._lock_at(broker_name, process_queues)
-        finally:
-            self._instance().call_later(RENEW_LOCKS_SECONDS, self._renew_locks)
-
-    def _unlock(self, queues: list[MessageQueue]) -> None:
-        instance = self._instance()
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            by_broker.setdefault(queue.broker_name, []).append(queue)
-        for broker_name, theirs in by_broker.items():
-            body = LockBatchRequestBody(self.group, instance.client_id, mq_set=theirs)
-            request = RemotingCommand.request(RequestCode.UNLOCK_BATCH_MQ, {}, body.to_json())
-            try:
-                instance.invoke(instance.routes.master(theirs[0]), request, f"the locks of {self.group}", timeout=1.0)
-            except RocketError as error:  # they expire by themselves
-                logger.info("%s could not unlock queues at %s: %s", self.group, broker_name, error)
+            return service.consume_directly(decode_records(records, broker_name=broker_name), queue)
+        if service is None:
+            raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Start it first.")
+        self._show_origin([message])
+        return service.consume_directly([message], queue)
 
     # --- parts ------------------------------------------------------------------------------------------------
 
@@ -450,9 +356,60 @@ class PushConsumer(Client):
     def _make_offset_store(self, instance: ClientInstance) -> OffsetStore:
         if self.message_model is MessageModel.CLUSTERING:
             return RemoteOffsetStore(self._reader, self.group)
-        return LocalOffsetStore(local_directory() / (instance.config.instance_name or "DEFAULT"), self.group)
+        store = LocalOffsetStore(local_directory() / (instance.config.instance_name or "DEFAULT"), self.group)
+        store.open()
+        return store
 
-    def _make_service(self, instance: ClientInstance) -> ConsumeService:
+    def _make_rebalance(self, instance: ClientInstance) -> Rebalance:
+        clustering = self.message_model is MessageModel.CLUSTERING
+        return Rebalance(
+            self.group,
+            instance,
+            self._reader,
+            self._make_offset_store(instance),
+            strategy=self._strategy if clustering else None,
+            locks=QueueLocks(instance, self.group) if clustering and self._listeners[1] is not None else None,
+            where=self.consume_from_where,
+            from_timestamp=self._from_timestamp,
+            make_puller=self._make_puller,
+            is_subscribed=self._subscriptions.__contains__,
+        )
+
+    def _make_puller(self, process_queue: ProcessQueue, offset: int) -> Puller:
+        assert self._service is not None
+        assert self._rebalance is not None
+        return Puller(
+            self._instance(),
+            self._reader,
+            self._service,
+            process_queue,
+            offset,
+            self._pull_settings(process_queue.queue.topic),
+            is_paused=lambda: self._paused,
+            correct_offset=self._rebalance.correct,
+        )
+
+    def _pull_settings(self, topic: str) -> PullSettings:
+        data = self._subscriptions.get(topic)
+        if data is None:
+            raise StateError(f"{topic!r} is not subscribed to any more.")
+        is_sql = data.expression_type == TYPE_SQL92
+        clustering = self.message_model is MessageModel.CLUSTERING
+        is_batches = self._listeners[2] is not None
+        usual = BATCH_MSGS if is_batches else self._pull_batch_size or DEFAULT_MAX_MSGS
+        return PullSettings(
+            max_msgs=usual,
+            max_bytes=BATCH_BYTES if is_batches else None,
+            backlog_msgs=usual if is_batches or self._pull_batch_size else min(BACKLOG_MSGS, self._max_messages),
+            tags="*" if is_sql else data.sub_string,
+            sql=data.sub_string if is_sql else None,
+            commits=clustering,
+            must_lock=clustering and self._listeners[1] is not None,
+        )
+
+    def _make_service(
+        self, instance: ClientInstance, rebalance: Rebalance
+    ) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
         listener, orderly, batches = self._listeners
         most = self._max_reconsume_times if self._max_reconsume_times >= 0 else DEFAULT_MAX_RECONSUME_TIMES
         clustering = self.message_model is MessageModel.CLUSTERING
@@ -467,8 +424,9 @@ class PushConsumer(Client):
                 max_span=self._max_span,
                 decode=self._decode,
                 send_back=send_back,
-                has_room=self._has_room,
+                has_room=rebalance.has_room,
                 call_later=instance.call_later,
+                hooks=self.hooks,
             )
         if orderly is not None:
             return ConsumeOrderly(
@@ -480,10 +438,12 @@ class PushConsumer(Client):
                 max_reconsume_times=self._max_reconsume_times if self._max_reconsume_times >= 0 else MAX_INT,
                 pause_ms=self._pause_ms,
                 decode=self._decode,
-                lock=self._lock,
+                lock=rebalance.lock if clustering else None,
                 send_back=send_back,
-                has_room=self._has_room,
+                has_room=rebalance.has_room,
+                released=rebalance.released,
                 call_later=instance.call_later,
+                hooks=self.hooks,
             )
         assert batches is not None
         return ConsumeBatches(
@@ -492,26 +452,12 @@ class PushConsumer(Client):
             max_reconsume_times=most,
             pause_ms=self._pause_ms,
             decode=self._decode_batches,
+            decode_messages=self._decode,
             send_back=send_back,
-            has_room=self._has_room,
+            has_room=rebalance.has_room,
             call_later=instance.call_later,
+            hooks=self.hooks,
         )
-
-    def _has_room(self, process_queue: ProcessQueue) -> None:
-        puller = self._pullers.get(process_queue.queue)
-        if puller is not None:
-            puller.has_room()
-
-    def _return_expired(self) -> None:
-        if self._closed:
-            return
-        with self._table_lock:
-            process_queues = [puller.process_queue for puller in self._pullers.values()]
-        try:
-            if isinstance(self._service, ConsumeConcurrently):
-                self._service.return_expired(process_queues, self._consume_timeout)
-        finally:
-            self._instance().call_later(self._consume_timeout / 2, self._return_expired)
 
     def _decode(self, process_queue: ProcessQueue, found: PullResult) -> list[MessageExt]:
         """The messages of a pull that were asked for: brokers compare hashes of tags, and retries have two topics."""
@@ -524,9 +470,14 @@ class PushConsumer(Client):
         if messages and messages[0].queue_offset < first:
             messages = [message for message in messages if message.queue_offset >= first]
         if queue.topic.startswith(RETRY_PREFIX):
-            for message in messages:
-                message.topic = message.properties.get(RETRY_TOPIC, message.topic)
-        return messages
+            self._show_origin(messages)
+        return self.hooks.choose(queue, messages) if self.hooks.filter else messages
+
+    @staticmethod
+    def _show_origin(messages: list[MessageExt]) -> None:
+        """A message that is retried has the topic that it was sent to."""
+        for message in messages:
+            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
 
     def _decode_batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
         from spark_rocket.protocol.columnar import decode_records  # only who wants Arrow pays for loading it

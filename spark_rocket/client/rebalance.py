@@ -1,0 +1,298 @@
+"""Which queues a push consumer has: taking on those that are its share now, giving up those that are others'.
+
+A queue that is given up is pulled no more, and what is consumed of it is committed. One that is consumed in order is
+unlocked only when its listener's call has ended, and what that call did is committed first: the next owner begins
+where this one ended. A queue whose call has not ended is not taken on again either.
+
+``balance``, ``give_up``, ``reset`` and ``close`` exclude each other; they wait for brokers. Commits of one queue
+follow each other, and none follows the last one of a queue that was given up.
+
+Thread-safety: all methods. Corresponds to RebalanceImpl and RebalancePushImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from spark_rocket.client.allocation import AllocateStrategy
+from spark_rocket.client.instance import ClientInstance
+from spark_rocket.client.listeners import ConsumeFromWhere
+from spark_rocket.client.offset_store import OffsetStore
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.puller import Puller
+from spark_rocket.client.reader import Reader
+from spark_rocket.client.rebalance_locks import QueueLocks
+from spark_rocket.client.send_back import RETRY_PREFIX
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 1.0
+DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
+
+
+class Rebalance:
+    """Queues of one consumer. ``strategy``: None has it take every queue (broadcasting)."""
+
+    def __init__(
+        self,
+        group: str,
+        instance: ClientInstance,
+        reader: Reader,
+        offsets: OffsetStore,
+        *,
+        strategy: AllocateStrategy | None,
+        locks: QueueLocks | None,
+        where: ConsumeFromWhere,
+        from_timestamp: int | None,
+        make_puller: Callable[[ProcessQueue, int], Puller],
+        is_subscribed: Callable[[str], bool],
+    ) -> None:
+        self._group = group
+        self._instance = instance
+        self._reader = reader
+        self._offsets = offsets
+        self._strategy = strategy
+        self._locks = locks
+        self._where = where
+        self._from_timestamp = from_timestamp
+        self._make_puller = make_puller
+        self._is_subscribed = is_subscribed
+        self._closed = False
+        self._again_soon = False
+        self._round = threading.RLock()
+        self._table = threading.Lock()
+        self._pullers: dict[MessageQueue, Puller] = {}
+        self._leaving: set[ProcessQueue] = set()  # given up, with a call of an orderly listener under way
+
+    # --- what there is ----------------------------------------------------------------------------------------
+
+    def pullers(self) -> list[Puller]:
+        with self._table:
+            return list(self._pullers.values())
+
+    def process_queues(self) -> list[ProcessQueue]:
+        return [puller.process_queue for puller in self.pullers()]
+
+    def has_room(self, process_queue: ProcessQueue) -> None:
+        """Some of a queue was consumed: its pulls may go on."""
+        puller = self._pullers.get(process_queue.queue)
+        if puller is not None:
+            puller.has_room()
+
+    def persist(self) -> None:
+        """Keep how far each queue is."""
+        if self._strategy is None:
+            self._offsets.persist({one.queue: one.commit_offset for one in self.process_queues() if not one.stale})
+            return
+        for process_queue in self.process_queues():
+            with process_queue.lock_commit:
+                if not process_queue.dropped:
+                    self._offsets.persist({process_queue.queue: process_queue.commit_offset})
+
+    # --- rounds -----------------------------------------------------------------------------------------------
+
+    def balance(self, topics: Iterable[str]) -> None:
+        """Find out the share of each topic, and act on it. What cannot be found out stays as it is."""
+        with self._round:
+            for topic in topics:
+                if self._closed:
+                    return
+                try:
+                    mine = self._share_of(topic)
+                except RocketError as error:
+                    logger.info("the queues of %s stay as they are: %s", topic, error)
+                    continue
+                if mine is not None and self._is_subscribed(topic):
+                    self._take(topic, mine)
+
+    def give_up(self, topic: str) -> None:
+        """Leave a topic's queues."""
+        with self._round:
+            self._drop([puller.process_queue.queue for puller in self.pullers() if _topic_of(puller) == topic])
+
+    def close(self) -> None:
+        """Leave all of them, for good."""
+        self._closed = True
+        with self._round:
+            self._drop([puller.process_queue.queue for puller in self.pullers()])
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in those queues that are this consumer's."""
+        with self._round:
+            mine = [puller for puller in self.pullers() if puller.process_queue.queue in offsets]
+            for puller in mine:
+                self._go_on_at(puller, offsets[puller.process_queue.queue])
+
+    def correct(self, puller: Puller, offset: int) -> None:
+        """The broker has nothing where a queue was: go on where it says."""
+        with self._round:
+            if self._pullers.get(puller.process_queue.queue) is puller:
+                self._go_on_at(puller, offset)
+
+    def _go_on_at(self, puller: Puller, offset: int) -> None:
+        process_queue = puller.process_queue
+        process_queue.stale = process_queue.dropped = True
+        with process_queue.lock_commit:
+            self._offsets.persist({process_queue.queue: offset})
+        self._drop([process_queue.queue], unlock=False)
+        self._try_to_begin(process_queue.queue, offset)
+
+    def _share_of(self, topic: str) -> list[MessageQueue] | None:
+        """The queues that are this member's now; None when the brokers do not say who else is there."""
+        instance = self._instance
+        queues = sorted(instance.routes.route(topic).readable)
+        if self._strategy is None:
+            return queues
+        members = instance.consumer_ids(self._group, topic)
+        if members is not None and instance.client_id not in members:
+            instance.members.send_heartbeats()  # a broker that was started again has forgotten this member
+            members = instance.consumer_ids(self._group, topic)
+        if members is None or instance.client_id not in members:
+            return None
+        return self._strategy.allocate(self._group, instance.client_id, queues, members)
+
+    def _take(self, topic: str, mine: list[MessageQueue]) -> None:
+        wanted = set(mine)
+        self._drop(
+            [
+                puller.process_queue.queue
+                for puller in self.pullers()
+                if _topic_of(puller) == topic
+                and (puller.process_queue.queue not in wanted or puller.process_queue.is_pull_expired())
+            ]
+        )
+        for queue in mine:
+            if self._closed:
+                return
+            if queue not in self._pullers:
+                self._try_to_begin(queue)
+
+    # --- taking on --------------------------------------------------------------------------------------------
+
+    def _try_to_begin(self, queue: MessageQueue, offset: int | None = None) -> None:
+        try:
+            if self._begin(queue, offset):
+                return
+        except RocketError as error:
+            logger.warning("%s cannot be consumed yet: %s", queue, error)
+        if not self._again_soon:
+            self._again_soon = True
+            self._instance.call_later(AGAIN_SECONDS, self._balance_again)
+
+    def _balance_again(self) -> None:
+        self._again_soon = False
+        self._instance.members.rebalance_soon()
+
+    def _begin(self, queue: MessageQueue, offset: int | None) -> bool:
+        """Take a queue on; False while another member's call, or an earlier one of this, has not ended."""
+        if self._closed:
+            return True
+        process_queue = ProcessQueue(queue, 0)
+        if self._locks is not None:
+            with self._table:
+                if any(one.queue == queue for one in self._leaving):
+                    return False
+            self._locks.lock([process_queue])
+            if not process_queue.locked:
+                logger.info("%s is still locked by another member", queue)
+                return False
+        if offset is None:
+            offset = self._first_offset(queue)
+        process_queue.put((), offset)
+        puller = self._make_puller(process_queue, offset)
+        with self._table:
+            self._pullers[queue] = puller
+        logger.info("group %s takes %s at %d", self._group, queue, offset)
+        puller.pull()
+        return True
+
+    def _first_offset(self, queue: MessageQueue) -> int:
+        """Where the group goes on in a queue, or begins."""
+        kept = self._offsets.read(queue)
+        if kept is not None:
+            return kept
+        if queue.topic.startswith(RETRY_PREFIX) or self._where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+            return self._reader.min_offset(queue)
+        if self._where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
+            return self._reader.max_offset(queue)
+        moment = self._from_timestamp
+        if moment is None:
+            moment = int(time.time() * 1000) - DEFAULT_LOOK_BACK_MS
+        return self._reader.offset_for_time(queue, moment)
+
+    # --- giving up --------------------------------------------------------------------------------------------
+
+    def _drop(self, queues: list[MessageQueue], *, unlock: bool = True) -> None:
+        with self._table:
+            gone = [self._pullers.pop(queue).process_queue for queue in queues]
+            for process_queue in gone:
+                process_queue.stale |= process_queue.dropped
+                process_queue.dropped = True
+            if self._locks is not None:
+                self._leaving.update(gone)
+        for process_queue in gone:
+            logger.info("group %s gives up %s", self._group, process_queue.queue)
+            self._commit(process_queue)
+        if self._locks is None:
+            return
+        ended = []
+        for process_queue in gone:
+            if process_queue.lock_consume.acquire(blocking=False):  # else the call's thread sees that it is dropped
+                process_queue.lock_consume.release()
+                ended.append(process_queue)
+        self._release(ended, unlock=unlock)
+
+    def released(self, process_queue: ProcessQueue) -> None:
+        """The last call of a queue that was given up has ended."""
+        self._release([process_queue])
+
+    def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True) -> None:
+        with self._table:
+            mine = [one for one in process_queues if one in self._leaving]
+        for process_queue in mine:
+            self._commit(process_queue)
+        if unlock and self._locks is not None and mine:
+            self._locks.unlock(one.queue for one in mine)
+        with self._table:
+            self._leaving.difference_update(mine)
+
+    def _commit(self, process_queue: ProcessQueue) -> None:
+        with process_queue.lock_commit:
+            if not process_queue.stale:
+                self._offsets.persist({process_queue.queue: process_queue.commit_offset})
+
+    # --- locks ------------------------------------------------------------------------------------------------
+
+    def renew_locks(self) -> None:
+        """Keep the locks of queues in hand, and of those with a call that has not ended."""
+        if self._locks is not None:
+            with self._table:
+                every = [puller.process_queue for puller in self._pullers.values()] + list(self._leaving)
+            self._lose(self._locks.lock(every))
+
+    def lock(self, process_queue: ProcessQueue) -> bool:
+        """Lock one queue again whose lock has expired."""
+        assert self._locks is not None
+        self._lose(self._locks.lock([process_queue]))
+        return not process_queue.dropped and process_queue.locked and not process_queue.is_lock_expired()
+
+    def _lose(self, process_queues: list[ProcessQueue]) -> None:
+        """Another member has had these meanwhile: what is here of them counts no more."""
+        for process_queue in process_queues:
+            logger.warning("group %s lost the lock of %s: it begins anew there", self._group, process_queue.queue)
+            process_queue.stale = process_queue.dropped = True
+            with self._round:
+                puller = self._pullers.get(process_queue.queue)
+                if puller is not None and puller.process_queue is process_queue:
+                    self._drop([process_queue.queue], unlock=process_queue.locked)
+        if process_queues:
+            self._instance.members.rebalance_soon()
+
+
+def _topic_of(puller: Puller) -> str:
+    return puller.process_queue.queue.topic
