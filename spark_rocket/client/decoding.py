@@ -1,0 +1,49 @@
+"""What a pull found, as messages or as Arrow record batches.
+
+Brokers compare hashes of tags only, and may begin in the middle of what was asked for: whatever lies before ``start``
+or has none of the tags is left out here. Pure; thread-safe. Corresponds to PullAPIWrapper.processPullResult.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from spark_rocket.client.reader import PullResult
+from spark_rocket.errors import RunTooLargeError
+from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.subscription import TagExpression
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> list[MessageExt]:
+    """The messages from ``start`` on, in order."""
+    messages = decode_messages(found.records, queue.broker_name)
+    if not tags.matches_all:
+        messages = [message for message in messages if tags.matches(message.tags)]
+    if messages and messages[0].queue_offset < start:
+        messages = [message for message in messages if message.queue_offset >= start]
+    return messages
+
+
+def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> Iterator[pa.RecordBatch]:
+    """The same as batches that have rows: one, unless bodies inflate to more than is decoded at once."""
+    from spark_rocket.protocol.columnar import decode_records  # only who wants Arrow pays for loading it
+
+    wanted = None if tags.matches_all else tags.tags
+    position: int | None = start
+    while position is not None:
+        end = None
+        try:
+            batch = decode_records(found.records, broker_name=queue.broker_name, start_offset=position, tags=wanted)
+        except RunTooLargeError as error:
+            end = error.queue_offset
+            batch = decode_records(
+                found.records, broker_name=queue.broker_name, start_offset=position, end_offset=end, tags=wanted
+            )
+        if len(batch):
+            yield batch
+        position = end

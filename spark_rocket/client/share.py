@@ -1,0 +1,65 @@
+"""Which queues of a topic are a member's own, and where it begins with one.
+
+Thread-safety: all functions; they ask name servers and brokers, so they may block.
+Corresponds to the parts of RebalanceImpl that have no state.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from spark_rocket.client.allocation import AllocateStrategy
+from spark_rocket.client.instance import ClientInstance
+from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
+from spark_rocket.client.offset_store import OffsetStore
+from spark_rocket.client.reader import Reader
+from spark_rocket.client.send_back import RETRY_PREFIX
+from spark_rocket.errors import TopicNotFoundError
+from spark_rocket.model import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
+
+
+def find_routes(instance: ClientInstance, topics: Iterable[str], *, warn: bool) -> None:
+    """Know the brokers of every topic; one that does not exist yet is waited for."""
+    for topic in topics:
+        try:
+            instance.routes.route(topic)
+        except TopicNotFoundError as error:
+            if warn and not topic.startswith(RETRY_PREFIX):  # the first heartbeat makes that one
+                logger.warning("%s is waited for: %s", topic, error)
+
+
+def share_of(
+    instance: ClientInstance, group: str, topic: str, model: MessageModel, strategy: AllocateStrategy
+) -> list[MessageQueue] | None:
+    """The queues that are this member's now; None when the brokers do not say who is there."""
+    queues = sorted(instance.routes.route(topic).readable)
+    if model is MessageModel.BROADCASTING:
+        return queues
+    members = instance.consumer_ids(group, topic)
+    if members is not None and instance.client_id not in members:
+        instance.members.send_heartbeats()  # a broker that was started again has forgotten this member
+        members = instance.consumer_ids(group, topic)
+    if members is None or instance.client_id not in members:
+        return None
+    return strategy.allocate(group, instance.client_id, queues, members)
+
+
+def first_offset(
+    reader: Reader, offsets: OffsetStore, queue: MessageQueue, where: ConsumeFromWhere, timestamp_ms: int | None
+) -> int:
+    """Where the group goes on in a queue, or begins. Without a time stamp: half an hour ago."""
+    kept = offsets.read(queue)
+    if kept is not None:
+        return kept
+    if queue.topic.startswith(RETRY_PREFIX) or where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+        return reader.min_offset(queue)
+    if where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
+        return reader.max_offset(queue)
+    moment = int(time.time() * 1000) - DEFAULT_LOOK_BACK_MS if timestamp_ms is None else timestamp_ms
+    return reader.offset_for_time(queue, moment)

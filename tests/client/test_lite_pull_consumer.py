@@ -1,0 +1,638 @@
+"""Lite pull consumers: what polls give, what is committed, and who has which queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import puller
+from spark_rocket.client.allocation import AllocateByConfig
+from spark_rocket.client.instance import ServiceState
+from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
+from spark_rocket.client.lite_pull_consumer import LitePullConsumer
+from spark_rocket.client.producer import Producer
+from spark_rocket.client.reader import Reader
+from spark_rocket.errors import (
+    BrokerError,
+    ClientError,
+    GroupInUseError,
+    NameServerUnreachableError,
+    QueueNotFoundError,
+    RocketError,
+    StateError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.testing import LocalCluster
+from tests.client.fakes import FakeCluster, says
+
+_numbers = count()
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+WAIT = 10.0
+
+Make = Callable[..., LitePullConsumer]
+
+
+@pytest.fixture(scope="module")
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer("lite", name_server=cluster.name_server) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def reader(cluster: LocalCluster) -> Iterator[Reader]:
+    with Reader(cluster.name_server) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    return cluster.create_topic(f"lite-{next(_numbers)}", queues=2)
+
+
+@pytest.fixture
+def make(cluster: LocalCluster, closing: Callable[[LitePullConsumer], LitePullConsumer]) -> Make:
+    """Consumers of the group ``g<topic>``, from the first message on, each as if it was in a process of its own."""
+
+    def build(topic: str, *, subscribe: bool = True, start: bool = True, **settings: Any) -> LitePullConsumer:
+        settings.setdefault("consume_from_where", FIRST)
+        settings.setdefault("instance_name", f"i{next(_numbers)}")
+        consumer = closing(LitePullConsumer(f"g{topic}", name_server=cluster.name_server, **settings))
+        if subscribe:
+            consumer.subscribe(topic)
+        if start:
+            consumer.start()
+        return consumer
+
+    return build
+
+
+def fill(producer: Producer, topic: str, each: int, *, start: int = 0, tags: str | None = None) -> list[MessageQueue]:
+    """``each`` messages into each queue; a body is its queue and number."""
+    queues = producer._instance().routes.publish_route(topic)
+    for queue in queues:
+        numbers = range(start, start + each)
+        producer.send([Message.of(topic, f"{queue.queue_id}:{i}", tags=tags) for i in numbers], queue=queue)
+    return list(queues)
+
+
+def bodies(messages: list[MessageExt]) -> list[str]:
+    return [message.body.decode() for message in messages]
+
+
+def drain(consumer: LitePullConsumer, number: int) -> list[MessageExt]:
+    """That many messages."""
+    found: list[MessageExt] = []
+    while len(found) < number:
+        polled = consumer.poll(WAIT)
+        assert polled, f"only {len(found)} of {number}"
+        found += polled
+    assert len(found) == number
+    return found
+
+
+# --- polling --------------------------------------------------------------------------------------------------------
+
+
+def test_everything_of_a_topic_comes_once_and_in_order(topic: str, producer: Producer, make: Make) -> None:
+    fill(producer, topic, 25)
+    consumer = make(topic)
+    assert consumer.state is ServiceState.RUNNING
+    found: list[MessageExt] = []
+    while len(found) < 50:
+        polled = consumer.poll(WAIT)
+        assert 0 < len(polled) <= 10
+        assert len({message.queue_id for message in polled}) == 1
+        found += polled
+    for queue_id in (0, 1):
+        mine = [message for message in found if message.queue_id == queue_id]
+        assert bodies(mine) == [f"{queue_id}:{i}" for i in range(25)]
+    assert consumer.poll(0) == []
+    fill(producer, topic, 1, start=25)
+    assert sorted(bodies(drain(consumer, 2))) == ["0:25", "1:25"]
+
+
+def test_tags_are_chosen(topic: str, producer: Producer, make: Make) -> None:
+    for tag in ("a", "b", "c"):
+        fill(producer, topic, 2, tags=tag)
+    consumer = make(topic, subscribe=False, start=False)
+    consumer.subscribe(topic, "a || c")
+    consumer.start()
+    assert {message.tags for message in drain(consumer, 8)} == {"a", "c"}
+
+
+def test_a_changed_subscription_takes_effect(topic: str, producer: Producer, make: Make) -> None:
+    consumer = make(topic, subscribe=False)
+    consumer.subscribe(topic, "a")
+    consumer.subscribe(topic, "b")
+    fill(producer, topic, 1, tags="a")
+    fill(producer, topic, 1, tags="b")
+    assert {message.tags for message in drain(consumer, 2)} == {"b"}
+    consumer.unsubscribe(topic)
+    assert consumer.assignment() == []
+    assert consumer.poll(0) == []
+
+
+def test_batches_come_as_arrow(topic: str, producer: Producer, make: Make) -> None:
+    fill(producer, topic, 40)
+    consumer = make(topic, pull_batch_size=1000)
+    found = [batch for _ in range(2) for batch in consumer.poll_batches(WAIT)]
+    assert [len(batch) for batch in found] == [40, 40]
+    assert {batch.column("queueId")[0].as_py() for batch in found} == {0, 1}
+    assert found[0].column("queueOffset").to_pylist() == list(range(40))
+
+
+def test_polls_may_be_mixed(topic: str, producer: Producer, make: Make) -> None:
+    """What an iteration has begun is finished by a poll, and as Arrow too."""
+    (queue, _) = fill(producer, topic, 10)
+    consumer = make(topic, subscribe=False, start=False)
+    consumer.assign([queue])
+    consumer.start()
+    every = iter(consumer)
+    assert bodies([next(every), next(every)]) == ["0:0", "0:1"]
+    (batch,) = consumer.poll_batches(WAIT)
+    assert batch.column("queueOffset").to_pylist() == list(range(2, 10))
+    fill(producer, topic, 3, start=10)
+    assert next(every).body == b"0:10"
+    assert bodies(drain(consumer, 2)) == ["0:11", "0:12"]
+
+
+def test_several_threads_poll_and_nothing_comes_twice(topic: str, producer: Producer, make: Make) -> None:
+    fill(producer, topic, 300)
+    consumer = make(topic)
+    found: list[str] = []
+    enough = threading.Event()
+
+    def poll() -> None:
+        while not enough.is_set():
+            found.extend(bodies(consumer.poll(0.2)))
+            if len(found) >= 600:
+                enough.set()
+
+    threads = [threading.Thread(target=poll) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert enough.wait(30)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(f"{queue}:{i}" for queue in (0, 1) for i in range(300))
+
+
+def test_a_queue_that_is_full_is_pulled_again_when_it_has_room(topic: str, producer: Producer, make: Make) -> None:
+    fill(producer, topic, 100)
+    consumer = make(topic, pull_batch_size=5, pull_threshold_for_queue=5, pull_threshold_for_all=15)
+    assert len(drain(consumer, 200)) == 200
+
+
+# --- committing -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_committed_but_what_was_polled_and_told(
+    topic: str, producer: Producer, reader: Reader, make: Make
+) -> None:
+    queue = fill(producer, topic, 30)[0]
+    consumer = make(topic, subscribe=False, start=False, auto_commit=False)
+    consumer.assign([queue])
+    consumer.start()
+    assert len(consumer.poll(WAIT)) == 10
+    consumer.persist_offsets()
+    assert consumer.committed(queue) is None
+    consumer.commit()
+    assert consumer.committed(queue) == 10
+    assert len(consumer.poll(WAIT)) == 10
+    consumer.close()
+    assert reader.committed_offset(consumer.group, queue) == 10
+    again = make(topic, subscribe=False, start=False, auto_commit=False)
+    again.assign([queue])
+    again.start()
+    assert bodies(again.poll(WAIT))[0] == "0:10", "what was not committed comes again"
+    again.commit_offsets({queue: 7})
+    again.close()
+    assert reader.committed_offset(consumer.group, queue) == 7
+
+
+def test_auto_commit_marks_what_earlier_polls_gave(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+    queue = fill(producer, topic, 30)[0]
+    consumer = make(topic, subscribe=False, start=False, auto_commit_interval=0)
+    consumer.assign([queue])
+    consumer.start()
+    consumer.poll(WAIT)
+    consumer.persist_offsets()
+    assert consumer.committed(queue) == 0, "what the last poll gave may still be in use"
+    consumer.poll(WAIT)
+    consumer.persist_offsets()
+    assert consumer.committed(queue) == 10
+    consumer.close()
+    assert reader.committed_offset(consumer.group, queue) == 20, "the end counts it as consumed"
+
+
+def test_what_fails_is_not_committed(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+    queue = fill(producer, topic, 30)[0]
+    consumer = make(topic, subscribe=False, auto_commit_interval=0)
+    consumer.assign([queue])
+
+    def consume() -> None:
+        with consumer:
+            consumer.poll(WAIT)
+            assert consumer.poll(WAIT)[0].body == b"0:10"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
+    assert consumer.state is ServiceState.SHUTDOWN_ALREADY
+    assert reader.committed_offset(consumer.group, queue) == 10
+
+
+def test_a_loop_that_is_left_commits_what_it_was_given(
+    topic: str, producer: Producer, reader: Reader, make: Make
+) -> None:
+    queue = fill(producer, topic, 30)[0]
+    with make(topic, subscribe=False, start=False) as consumer:
+        consumer.assign([queue])
+        consumer.start()
+        for message in consumer:
+            if message.queue_offset == 12:
+                break
+    assert reader.committed_offset(consumer.group, queue) == 13
+
+
+def test_where_a_new_group_begins(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+    queue = fill(producer, topic, 5)[0]
+    last = make(topic, subscribe=False, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    last.assign([queue])
+    last.commit()
+    assert last.committed(queue) == 5, "the place itself can be committed"
+    stored = reader.messages(queue, 0)[3].store_timestamp
+    where = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+    timed = make(topic + "t", subscribe=False, consume_from_where=where, consume_timestamp_ms=stored)
+    timed.assign([queue])
+    assert timed.poll(WAIT)[0].queue_offset == reader.offset_for_time(queue, stored)
+
+
+def test_broadcasting_keeps_offsets_in_a_file(
+    topic: str, producer: Producer, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
+    fill(producer, topic, 5)
+    both = [make(topic, instance_name=name, message_model=MessageModel.BROADCASTING) for name in "xy"]
+    for consumer in both:
+        assert len(drain(consumer, 10)) == 10
+        consumer.commit()
+        consumer.close()
+    assert len(list(tmp_path.rglob("offsets.json"))) == 2
+    fill(producer, topic, 1, start=5)
+    again = make(topic, instance_name="x", message_model=MessageModel.BROADCASTING)
+    assert sorted(bodies(drain(again, 2))) == ["0:5", "1:5"]
+    (tmp_path / "x" / again.group / "offsets.json").unlink()
+    (tmp_path / "x" / again.group / "offsets.json.tmp").mkdir()
+    with pytest.raises(ClientError, match=r"offsets\.json"):
+        again.commit()
+
+
+def test_a_commit_that_fails_says_so(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
+    mq = fake(1)
+    queue = MessageQueue(mq.add("t"), "b0", 0)
+    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(0, ext={"offset": "3"}))
+    mq.everywhere(RequestCode.PULL_MESSAGE, lambda _: None)
+    mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(ResponseCode.SYSTEM_ERROR, "no disk"))
+    consumer = closing(LitePullConsumer("g", name_server=mq.name_server.address))
+    consumer.assign([queue])
+    consumer.start()
+    with pytest.raises(BrokerError, match="no disk"):
+        consumer.commit()
+    assert consumer.poll(0.01) == [], "and a broker that says nothing holds no poll up"
+    assert RequestCode.HEART_BEAT not in mq.brokers[0].codes(), "nobody in the group hears of it"
+
+
+# --- seeking and pausing --------------------------------------------------------------------------------------------
+
+
+def test_seeking(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+    queue = fill(producer, topic, 50)[1]
+    consumer = make(topic)
+    drain(consumer, 100)
+    consumer.seek(queue, 42)
+    assert bodies(consumer.poll(WAIT)) == [f"1:{i}" for i in range(42, 50)]
+    consumer.seek_to_begin(queue)
+    assert consumer.poll(WAIT)[0].body == b"1:0"
+    consumer.seek(queue, 45)
+    assert bodies(consumer.poll(WAIT)) == [f"1:{i}" for i in range(45, 50)], "what was pulled before is gone"
+    consumer.seek_to_end(queue)
+    fill(producer, topic, 1, start=50)
+    assert sorted(bodies(drain(consumer, 2))) == ["0:50", "1:50"]
+    newest = reader.messages(queue, 50)[0].store_timestamp
+    assert consumer.offset_for_timestamp(queue, newest + 1) == 51
+    consumer.seek_to_timestamp(queue, 0)
+    assert consumer.poll(WAIT)[0].queue_offset == 0
+    consumer.seek_to_timestamp(topic, newest + 1)
+    consumer.commit()
+    assert [consumer.committed(each) for each in consumer.assignment()] == [51, 51]
+
+
+def test_a_poll_that_waits_gets_what_a_seek_leads_to(topic: str, producer: Producer, make: Make) -> None:
+    queue = fill(producer, topic, 3)[0]
+    consumer = make(topic)
+    drain(consumer, 6)
+    found: list[MessageExt] = []
+    poll = threading.Thread(target=lambda: found.extend(consumer.poll(WAIT)))
+    poll.start()
+    consumer.seek(queue, 2)
+    poll.join()
+    assert bodies(found) == ["0:2"]
+
+
+def test_a_paused_queue_keeps_its_place(topic: str, producer: Producer, make: Make) -> None:
+    first, second = fill(producer, topic, 5)
+    consumer = make(topic)
+    consumer.pause([first])
+    assert {message.queue_id for message in drain(consumer, 5)} == {1}
+    fill(producer, topic, 1, start=5)
+    assert bodies(drain(consumer, 1)) == ["1:5"]
+    consumer.seek(first, 2)
+    assert consumer.poll(0.05) == [], "seeking does not resume"
+    consumer.resume([first, second])
+    assert bodies(drain(consumer, 4)) == ["0:2", "0:3", "0:4", "0:5"]
+
+
+def test_an_offset_that_the_broker_does_not_have_is_corrected(
+    topic: str, producer: Producer, reader: Reader, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller, "CORRECT_AFTER", 0.01)
+    queue = fill(producer, topic, 5)[0]
+    reader.commit_offset(f"g{topic}", queue, 999)
+    consumer = make(topic, subscribe=False)
+    consumer.assign([queue])
+    moved = threading.Event()
+    begin = consumer._begin
+
+    def note(*given: Any) -> None:
+        begin(*given)
+        moved.set()
+
+    monkeypatch.setattr(consumer, "_begin", note)
+    assert moved.wait(WAIT)
+    fill(producer, topic, 1, start=5)
+    assert bodies(drain(consumer, 1)) == ["0:5"]
+    consumer.commit()
+    assert consumer.committed(queue) == 6
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_members_share_a_topic(topic: str, producer: Producer, make: Make) -> None:
+    queues = fill(producer, topic, 20)
+    changes: list[tuple[str, list[MessageQueue], list[MessageQueue]]] = []
+    changed = threading.Semaphore(0)
+
+    def note(*change: Any) -> None:
+        changes.append(change)
+        changed.release()
+        raise ValueError("a listener's mistake is its own")
+
+    first = make(topic, message_queue_listener=note)
+    assert changed.acquire(timeout=WAIT)
+    assert changes == [(topic, queues, queues)]
+    drain(first, 40)
+    first.commit()  # a member that comes may begin before the one that was there has committed
+    second = make(topic)
+    assert changed.acquire(timeout=WAIT)
+    assert len(changes[1][2]) == 1
+    assert sorted(first.assignment() + second.assignment()) == queues
+    fill(producer, topic, 5, start=20)
+    mine, theirs = drain(first, 5), drain(second, 5)
+    assert {m.queue_id for m in mine} == {q.queue_id for q in first.assignment()}
+    assert {m.queue_offset for m in mine + theirs} == set(range(20, 25))
+    second.close()
+    assert changed.acquire(timeout=WAIT)
+    assert first.assignment() == queues
+    fill(producer, topic, 1, start=25)
+    assert sorted(bodies(drain(first, 2))) == ["0:25", "1:25"]
+
+
+def test_a_lost_queue_is_committed_up_to_what_was_polled(
+    topic: str, producer: Producer, reader: Reader, make: Make
+) -> None:
+    kept, lost = fill(producer, topic, 20)
+    consumer = make(topic)
+    drain(consumer, 40)
+    consumer.seek(lost, 5)
+    assert bodies(consumer.poll(WAIT))[-1] == "1:14"
+    consumer._strategy = AllocateByConfig([kept])
+    consumer.rebalance()
+    assert consumer.assignment() == [kept]
+    assert reader.committed_offset(consumer.group, lost) == 15
+
+
+def test_without_auto_commit_a_lost_queue_goes_back_to_the_last_commit(
+    topic: str, producer: Producer, make: Make
+) -> None:
+    queue = fill(producer, topic, 20)[0]
+    first = make(topic, auto_commit=False)
+    drain(first, 40)
+    first.commit_offsets({queue: 15})
+    lost = threading.Event()
+    first._listener = lambda *_: lost.set()
+    second = make(topic, allocate_strategy=AllocateByConfig([queue]))
+    assert lost.wait(WAIT)
+    assert second.assignment() == [queue]
+    assert bodies(drain(second, 5)) == [f"0:{i}" for i in range(15, 20)]
+
+
+def test_a_strategy_of_ones_own(topic: str, producer: Producer, make: Make) -> None:
+    queue = fill(producer, topic, 3)[1]
+    consumer = make(topic, allocate_strategy=AllocateByConfig([queue]))
+    assert consumer.assignment() == [queue]
+    assert bodies(drain(consumer, 3)) == ["1:0", "1:1", "1:2"]
+
+
+def test_assigned_queues_are_nobody_elses_business(topic: str, producer: Producer, make: Make) -> None:
+    first, second = fill(producer, topic, 12)
+    member = make(topic)
+    reader = make(topic, subscribe=False, instance_name=member._config.instance_name)
+    reader.assign([first])
+    assert bodies(drain(reader, 12)) == [f"0:{i}" for i in range(12)]
+    member.rebalance()
+    assert member.assignment() == [first, second]
+    reader.assign([first, second])
+    assert {message.queue_id for message in drain(reader, 12)} == {1}, "the first goes on where it was"
+    reader.assign([second])
+    assert reader.assignment() == [second]
+
+
+def test_a_topic_that_comes_later(cluster: LocalCluster, producer: Producer, make: Make) -> None:
+    topic = f"later-{next(_numbers)}"
+    consumer = make(topic)
+    assert consumer.assignment() == []
+    cluster.create_topic(topic, queues=1)
+    consumer.rebalance()
+    fill(producer, topic, 1)
+    assert bodies(drain(consumer, 1)) == ["0:0"]
+    assert consumer.fetch_message_queues(topic) == consumer.assignment()
+
+
+def test_a_broker_that_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puller, "AFTER_ERROR", 0.1)
+    with LocalCluster(in_process=True, data_dir=tmp_path) as cluster:
+        cluster.create_topic("t", queues=2)
+        with (
+            Producer("p", name_server=cluster.name_server) as producer,
+            LitePullConsumer("g", name_server=cluster.name_server, consume_from_where=FIRST) as consumer,
+        ):
+            consumer.subscribe("t")
+            consumer.start()
+            fill(producer, "t", 10)
+            assert len(drain(consumer, 20)) == 20
+            cluster.restart_broker()
+            consumer.rebalance()
+            fill(producer, "t", 10, start=10)
+            assert sorted(m.queue_offset for m in drain(consumer, 20)) == sorted([*range(10, 20)] * 2)
+            consumer.commit()
+            assert [consumer.committed(queue) for queue in consumer.assignment()] == [20, 20]
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+
+
+def test_async_for_ends_with_the_consumer(topic: str, producer: Producer, make: Make) -> None:
+    fill(producer, topic, 15)
+    consumer = make(topic)
+
+    async def read() -> list[str]:
+        found = []
+        async for message in consumer:
+            found.append(message.body.decode())
+            if len(found) == 30:
+                await asyncio.to_thread(fill, producer, topic, 1, start=15)
+            if len(found) == 32:
+                asyncio.get_running_loop().call_soon(consumer.close)
+        return found
+
+    expected = [f"{queue}:{i}" for queue in (0, 1) for i in range(16)]
+    assert sorted(asyncio.run(asyncio.wait_for(read(), 30))) == sorted(expected)
+    assert consumer.state is ServiceState.SHUTDOWN_ALREADY
+
+
+def test_async_for_can_be_cancelled_and_loses_nothing(topic: str, producer: Producer, make: Make) -> None:
+    consumer = make(topic)
+    found: list[str] = []
+
+    async def read() -> None:
+        found.extend([message.body.decode() async for message in consumer])
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(read())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    fill(producer, topic, 10)
+    assert len(found + bodies(drain(consumer, 20 - len(found)))) == 20
+    assert not consumer._pulled.wakers
+
+
+def test_a_loop_ends_with_the_consumer(topic: str, make: Make) -> None:
+    consumer = make(topic, poll_timeout=60)
+    ended = threading.Event()
+
+    def read() -> None:
+        for _ in consumer:
+            pass
+        ended.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    consumer.close()
+    assert ended.wait(WAIT)
+    thread.join()
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+QUEUE = MessageQueue("t", "b", 0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.poll(),
+        lambda consumer: consumer.poll_batches(),
+        lambda consumer: next(iter(consumer)),
+        lambda consumer: consumer.__aiter__(),
+        lambda consumer: consumer.seek(QUEUE, 0),
+        lambda consumer: consumer.seek_to_begin(QUEUE),
+        lambda consumer: consumer.seek_to_timestamp("t", 0),
+        lambda consumer: consumer.pause([QUEUE]),
+        lambda consumer: consumer.resume([QUEUE]),
+        lambda consumer: consumer.commit(),
+        lambda consumer: consumer.commit_offsets({QUEUE: 1}),
+        lambda consumer: consumer.committed(QUEUE),
+        lambda consumer: consumer.fetch_message_queues("t"),
+        lambda consumer: consumer.offset_for_timestamp(QUEUE, 0),
+    ],
+)
+def test_before_the_start_and_after_the_end(call: Callable[[LitePullConsumer], object], nobody: str) -> None:
+    consumer = LitePullConsumer("g", name_server=nobody)
+    consumer.subscribe("t")
+    assert consumer.state is ServiceState.CREATE_JUST
+    with pytest.raises(StateError, match="not started"):
+        call(consumer)
+    consumer.close()
+    with pytest.raises(StateError, match="closed"):
+        call(consumer)
+    with pytest.raises(StateError, match="closed"):
+        consumer.start()
+
+
+def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Make) -> None:
+    queue = fill(producer, topic, 5)[0]
+    consumer = make(topic)
+    stranger = MessageQueue(topic, queue.broker_name, 99)
+    cases: list[tuple[type[RocketError], str, Callable[[], object]]] = [
+        (StateError, "already started", consumer.start),
+        (StateError, "cannot have queues assigned", lambda: consumer.assign([queue])),
+        (StateError, "not assigned", lambda: consumer.seek(stranger, 0)),
+        (StateError, "not assigned", lambda: consumer.pause([stranger])),
+        (StateError, "No queue of other", lambda: consumer.seek_to_timestamp("other", 0)),
+        (ClientError, "begin at 0", lambda: consumer.seek(queue, -1)),
+        (ClientError, "has 0 to 5", lambda: consumer.seek(queue, 6)),
+        (ClientError, "-3", lambda: consumer.commit_offsets({queue: -3})),
+        (ClientError, "cannot wait", lambda: consumer.poll(-1)),
+        (ClientError, "No queue", lambda: make(topic, subscribe=False, start=False).assign([])),
+        (ClientError, "blank", lambda: consumer.subscribe(" ")),
+        (RocketError, "SQL", lambda: consumer.subscribe(topic, sql="a >")),
+        (QueueNotFoundError, "no MessageQueue", lambda: make(topic, subscribe=False).assign([stranger])),
+        (TopicNotFoundError, "nowhere", lambda: consumer.fetch_message_queues("nowhere")),
+        (GroupInUseError, consumer.group, lambda: make(topic, instance_name=consumer._config.instance_name)),
+        (ClientError, "pull_batch_size", lambda: make(topic, pull_batch_size=0)),
+        (ClientError, "Group", lambda: LitePullConsumer("a b")),
+    ]
+    for kind, text, call in cases:
+        with pytest.raises(kind, match=text):
+            call()
+    assert len(drain(consumer, 10)) == 10, "and it lives on"
+
+
+def test_assigned_queues_and_a_subscription(topic: str, make: Make) -> None:
+    consumer = make(topic, subscribe=False, start=False)
+    consumer.assign([QUEUE])
+    with pytest.raises(StateError, match="cannot subscribe"):
+        consumer.subscribe(topic)
+
+
+def test_a_start_that_fails_is_final(nobody: str) -> None:
+    consumer = LitePullConsumer("g", name_server=nobody)
+    consumer.subscribe("t")
+    with pytest.raises(NameServerUnreachableError):
+        consumer.start()
+    with pytest.raises(StateError):
+        consumer.start()
