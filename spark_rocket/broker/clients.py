@@ -1,8 +1,8 @@
 """Live producers and consumers, by group and connection, as their heartbeats tell.
 
 A member is one connection in one group. It goes when its client unregisters, when its connection closes, or when no
-heartbeat came for ``channelExpiredTimeout``. Whenever a consumer group's members or subscriptions change, the other
-members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), so that they share out the queues again at once.
+heartbeat came for ``channelExpiredTimeout``. Whenever a member of a consumer group comes, goes or names other topics
+than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share out the queues again at once.
 
 Members of a group ought to subscribe alike: of those that do not, each gets messages that another asked for, or loses
 them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from spark_rocket.protocol.bodies import ConsumerData, SubscriptionData
+from spark_rocket.protocol.bodies import BROADCASTING, ConsumerData, SubscriptionData
 from spark_rocket.remoting.server import Channel
 
 _log = logging.getLogger(__name__)
@@ -53,24 +53,20 @@ class ConsumerGroup:
         return sorted({member.client_id for member in self.members.values()})
 
     def channel_of(self, client_id: str) -> Channel | None:
-        return next((member.channel for member in self.members.values() if member.client_id == client_id), None)
+        """The client's connection; of several the one with the latest heartbeat, the others are about to close."""
+        own = [member for member in self.members.values() if member.client_id == client_id]
+        return max(own, key=lambda member: member.last_update).channel if own else None
 
-    def update_subscriptions(self, data: Iterable[SubscriptionData]) -> bool:
-        """Take over newer subscriptions, drop topics no longer named; True when the set of topics changed."""
-        changed = False
+    def update_subscriptions(self, data: Iterable[SubscriptionData]) -> None:
+        """Take over newer subscriptions, drop topics no longer named."""
         named = set()
         for subscription in data:
             named.add(subscription.topic)
             known = self.subscriptions.get(subscription.topic)
-            if known is None:
-                changed = True
-            elif subscription.sub_version <= known.sub_version:
-                continue
-            self.subscriptions[subscription.topic] = subscription
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[subscription.topic] = subscription
         for topic in [topic for topic in self.subscriptions if topic not in named]:
             del self.subscriptions[topic]
-            changed = True
-        return changed
 
 
 class ClientManager:
@@ -99,7 +95,7 @@ class ClientManager:
         notify: bool = True,
         with_subscriptions: bool = True,
     ) -> bool:
-        """Add or renew a member; True when members or subscribed topics changed."""
+        """Add or renew a member; True when it is new or names other topics than before."""
         group = self.consumers.get(data.group_name)
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
@@ -112,8 +108,9 @@ class ClientManager:
         group.members[channel] = info
         if with_subscriptions:
             info.subscribed = {one.topic: (one.expression_type, one.sub_string) for one in data.subscription_data_set}
-            changed |= group.update_subscriptions(data.subscription_data_set)
+            group.update_subscriptions(data.subscription_data_set)
             if known is None or known.subscribed != info.subscribed:
+                changed = known is None or known.subscribed.keys() != info.subscribed.keys()
                 _warn_if_different(group, info)
         elif known is not None:
             info.subscribed = known.subscribed
@@ -163,6 +160,8 @@ class ClientManager:
             self._tell(group)
 
     def _tell(self, group: ConsumerGroup) -> None:
+        if group.message_model == BROADCASTING:
+            return  # who gets all the queues does not share them out
         for member in list(group.members):
             self._notify(member, group.group)
 

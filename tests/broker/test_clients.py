@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -27,7 +29,9 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import Channel
 from spark_rocket.testing import LocalCluster
+from tests.broker.test_delayed import served
 from tests.broker.wire import Wire
+from tests.store.helpers import Clock
 
 
 class Member:
@@ -161,6 +165,40 @@ def test_a_lock_that_is_not_renewed_ends() -> None:
     assert locks.lock("g", mine, "a") == []
 
 
+def test_members_of_different_minds_tell_the_others_once(members: list[Member], group: str) -> None:
+    """Apache's broker tells everybody at every heartbeat of theirs."""
+    first, second, third = members
+    first.beat(group, "A")
+    second.beat(group, "B")
+    for member in (first, first, second):
+        member.expect(group)
+    for _ in range(3):
+        assert first.beat(group, "A").ext_fields["IS_SUB_CHANGE"] == "false"
+        assert second.beat(group, "B").ext_fields["IS_SUB_CHANGE"] == "false"
+    third.beat(f"{group}-end")
+    third.expect(f"{group}-end")
+    assert first.told.empty()
+    assert second.told.empty()
+
+
+def test_broadcasting_members_share_out_nothing(members: list[Member], group: str) -> None:
+    first, second, _ = members
+    for member in (first, second):
+        consumer = ConsumerData(group, message_model="BROADCASTING", subscription_data_set=[SubscriptionData("T")])
+        body = HeartbeatData(member.client_id, consumer_data_set=[consumer]).to_json()
+        assert member.wire.ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SUCCESS
+    first.beat(f"{group}-b")
+    first.expect(f"{group}-b")  # and nothing before it
+
+
+def test_who_is_silent_is_let_go(tmp_path: Path) -> None:
+    with served(tmp_path, Clock(), serverChannelMaxIdleTimeSeconds=1) as (server, _):
+        host, _, port = server.broker.address.partition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.settimeout(30)
+            assert connection.recv(1) == b""
+
+
 class SilentChannel:
     """Just enough of a channel."""
 
@@ -188,6 +226,10 @@ def test_a_member_without_heartbeats_expires() -> None:
     now[0] = 120_001
     clients.expire(120_000)
     assert (old.closed, young.closed) == (True, False)
+    assert clients.consumers["g"].client_ids() == ["young"]
+    again = SilentChannel()
+    clients.register_consumer(ConsumerData("g"), cast(Channel, again), "young", "JAVA", 1, notify=False)
+    assert clients.consumers["g"].channel_of("young") is again
     assert clients.consumers["g"].client_ids() == ["young"]
     assert clients.producers == {}
     assert told == ["g"]

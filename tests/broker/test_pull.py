@@ -215,6 +215,19 @@ def test_a_pull_commits_the_offset_it_carries(wire: Wire, topic: str, group: str
     assert found.ext_fields == {"offset": "3"}
 
 
+def test_a_broker_that_serves_no_lite_pulls(wire: Wire, topic: str) -> None:
+    fill(wire, topic, 4)
+    try:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"litePullMessageEnable=false")
+        answer = wire.ask(RequestCode.LITE_PULL_MESSAGE, **wire.pull_fields(topic, 0))
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert (answer.remark or "").endswith("for lite pull consumer is forbidden")
+        assert pulled(wire, topic) == 4
+    finally:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"litePullMessageEnable=true")
+    assert wire.ask(RequestCode.LITE_PULL_MESSAGE, **wire.pull_fields(topic, 0)).code == ResponseCode.SUCCESS
+
+
 # --- with a subscription from heartbeats ------------------------------------------------------------------------
 
 
