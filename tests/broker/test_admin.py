@@ -9,12 +9,16 @@ import pytest
 from spark_rocket.broker.topics import alter_attributes, topic_problem
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.bodies import (
+    ConsumerData,
     ConsumeStats,
     CreateTopicListRequestBody,
     GroupList,
+    HeartbeatData,
     KVTable,
     QueryConsumeQueueResponseBody,
     QueryConsumeTimeSpanBody,
+    QuerySubscriptionResponseBody,
+    SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
@@ -174,6 +178,15 @@ def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: st
     assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
 
 
+def test_many_groups_at_once(wire: Wire, group: str) -> None:
+    configs = [SubscriptionGroupConfig(f"{group}-{number}", retry_max_times=number) for number in range(3)]
+    body = json.dumps({"groupConfigList": [config.to_value() for config in configs]}).encode()
+    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body).code == 0
+    for config in configs:
+        one = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=config.group_name)
+        assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":"bad name"}', b"[1]", b"\xff"])
 def test_a_group_that_cannot_be(wire: Wire, body: bytes) -> None:
     assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code in (1, 29)
@@ -261,6 +274,19 @@ def test_who_consumes_what(wire: Wire, topic: str, group: str) -> None:
     assert groups.group_list == [group]
     topics = TopicList.from_json(bytes(wire.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group=group).body))
     assert topics.topic_list == [topic]
+
+
+def test_what_a_group_subscribes_to(wire: Wire, topic: str, group: str) -> None:
+    def subscription() -> QuerySubscriptionResponseBody:
+        answer = wire.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group=group, topic=topic)
+        assert answer.code == ResponseCode.SUCCESS
+        return QuerySubscriptionResponseBody.from_json(bytes(answer.body))
+
+    assert subscription() == QuerySubscriptionResponseBody(group, topic)
+    wanted = SubscriptionData.build(topic, "a || b", 7)
+    data = HeartbeatData("client", consumer_data_set=[ConsumerData(group, subscription_data_set=[wanted])])
+    wire.ask(RequestCode.HEART_BEAT, data.to_json())
+    assert subscription() == QuerySubscriptionResponseBody(group, topic, wanted)
 
 
 def test_the_time_span_of_a_consumer(wire: Wire, topic: str, group: str) -> None:

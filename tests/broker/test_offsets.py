@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -32,6 +33,23 @@ def commit(wire: Wire, group: str, topic: str, offset: int, queue_id: int = 0) -
 def test_a_new_group_starts_at_0_while_all_is_at_hand(wire: Wire, topic: str, group: str) -> None:
     assert committed(wire, group, topic) == (0, "0")
     assert committed(wire, group, topic, setZeroIfNotFound=False) == (NOT_FOUND, None)
+
+
+def test_a_new_group_decides_itself_when_not_all_is_at_hand(
+    wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it begins is then for its consumeFromWhere to say: told 22, a client asks for the end, or a time."""
+    fill(wire, topic)
+    assert committed(wire, group, topic) == (0, "0")
+    with monkeypatch.context() as patch:  # more in the log than fits into memory
+        patch.setattr(service, "in_memory", lambda: False)
+        assert committed(wire, group, topic) == (NOT_FOUND, None)
+        commit(wire, group, topic, 0)
+        assert committed(wire, group, topic) == (0, "0")
+    with monkeypatch.context() as patch:  # the first messages have expired
+        patch.setattr(service.store, "get_min_offset", lambda topic, queue_id: 5)
+        assert committed(wire, f"{group}-b", topic) == (NOT_FOUND, None)
+    assert committed(wire, f"{group}-b", topic) == (0, "0")
 
 
 def test_what_is_committed_is_found(wire: Wire, topic: str, group: str) -> None:
