@@ -1,8 +1,28 @@
-"""A Python client of RocketMQ: Producer, Reader, Admin. Blocking, thread-safe, without registration at brokers."""
+"""A Python client of RocketMQ: producers, consumers, Reader, Admin; docs/client.md explains them."""
 
 from spark_rocket.client.admin import Admin, QueueLag
+from spark_rocket.client.allocation import (
+    AllocateAveragely,
+    AllocateByCircle,
+    AllocateByConfig,
+    AllocateByConsistentHash,
+    AllocateByMachineRoom,
+    AllocateMachineRoomNearby,
+    AllocateStrategy,
+)
 from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import ServiceState
+from spark_rocket.client.listeners import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageModel,
+)
+from spark_rocket.client.lite_pull_consumer import LitePullConsumer
 from spark_rocket.client.producer import Producer, select_by_sharding_key, split_batch
+from spark_rocket.client.push_consumer import PushConsumer
 from spark_rocket.client.reader import PullResult, PullStatus, Reader
 from spark_rocket.client.transaction import (
     LocalTransactionState,
@@ -13,13 +33,29 @@ from spark_rocket.client.transaction import (
 
 __all__ = [
     "Admin",
+    "AllocateAveragely",
+    "AllocateByCircle",
+    "AllocateByConfig",
+    "AllocateByConsistentHash",
+    "AllocateByMachineRoom",
+    "AllocateMachineRoomNearby",
+    "AllocateStrategy",
     "ClientConfig",
+    "ConsumeConcurrentlyContext",
+    "ConsumeConcurrentlyStatus",
+    "ConsumeFromWhere",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
+    "LitePullConsumer",
     "LocalTransactionState",
+    "MessageModel",
     "Producer",
     "PullResult",
     "PullStatus",
+    "PushConsumer",
     "QueueLag",
     "Reader",
+    "ServiceState",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",
