@@ -1,0 +1,44 @@
+"""The examples of docs/client.md run as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.testing import LocalCluster
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "client.md"
+_TEXT = DOCUMENT.read_text(encoding="utf-8")
+
+
+def _examples() -> Iterator[tuple[str, int, str]]:
+    """Heading and number, line, code."""
+    headings: dict[str, int] = {}
+    for found in re.finditer(r"^```python\n(.*?)^```", _TEXT, re.M | re.S):
+        heading = re.findall(r"^#+ (.*)", _TEXT[: found.start()], re.M)[-1]
+        headings[heading] = headings.get(heading, 0) + 1
+        yield f"{heading} {headings[heading]}", _TEXT.count("\n", 0, found.start(1)), found[1]
+
+
+EXAMPLES = list(_examples())
+
+
+@pytest.fixture(scope="module")
+def name_server() -> Iterator[str]:
+    with LocalCluster(config={"enablePropertyFilter": True, "recallMessageEnable": True}) as cluster:
+        yield cluster.name_server
+
+
+@pytest.mark.parametrize(("line", "code"), [example[1:] for example in EXAMPLES], ids=[name for name, _, _ in EXAMPLES])
+def test_an_example_runs(line: int, code: str, name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", name_server)
+    exec(compile("\n" * line + code, str(DOCUMENT), "exec"), {"__name__": "__main__"})
+
+
+def test_links_within_the_document_lead_somewhere() -> None:
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", _TEXT, flags=re.M | re.S), re.M)
+    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", _TEXT)) <= anchors
