@@ -1,8 +1,10 @@
 """Which messages of a queue a pull wants: by tag, which the consume queue answers, or by SQL92, which the records do.
 
 A tag filter is a set of 8-byte codes and never reads a record. An SQL92 filter (only with ``enablePropertyFilter``, as
-in Apache's broker) reads the properties of every record that it passes: at most ``maxFilterMessageSize`` / 20 of them
-and 16 MiB in one pull, so that nobody waits for long; the answer says how far it came, and the client asks again.
+in Apache's broker) reads the properties of every record that it passes. So that nobody else waits for long, one pull
+looks at ``maxFilterMessageSize`` / 20 of them (800) and 16 MiB at most, and less when the expression is so long that
+20 ms of the processor's time go by; the answer says how far it came, and the client asks again. How an expression is
+understood is remembered, and how it is not.
 
 Thread-safety: values are immutable, functions are for the broker's event loop.
 Corresponds to org.apache.rocketmq.broker.filter.ExpressionMessageFilter and common.filter.FilterAPI.
@@ -11,6 +13,8 @@ Corresponds to org.apache.rocketmq.broker.filter.ExpressionMessageFilter and com
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from time import thread_time
 from typing import NamedTuple, TypeAlias
 
 from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
@@ -27,6 +31,7 @@ Matches: TypeAlias = Callable[[Mapping[str, str]], bool]
 _AT_ONCE = 80
 _AT_ONCE_BYTES = 1 << 20
 _MOST_BYTES = 16 << 20
+_MOST_SECONDS = 0.02
 _EXAMINED = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE)
 
 
@@ -55,15 +60,30 @@ def parse_filter(kind: str | None, expression: str | None, *, sql92: bool) -> Pu
     check_expression_type(kind, sql92=sql92)
     try:
         if kind == TYPE_SQL92:
-            return PullFilter(matches=parse_sql92(expression or "").matches)
+            found = _parsed(expression or "")
+            if isinstance(found, ProtocolError):
+                raise _wrong(found)
+            return PullFilter(matches=found)
         tags = parse_tags(expression)
     except ProtocolError as error:
-        raise RefusedError(
-            f"parse the consumer's subscription failed: {error.message}",
-            response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            remedy=error.remedy,
-        ) from None
+        raise _wrong(error) from None
     return ALL if tags.matches_all else PullFilter(tags.codes)
+
+
+@lru_cache(maxsize=128)
+def _parsed(expression: str) -> Matches | ProtocolError:
+    try:
+        return parse_sql92(expression).matches
+    except ProtocolError as error:
+        return error
+
+
+def _wrong(error: ProtocolError) -> RefusedError:
+    return RefusedError(
+        f"parse the consumer's subscription failed: {error.message}",
+        response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        remedy=error.remedy,
+    )
 
 
 def get_matching(
@@ -80,6 +100,7 @@ def get_matching(
     parts: list[bytes] = []
     size = read = 0
     at = offset
+    until = thread_time() + _MOST_SECONDS
     while True:
         try:
             got = store.get_message(topic, queue_id, at, min(_AT_ONCE, offset + most_examined - at), _AT_ONCE_BYTES)
@@ -94,6 +115,8 @@ def get_matching(
         last = got
         start = 0
         for record in iter_records(got.records):
+            if thread_time() >= until and record.queue_offset > offset:
+                return _result(got, parts, record.queue_offset)
             stop = start + record.size
             if matches(decode_properties(record.properties)):
                 if parts and (len(parts) >= max_msgs or size + record.size > max_bytes):
