@@ -69,7 +69,7 @@ class _HalfQueue:
         self.settled = 0
         """Every half message below this offset is settled."""
         self.decided: dict[int, int] = {}
-        """Half messages from ``settled`` on that are decided, and the offset of the op message that says so."""
+        """Half messages from ``settled`` on that are settled, and the offset of the op message that says so."""
         self.copies: dict[int, int] = {}
         """The last copy of a message that is not decided, by the offset of the first of its kind."""
         self.lately: dict[int, None] = {}
@@ -137,18 +137,20 @@ class TransactionalMessageService:
         store = self._store
         queue.settled = self._saved_offset(HALF_TOPIC, queue_id)
         end = store.get_max_offset(HALF_TOPIC, queue_id)
-        for offset in range(queue.settled, end):
-            raw = self._record(HALF_TOPIC, queue_id, offset)
-            if raw is not None and FIRST_OFFSET in raw:
-                half = Half.view(raw)
-                if half is not None and half.first != offset:
-                    queue.copies[half.first] = offset
-        for op_offset in range(
-            self._saved_offset(OP_HALF_TOPIC, queue_id), store.get_max_offset(OP_HALF_TOPIC, queue_id)
-        ):
+        ops = store.get_max_offset(OP_HALF_TOPIC, queue_id)
+        for op_offset in range(self._saved_offset(OP_HALF_TOPIC, queue_id), ops):
             for offset in decided_offsets(self._record(OP_HALF_TOPIC, queue_id, op_offset)):
                 if queue.settled <= offset < end:
                     queue.decided.setdefault(offset, op_offset)
+        for offset in range(queue.settled, end):
+            raw = self._record(HALF_TOPIC, queue_id, offset)
+            half = Half.view(raw) if raw is not None and FIRST_OFFSET in raw else None
+            if half is not None and half.first != offset:  # the copy counts, not what it was made of
+                before = queue.copies.get(half.first, half.first)
+                if before >= queue.settled:
+                    queue.decided.setdefault(before, ops)
+                queue.copies[half.first] = offset
+        queue.copies = {first: last for first, last in queue.copies.items() if last not in queue.decided}
         queue.advance()
 
     def _saved_offset(self, topic: str, queue_id: int) -> int:
@@ -280,7 +282,7 @@ class TransactionalMessageService:
             half = Half.view(self._record(HALF_TOPIC, queue_id, offset))
             if half is None:
                 _log.warning("Half message %d cannot be read: it is passed over.", offset)
-            elif queue.copies.get(half.first, offset) == offset:
+            else:
                 due = self._check_one(queue, half, now)
                 if due is not None:
                     return due

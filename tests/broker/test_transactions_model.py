@@ -1,0 +1,222 @@
+"""Transactions against a model, through stops, kills, power cuts and full disks, in small files that roll over.
+
+The model says of each transaction what its sender was told: open, committed or rolled back. Whatever happens between,
+what is committed is delivered once, what is rolled back or open is not, and a round of checks asks about every open one
+exactly once.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.clients import ClientManager
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.half_messages import Half
+from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.transactions import TransactionalMessageService
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.store.check import check_store
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.results import PutResult, PutStatus
+from tests.store.helpers import BORN, HOST, Clock, bodies, small
+
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+OPEN, COMMITTED, ROLLED_BACK = "open", "committed", "rolled back"
+
+
+class Member:
+    """A connection of the producer group: keeps what it is asked."""
+
+    is_writable = True
+
+    def __init__(self) -> None:
+        self.asked: list[RemotingCommand] = []
+
+    def write(self, request: RemotingCommand) -> None:
+        self.asked.append(request)
+
+
+class World:
+    """A store with its transactions, the model of them, and what a power cut would leave."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.clock = Clock()
+        self.directory = directory
+        self.images = 0
+        self.settings = BrokerConfig.from_properties({"transactionCheckMax": 1000, "fileReservedTime": 1000})
+        self.states: dict[bytes, str] = {}
+        self.places: dict[bytes, list[int]] = {}
+        """Physical offsets by which a sender knows a transaction: of the half message, of copies it was asked about."""
+        self.offsets = ConsumerOffsetManager()
+        self.full = False
+        self.open()
+        self.flush()
+
+    def open(self) -> None:
+        self.store = MessageStore(small(self.directory / "store"), store_host=HOST, clock=self.clock)
+        self.store.start()
+        self._put = self.store.put_message
+        self.store.put_message = self.put_message  # type: ignore[method-assign]
+        self.member = Member()
+        clients = ClientManager(self.clock, lambda *_: None)
+        clients.register_producer("g", self.member, "id", "PYTHON", 1)  # type: ignore[arg-type]
+        topics = TopicConfigManager(self.settings, self.clock)
+        self.service = TransactionalMessageService(
+            self.settings, self.store, topics, self.offsets, clients, HOST, self.clock()
+        )
+
+    def put_message(self, *args: Any, **more: Any) -> PutResult:
+        if self.full:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
+        return self._put(*args, **more)
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def send(self) -> None:
+        body = b"%d" % len(self.states)
+        properties = {"TRAN_MSG": "true", "PGROUP": "g"}
+        if not self.random.randrange(4):
+            properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(self.random.choice((0, 3, 20, 90)))
+        waiting = self.service.prepare(properties, "T", 0, self.clock())
+        result = self.store.put_message(
+            waiting.topic,
+            waiting.queue_id,
+            body,
+            encode_properties(properties),
+            born_timestamp=self.clock.now - self.random.choice((0, 0, 0, 5_000)),
+            born_host=BORN,
+        )
+        if result.status is PutStatus.PUT_OK:
+            self.states[body] = OPEN
+            self.places[body] = [result.physical_offset]
+
+    def decide(self) -> None:
+        chosen = [body for body, state in self.states.items() if state == OPEN]
+        if not chosen:
+            return
+        body = self.random.choice(chosen)
+        half = Half.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
+        assert half is not None
+        assert half.record.body == body
+        assert not self.service.is_decided(half)
+        if self.random.randrange(2):
+            if self.service.commit(half).status is PutStatus.PUT_OK:
+                self.states[body] = COMMITTED
+        elif self.service.rollback(half).status is PutStatus.PUT_OK:
+            self.states[body] = ROLLED_BACK
+
+    def decide_again(self) -> None:
+        lately = self.service._queues[0].lately
+        for body, state in self.states.items():
+            half = Half.view(self.store.look_message_by_offset(self.random.choice(self.places[body])))
+            if half is not None and half.first in lately:
+                assert state != OPEN
+                assert self.service.is_decided(half)
+
+    def pass_time(self) -> None:
+        self.clock.now += self.random.choice((10, 1_000, 7_000, 30_001))
+
+    def check(self) -> list[bytes]:
+        """All that is due now; whom it asked about."""
+        while (due := self.service.check(self.clock.now, 100.0)) is not None and due <= self.clock.now:
+            pass
+        return self.asked()
+
+    def check_one(self) -> None:
+        """A part of a round, which others come between."""
+        self.service.check(self.clock.now, 0.0)
+        self.asked()
+
+    def asked(self) -> list[bytes]:
+        asked = []
+        for request in self.member.asked:
+            (message,) = decode_messages(bytes(request.body))
+            assert self.states[message.body] == OPEN
+            self.places[message.body].append(int(request.ext_fields["commitLogOffset"]))
+            asked.append(message.body)
+        self.member.asked.clear()
+        return asked
+
+    def fill_up(self) -> None:
+        self.full = True
+        self.send()
+        self.decide()
+        self.check()
+        self.full = False
+
+    # --- what is kept -------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Everything reaches the disk, and then the progress that rested on it; or the power fails in between."""
+        mark = self.service.mark()
+        self.store.flush()
+        self.on_disk = self.image()
+        self.known = copy.deepcopy((self.states, self.places))
+        if mark is not None:
+            self.service.confirm(mark)
+
+    def image(self) -> Path:
+        self.images += 1
+        image = self.directory / f"image{self.images}"
+        shutil.copytree(self.directory / "store", image)
+        return image
+
+    def reopen(self, image: Path | None) -> None:
+        self.store.close()
+        if image is not None:
+            shutil.rmtree(self.directory / "store")
+            shutil.copytree(image, self.directory / "store")
+        saved, self.offsets = self.offsets.snapshot(), ConsumerOffsetManager()
+        self.offsets.load(copy.deepcopy(saved))
+        self.open()
+
+    def stop(self) -> None:
+        self.flush()
+        self.reopen(None)
+
+    def kill(self) -> None:
+        self.reopen(self.image())
+
+    def cut_power(self) -> None:
+        """The log is as it was flushed, with the offsets of now: they may be newer than the flush, never more."""
+        self.states, self.places = copy.deepcopy(self.known)
+        self.reopen(self.on_disk)
+
+    # --- what must be true --------------------------------------------------------------------------------------
+
+    def verify(self) -> None:
+        assert set(bodies(self.store, "T", 0)) == {body for body, state in self.states.items() if state == COMMITTED}
+        assert len(bodies(self.store, "T", 0)) == len(set(bodies(self.store, "T", 0)))
+        self.check()  # a round that was under way
+        self.clock.now += 200_000
+        asked = self.check()
+        assert sorted(asked) == sorted(body for body, state in self.states.items() if state == OPEN)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_said_is_what_is_kept(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path, seed)
+    steps = (
+        [world.send] * 8
+        + [world.decide] * 8
+        + [world.check, world.check_one, world.check_one]
+        + [world.pass_time] * 4
+        + [world.flush] * 2
+    )
+    steps += [world.decide_again, world.fill_up, world.stop, world.kill, world.cut_power, world.verify]
+    for _ in range(150):
+        world.random.choice(steps)()
+    world.kill()
+    world.verify()
+    world.store.close()
+    assert check_store(tmp_path / "store", small(tmp_path / "store")) == []
