@@ -26,26 +26,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+import spark_rocket
+from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.assigned_queues import Assigned, AssignedQueues
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
 from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
-from spark_rocket.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, local_directory
-from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.client.pulled import PulledMessages
-from spark_rocket.client.puller import AFTER_ERROR, Puller, PullSettings
-from spark_rocket.client.reader import DEFAULT_MAX_MSGS, Reader
-from spark_rocket.client.share import find_routes, first_offset, share_of
+from spark_rocket.client.reader import Reader
+from spark_rocket.client.share import find_routes, share_of
 from spark_rocket.client.validators import check_group, check_range, check_topic
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import CONSUME_ACTIVELY, ConsumerData, SubscriptionData
+from spark_rocket.protocol.bodies import (
+    CONSUME_ACTIVELY,
+    PROP_CLIENT_VERSION,
+    PROP_CONSUME_ORDERLY,
+    PROP_CONSUME_TYPE,
+    PROP_CONSUMER_START_TIMESTAMP,
+    PROP_NAMESERVER_ADDR,
+    ConsumerData,
+    ConsumerRunningInfo,
+    SubscriptionData,
+)
 from spark_rocket.protocol.sql92 import parse_sql92
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 
@@ -55,20 +66,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PULL = 32_768
-MAX_PULL_BYTES = 4 << 20  # brokers that know this field give more than 32 messages for it
-CORRECT_AGAIN = 1.0
+IDLE_SECONDS = 5.0
 
 MessageQueueListener = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
 """Called with a topic, all of its queues, and those that are this consumer's now, when the latter have changed."""
-
-
-@dataclass(slots=True, eq=False)
-class _Assigned:
-    """A queue that is this consumer's; ``done`` is what is to be committed, ``puller`` comes with the first offset."""
-
-    process_queue: ProcessQueue
-    puller: Puller | None = None
-    done: int | None = None
 
 
 class LitePullConsumer(Client):
@@ -106,33 +107,39 @@ class LitePullConsumer(Client):
         self.consume_from_where = consume_from_where
         self.auto_commit = auto_commit
         self.poll_timeout = poll_timeout
-        self._from_timestamp = consume_timestamp_ms
         self._strategy = allocate_strategy or AllocateAveragely()
         self._auto_commit_interval = auto_commit_interval
         self._next_auto_commit = 0.0
-        self._pull_batch_size = pull_batch_size
         self._listener = message_queue_listener
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
-        self._offsets: OffsetStore = (
-            RemoteOffsetStore(self._reader, group)
-            if message_model is MessageModel.CLUSTERING
-            else LocalOffsetStore(local_directory() / (config.instance_name or "DEFAULT"), group)
-        )
         self._pulled = PulledMessages(
             pull_batch_size=pull_batch_size,
             max_messages=pull_threshold_for_queue,
             max_bytes=pull_threshold_size_for_queue_mib << 20,
             max_of_all=pull_threshold_for_all,
             tags_of=self._tags_of,
-            has_room=self._has_room,
+            has_room=lambda process_queue: self._queues.has_room(process_queue),
+        )
+        self._queues = AssignedQueues(
+            group,
+            self._instance,
+            self._reader,
+            RemoteOffsetStore(self._reader, group)
+            if message_model is MessageModel.CLUSTERING
+            else LocalOffsetStore(local_directory() / (config.instance_name or "DEFAULT"), group),
+            self._pulled,
+            where=consume_from_where,
+            from_timestamp=consume_timestamp_ms,
+            pull_batch_size=pull_batch_size,
+            expression_of=self._expression_of,
         )
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._tags: dict[str, TagExpression] = {}
         self._wanted: list[MessageQueue] = []  # by assign()
-        self._table: dict[MessageQueue, _Assigned] = {}
-        self._lock = threading.RLock()  # of the tables; nobody waits for a server while holding it
-        self._committing = threading.RLock()  # so that a later offset is not overtaken by an earlier one
-        self._started = False
+        self._lock = threading.Lock()  # of subscriptions and of the state
+        self._balancing = threading.Lock()  # so that no topic that was just left is taken on again
+        self._pid = 0  # of the process that started it; 0: nobody has
+        self._started_ms = 0
         self._joined = False
         self._closing = False
 
@@ -147,12 +154,14 @@ class LitePullConsumer(Client):
     def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
         """Share a topic with the group: messages with one of the tags, or that an SQL92 expression lets through.
 
-        A second subscription to a topic replaces the first. While running, it takes effect with the next rebalance.
+        A second subscription to a topic replaces the first. While running, it takes effect with the next rebalance,
+        which is at once, and the next pulls.
         """
         check_topic(topic)
         if sql is not None:
             parse_sql92(sql)
-        data = SubscriptionData.build(topic, sql or tags, time.time_ns() // 1_000_000, TYPE_SQL92 if sql else TYPE_TAG)
+        version = time.time_ns() // 1_000_000
+        data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
         wanted = parse_tags(None if sql else tags)
         with self._lock:
             if self._wanted:
@@ -162,10 +171,8 @@ class LitePullConsumer(Client):
                 )
             self._subscriptions[topic] = data
             self._tags[topic] = wanted
-            for queue, one in self._table.items():
-                if queue.topic == topic and one.puller is not None:
-                    one.puller.settings.tags, one.puller.settings.sql = self._expression(topic)
-        if self._started:
+        self._queues.change_expression(topic)
+        if self._runs:
             self._join()
 
     def unsubscribe(self, topic: str) -> None:
@@ -174,8 +181,9 @@ class LitePullConsumer(Client):
             if self._subscriptions.pop(topic, None) is None:
                 return
             self._tags.pop(topic, None)
-        if self._started:
-            self._own([], topic)
+        if self._runs:
+            with self._balancing:
+                self._queues.own([], topic, mark=self.auto_commit)
             self._instance().members.send_heartbeats()
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
@@ -191,13 +199,12 @@ class LitePullConsumer(Client):
                     remedy="Use one consumer for assigned queues and another for subscriptions.",
                 )
             self._wanted = wanted
-        if self._started:
+        if self._runs:
             self._begin_assigned()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this consumer's now, sorted."""
-        with self._lock:
-            return sorted(self._table)
+        return self._queues.queues()
 
     def fetch_message_queues(self, topic: str) -> list[MessageQueue]:
         """All readable queues of a topic, as the name server knows them now."""
@@ -209,10 +216,11 @@ class LitePullConsumer(Client):
     def start(self) -> None:
         """Begin. Fails with the reason, and for good, if that cannot be."""
         with self._lock:
-            if self._started and not self._closing:
-                raise StateError(f"The consumer of group {self.group!r} is already started.", remedy="Start it once.")
+            if self._pid:
+                raise StateError(f"The consumer of group {self.group!r} was started before.", remedy="Start it once.")
             self._instance()
-            self._started = True
+            self._pid = os.getpid()
+        self._started_ms = time.time_ns() // 1_000_000
         try:
             if self._wanted:
                 self._begin_assigned()
@@ -228,27 +236,33 @@ class LitePullConsumer(Client):
         self._close(commit=True)
 
     def _close(self, *, commit: bool) -> None:
-        with self._lock:
+        ours = self._pid in (0, os.getpid())  # a forked child leaves the parent's work, and its locks, alone
+        with self._lock if ours else contextlib.nullcontext():
             if self._closing:
                 return
-            if commit:
-                self._mark_done()
             self._closing = True
-            left = self._give_up(list(self._table), mark=False)
-        self._pulled.close()
         shared = self._shared
-        if shared is not None and self._started:
-            with self._committing:
-                self._offsets.persist(left)
+        if ours and self._pid and shared is not None:
+            self._queues.close(mark=commit and self.auto_commit)
+            self._pulled.close()
             shared.members.leave_consumer(self)
         self._reader.close()
         super().close()
 
+    @property
+    def _runs(self) -> bool:
+        return bool(self._pid) and not self._closing
+
     def _check_running(self) -> None:
         if self._closing:
             raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
-        if not self._started:
+        if not self._pid:
             raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Call start() first.")
+        if self._pid != os.getpid():
+            raise StateError(
+                f"The consumer of group {self.group!r} belongs to process {self._pid}, which this one was forked from.",
+                remedy="Make a new one in this process.",
+            )
 
     # --- polling ----------------------------------------------------------------------------------------------
 
@@ -293,7 +307,7 @@ class LitePullConsumer(Client):
                     await asyncio.sleep(0)  # others have their turn, however many messages there are
                 elif not self._closing:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(ready.wait(), self.poll_timeout or AFTER_ERROR)
+                        await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
         finally:
             self._pulled.wakers.discard(wake)
 
@@ -305,42 +319,35 @@ class LitePullConsumer(Client):
         self._commit_at_times()
         return seconds
 
-    def _has_room(self, process_queue: ProcessQueue) -> None:
-        """Pull on, elsewhere: it may have to connect first, and a poll must not wait for that."""
-        with self._lock:
-            one = self._table.get(process_queue.queue)
-            if one is not None and one.puller is not None and not self._closing:
-                self._instance().later(one.puller.has_room)
-
     # --- moving -----------------------------------------------------------------------------------------------
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset; nothing that was pulled before is handed out any more."""
         self._check_assigned([queue])
         low, high = (self._reader.min_offset(queue), self._reader.max_offset(queue)) if offset >= 0 else (0, 0)
-        if not 0 <= low <= offset <= high:
+        if not low <= offset <= high:
             bounds = f"it has {low} to {high}" if offset >= 0 else "offsets begin at 0"
             raise ClientError(f"{queue} has no offset {offset}: {bounds}.", remedy="Seek within them.")
-        self._move(queue, offset)
+        self._queues.move(queue, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Go on at the first message that the broker still has."""
         self._check_assigned([queue])
-        self._move(queue, self._reader.min_offset(queue))
+        self._queues.move(queue, self._reader.min_offset(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on behind the last message."""
         self._check_assigned([queue])
-        self._move(queue, self._reader.max_offset(queue))
+        self._queues.move(queue, self._reader.max_offset(queue))
 
     def seek_to_timestamp(self, where: MessageQueue | str, timestamp_ms: int) -> None:
         """Go on at the first message stored at that time or later: in one queue, or in all that it has of a topic."""
         queues = [queue for queue in self.assignment() if queue.topic == where] if isinstance(where, str) else [where]
-        if isinstance(where, str) and where not in self._subscriptions and not queues:
-            raise StateError(f"No queue of {where} is assigned to this consumer.", remedy="Subscribe to it first.")
         self._check_assigned(queues)
+        if not queues and where not in self._subscriptions:
+            raise StateError(f"No queue of {where} is assigned to this consumer.", remedy="Subscribe to it first.")
         for queue in queues:
-            self._move(queue, self._reader.offset_for_time(queue, timestamp_ms))
+            self._queues.move(queue, self._reader.offset_for_time(queue, timestamp_ms))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset whose message was stored at that time or later; the queue's end if there is none."""
@@ -358,43 +365,16 @@ class LitePullConsumer(Client):
             one.process_queue.paused = False
         self._pulled.wake()
 
-    def _check_assigned(self, queues: Iterable[MessageQueue]) -> list[_Assigned]:
+    def _check_assigned(self, queues: Iterable[MessageQueue]) -> list[Assigned]:
         self._check_running()
-        found = []
-        with self._lock:
-            for queue in queues:
-                one = self._table.get(queue)
-                if one is None:
-                    raise StateError(
-                        f"{queue} is not assigned to this consumer.",
-                        remedy="assignment() says which are; a rebalance may have given it to another member.",
-                    )
-                found.append(one)
-        return found
-
-    def _move(self, queue: MessageQueue, offset: int) -> None:
-        with self._lock:
-            (one,) = self._check_assigned([queue])
-            moved = self._replace(one, offset)
-        self._begin(moved, offset)
-
-    def _replace(self, old: _Assigned, offset: int) -> _Assigned:
-        """Begin anew with a queue, at another offset; ``_begin`` comes next. Lock held."""
-        queue = old.process_queue.queue
-        self._pulled.forget(old.process_queue)
-        new = self._table[queue] = _Assigned(ProcessQueue(queue, offset))
-        new.process_queue.paused = old.process_queue.paused
-        return new
+        return self._queues.get(queues)
 
     # --- committing -------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
         """Commit all that was handed out, and wait for it. Raises the first error, having tried every queue."""
         self._check_running()
-        with self._committing:
-            with self._lock:
-                positions = self._positions()
-            self._commit(positions)
+        self._queues.commit()
 
     def commit_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets of one's own: each the next one that the group has to consume."""
@@ -402,55 +382,22 @@ class LitePullConsumer(Client):
         for queue, offset in offsets.items():
             if offset < 0:
                 raise ClientError(f"{offset} is no offset to commit for {queue}.", remedy="Offsets begin at 0.")
-        with self._committing:
-            self._commit(offsets)
+        self._queues.commit(offsets)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The offset that the group would go on at, as the broker or the file has it; None if it has none."""
         self._check_running()
-        with self._committing:
-            return self._offsets.read(queue)
+        return self._queues.committed(queue)
 
     def persist_offsets(self) -> None:
         """Send what is marked as done. Done every 5 s anyway; what cannot be sent is logged and comes again."""
-        with self._committing:
-            with self._lock:
-                done = {queue: one.done for queue, one in self._table.items() if one.done is not None}
-            self._offsets.persist(done)
-
-    def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        first: RocketError | None = None
-        for queue, offset in offsets.items():
-            try:
-                self._offsets.commit(queue, offset)
-            except RocketError as error:
-                first = first or error
-                continue
-            with self._lock:
-                one = self._table.get(queue)
-                if one is not None:
-                    one.done = offset
-        if first is not None:
-            raise first
+        self._queues.persist()
 
     def _commit_at_times(self) -> None:
         """Mark what earlier polls gave as done, if it is time."""
         if self.auto_commit and time.monotonic() >= self._next_auto_commit:
-            with self._lock:
-                self._next_auto_commit = time.monotonic() + self._auto_commit_interval
-                self._mark_done()
-
-    def _mark_done(self) -> None:
-        if self.auto_commit:
-            for queue, position in self._positions().items():
-                self._table[queue].done = position
-
-    def _positions(self) -> dict[MessageQueue, int]:
-        return {
-            queue: self._pulled.position(one.process_queue)
-            for queue, one in self._table.items()
-            if one.puller is not None
-        }
+            self._next_auto_commit = time.monotonic() + self._auto_commit_interval
+            self._queues.mark_done()
 
     def _persist_again_and_again(self) -> None:
         """Assigned queues belong to no member of the instance, whose offsets it would persist."""
@@ -474,7 +421,7 @@ class LitePullConsumer(Client):
 
     def rebalance(self) -> None:
         """Work out this member's share of every topic, and act on it."""
-        if self._closing or not self._started:
+        if not self._runs:
             return
         instance = self._instance()
         try:
@@ -488,7 +435,11 @@ class LitePullConsumer(Client):
             except RocketError as error:
                 logger.info("the queues of %s stay as they are: %s", topic, error)
                 continue
-            if mine is not None and self._own(mine, topic) and self._listener is not None:
+            with self._balancing:
+                if mine is None or topic not in self._subscriptions:
+                    continue
+                changed = self._queues.own(mine, topic, mark=self.auto_commit)
+            if changed and self._listener is not None:
                 try:
                     self._listener(topic, list(instance.routes.route(topic).readable), mine)
                 except Exception:
@@ -502,6 +453,7 @@ class LitePullConsumer(Client):
             instance.members.send_heartbeats()
             instance.members.rebalance_soon()
             return
+        consumer_requests.register(instance)
         instance.members.join_consumer(self)
         self._joined = True
         self.rebalance()
@@ -510,97 +462,12 @@ class LitePullConsumer(Client):
         for queue in self._wanted:
             if queue not in self._reader.queues(queue.topic) and queue not in self._reader.refresh(queue.topic):
                 raise QueueNotFoundError(f"There is no {queue}.", remedy="fetch_message_queues(topic) says which are.")
-        self._own(self._wanted)
+        self._queues.own(self._wanted, mark=self.auto_commit)
         if not self._joined:
             self._joined = True
             self._persist_again_and_again()
 
-    def _own(self, mine: Iterable[MessageQueue], topic: str | None = None) -> bool:
-        """Take queues on and give others up, of one topic or of all; whether anything changed."""
-        wanted = dict.fromkeys(mine)
-        with self._committing:
-            with self._lock:
-                if self._closing or (wanted and topic is not None and topic not in self._subscriptions):
-                    return False
-                lost = [queue for queue in self._table if topic in (None, queue.topic) and queue not in wanted]
-                left = self._give_up(lost, mark=self.auto_commit)
-                begun = {queue: _Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
-                self._table.update(begun)
-            self._offsets.persist(left)
-        for one in begun.values():
-            self._begin(one)
-        return bool(lost or begun)
-
-    def _give_up(self, queues: Iterable[MessageQueue], *, mark: bool) -> dict[MessageQueue, int]:
-        """What is to be committed of queues that are not this consumer's any more. Lock held."""
-        left = {}
-        for queue in queues:
-            one = self._table.pop(queue)
-            position = self._pulled.forget(one.process_queue)
-            if mark and one.puller is not None:
-                one.done = position
-            if one.done is not None:
-                left[queue] = one.done
-            logger.info("group %s gives up %s", self.group, queue)
-        return left
-
-    def _begin(self, one: _Assigned, offset: int | None = None) -> None:
-        """Start pulling a queue; if the broker does not say where, in a while."""
-        process_queue, queue = one.process_queue, one.process_queue.queue
-        if self._closing or process_queue.dropped:
-            return
-        if offset is None:
-            try:
-                with self._committing:
-                    offset = first_offset(
-                        self._reader, self._offsets, queue, self.consume_from_where, self._from_timestamp
-                    )
-            except RocketError as error:
-                if not self._closing:
-                    logger.warning("%s cannot be read yet: %s", queue, error)
-                    self._instance().call_later(AFTER_ERROR, lambda: self._begin(one))
-                return
-        tags, sql = self._expression(queue.topic)
-        settings = PullSettings(
-            max_msgs=self._pull_batch_size,
-            max_bytes=MAX_PULL_BYTES if self._pull_batch_size > DEFAULT_MAX_MSGS else None,
-            backlog_msgs=self._pull_batch_size,
-            tags=tags,
-            sql=sql,
-            commits=False,
-            must_lock=False,
-        )
-        with self._lock:
-            if self._closing or self._table.get(queue) is not one:
-                return
-            process_queue.put((), offset)
-            one.puller = Puller(
-                self._instance(),
-                self._reader,
-                self._pulled,
-                process_queue,
-                offset,
-                settings,
-                is_paused=lambda: False,
-                correct_offset=self._correct_offset,
-            )
-        logger.info("group %s reads %s from %d on", self.group, queue, offset)
-        one.puller.pull()
-
-    def _correct_offset(self, puller: Puller, offset: int) -> None:
-        """The broker has nothing where this consumer is: go on where it says, when all before it is handed out."""
-        queue = puller.process_queue.queue
-        with self._lock:
-            one = self._table.get(queue)
-            if self._closing or one is None or one.puller is not puller:
-                return
-            if self._pulled.holds(puller.process_queue):
-                self._instance().call_later(CORRECT_AGAIN, lambda: self._correct_offset(puller, offset))
-                return
-            moved = self._replace(one, offset)
-        self._begin(moved, offset)
-
-    def _expression(self, topic: str) -> tuple[str, str | None]:
+    def _expression_of(self, topic: str) -> tuple[str, str | None]:
         """Tags and SQL92 that brokers choose a topic's messages by."""
         data = self._subscriptions.get(topic)
         if data is None:
@@ -611,3 +478,38 @@ class LitePullConsumer(Client):
 
     def _tags_of(self, topic: str) -> TagExpression:
         return self._tags.get(topic) or parse_tags(None)
+
+    # --- what tools ask through brokers -----------------------------------------------------------------------
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in those queues that are this consumer's now (220)."""
+        for queue in self.assignment():
+            if queue in offsets:
+                self._queues.move(queue, offsets[queue])
+                self._queues.commit({queue: offsets[queue]})
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """How far this consumer is in the queues that it has of a topic (221)."""
+        return {queue: offset for queue, offset in self._queues.positions().items() if queue.topic == topic}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """What this consumer is doing (307)."""
+        with self._lock:
+            subscriptions = list(self._subscriptions.values())
+        return ConsumerRunningInfo(
+            properties={
+                PROP_NAMESERVER_ADDR: self.name_server,
+                PROP_CONSUME_TYPE: CONSUME_ACTIVELY,
+                PROP_CONSUME_ORDERLY: "false",
+                PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
+                PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
+            },
+            subscription_set=subscriptions,
+        )
+
+    def consume_directly(self, records: bytes, broker_name: str) -> object:
+        """A pull consumer has no listener that could (309)."""
+        raise ClientError(
+            f"The consumer of group {self.group!r} is polled: it has no listener for a message of {broker_name}.",
+            remedy="Ask a push consumer.",
+        )

@@ -370,13 +370,13 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
     consumer = make(topic, subscribe=False)
     consumer.assign([queue])
     moved = threading.Event()
-    begin = consumer._begin
+    begin = consumer._queues._begin
 
     def note(*given: Any) -> None:
         begin(*given)
         moved.set()
 
-    monkeypatch.setattr(consumer, "_begin", note)
+    monkeypatch.setattr(consumer._queues, "_begin", note)
     assert moved.wait(WAIT)
     fill(producer, topic, 1, start=5)
     assert bodies(drain(consumer, 1)) == ["0:5"]
@@ -498,6 +498,33 @@ def test_a_broker_that_is_started_again(tmp_path: Path, monkeypatch: pytest.Monk
             assert [consumer.committed(queue) for queue in consumer.assignment()] == [20, 20]
 
 
+def test_what_tools_ask_of_it(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+    first, second = fill(producer, topic, 5)
+    consumer = make(topic)
+    drain(consumer, 10)
+    assert consumer.offsets(topic) == {first: 5, second: 5}
+    consumer.reset_offsets({first: 2, MessageQueue(topic, "stranger", 0): 1})
+    assert reader.committed_offset(consumer.group, first) == 2
+    assert bodies(drain(consumer, 3)) == ["0:2", "0:3", "0:4"]
+    info = consumer.running_info()
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+    assert [data.topic for data in info.subscription_set] == [topic]
+    with pytest.raises(ClientError, match="no listener"):
+        consumer.consume_directly(b"", "b")
+
+
+def test_a_forked_child_leaves_it_alone(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+    (first, _) = fill(producer, topic, 5)
+    consumer = make(topic)
+    drain(consumer, 10)
+    consumer._pid -= 1  # as a child sees it
+    with pytest.raises(StateError, match="forked"):
+        consumer.poll(0)
+    consumer.close()
+    assert reader.committed_offset(consumer.group, first) is None
+    consumer._queues.close(mark=False)
+
+
 # --- loops ----------------------------------------------------------------------------------------------------------
 
 
@@ -598,7 +625,7 @@ def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Mak
     consumer = make(topic)
     stranger = MessageQueue(topic, queue.broker_name, 99)
     cases: list[tuple[type[RocketError], str, Callable[[], object]]] = [
-        (StateError, "already started", consumer.start),
+        (StateError, "started before", consumer.start),
         (StateError, "cannot have queues assigned", lambda: consumer.assign([queue])),
         (StateError, "not assigned", lambda: consumer.seek(stranger, 0)),
         (StateError, "not assigned", lambda: consumer.pause([stranger])),

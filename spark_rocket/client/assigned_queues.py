@@ -1,0 +1,262 @@
+"""The queues that a pull consumer has now: taking them on, giving them up, moving in them, committing.
+
+How far a queue is follows from what was handed out of it (``PulledMessages``). What is to be committed is marked first
+and sent later, except by ``commit``, which waits. Commits follow each other, so that no later offset is overtaken by an
+earlier one; the table's lock is never held while waiting for a server.
+
+Thread-safety: all methods. Corresponds to AssignedMessageQueue and the pull tasks of DefaultLitePullConsumerImpl.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from spark_rocket.client.instance import ClientInstance
+from spark_rocket.client.listeners import ConsumeFromWhere
+from spark_rocket.client.offset_store import OffsetStore
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.pulled import PulledMessages
+from spark_rocket.client.puller import AFTER_ERROR, Puller, PullSettings
+from spark_rocket.client.reader import DEFAULT_MAX_MSGS, Reader
+from spark_rocket.client.share import first_offset
+from spark_rocket.errors import RocketError, StateError
+from spark_rocket.model import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+MAX_PULL_BYTES = 4 << 20  # brokers that know this field give more than 32 messages for it
+CORRECT_AGAIN = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Assigned:
+    """One queue. ``puller`` comes with the first offset, ``done`` is what is to be committed."""
+
+    process_queue: ProcessQueue
+    puller: Puller | None = None
+    done: int | None = None
+
+
+class AssignedQueues:
+    """See the module. ``expression_of`` gives the tags and the SQL92 expression that a topic is pulled by."""
+
+    def __init__(
+        self,
+        group: str,
+        instance: Callable[[], ClientInstance],
+        reader: Reader,
+        offsets: OffsetStore,
+        pulled: PulledMessages,
+        *,
+        where: ConsumeFromWhere,
+        from_timestamp: int | None,
+        pull_batch_size: int,
+        expression_of: Callable[[str], tuple[str, str | None]],
+    ) -> None:
+        self._group = group
+        self._instance = instance
+        self._reader = reader
+        self._offsets = offsets
+        self._pulled = pulled
+        self._where = where
+        self._from_timestamp = from_timestamp
+        self._pull_batch_size = pull_batch_size
+        self._expression_of = expression_of
+        self._table: dict[MessageQueue, Assigned] = {}
+        self._lock = threading.RLock()
+        self._committing = threading.RLock()
+        self._closed = False
+
+    # --- which ------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[MessageQueue]:
+        with self._lock:
+            return sorted(self._table)
+
+    def get(self, queues: Iterable[MessageQueue]) -> list[Assigned]:
+        """Those queues; StateError if one is not here."""
+        found = []
+        with self._lock:
+            for queue in queues:
+                one = self._table.get(queue)
+                if one is None:
+                    raise StateError(
+                        f"{queue} is not assigned to this consumer.",
+                        remedy="assignment() says which are; a rebalance may have given it to another member.",
+                    )
+                found.append(one)
+        return found
+
+    def own(self, mine: Iterable[MessageQueue], topic: str | None = None, *, mark: bool) -> bool:
+        """Have these queues, of one topic or of all, and no others; whether anything changed.
+
+        ``mark``: what was handed out of queues that are given up is committed, not only what is marked already.
+        """
+        wanted = dict.fromkeys(mine)
+        with self._committing:
+            with self._lock:
+                if self._closed:
+                    return False
+                lost = [queue for queue in self._table if topic in (None, queue.topic) and queue not in wanted]
+                left = self._give_up(lost, mark=mark)
+                begun = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
+                self._table.update(begun)
+            self._offsets.persist(left)
+        for one in begun.values():
+            self._begin(one)
+        return bool(lost or begun)
+
+    def close(self, *, mark: bool) -> None:
+        """Give all of them up, for good."""
+        with self._committing:
+            with self._lock:
+                self._closed = True
+                left = self._give_up(list(self._table), mark=mark)
+            self._offsets.persist(left)
+
+    def _give_up(self, queues: Iterable[MessageQueue], *, mark: bool) -> dict[MessageQueue, int]:
+        """What is to be committed of queues that are this consumer's no more. Lock held."""
+        left = {}
+        for queue in queues:
+            one = self._table.pop(queue)
+            position = self._pulled.forget(one.process_queue)
+            if mark and one.puller is not None:
+                one.done = position
+            if one.done is not None:
+                left[queue] = one.done
+            logger.info("group %s gives up %s", self._group, queue)
+        return left
+
+    # --- pulling ----------------------------------------------------------------------------------------------
+
+    def _begin(self, one: Assigned, offset: int | None = None) -> None:
+        """Start pulling a queue; if the broker does not say where, in a while."""
+        process_queue, queue = one.process_queue, one.process_queue.queue
+        if self._closed or process_queue.dropped:
+            return
+        if offset is None:
+            try:
+                offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
+            except RocketError as error:
+                if not self._closed:
+                    logger.warning("%s cannot be read yet: %s", queue, error)
+                    self._instance().call_later(AFTER_ERROR, lambda: self._begin(one))
+                return
+        tags, sql = self._expression_of(queue.topic)
+        settings = PullSettings(
+            max_msgs=self._pull_batch_size,
+            max_bytes=MAX_PULL_BYTES if self._pull_batch_size > DEFAULT_MAX_MSGS else None,
+            backlog_msgs=self._pull_batch_size,
+            tags=tags,
+            sql=sql,
+            commits=False,
+            must_lock=False,
+        )
+        with self._lock:
+            if self._closed or self._table.get(queue) is not one:
+                return
+            process_queue.put((), offset)
+            one.puller = Puller(
+                self._instance(),
+                self._reader,
+                self._pulled,
+                process_queue,
+                offset,
+                settings,
+                is_paused=lambda: False,
+                correct_offset=self._correct_offset,
+            )
+        logger.info("group %s reads %s from %d on", self._group, queue, offset)
+        one.puller.pull()
+
+    def has_room(self, process_queue: ProcessQueue) -> None:
+        """Pull on, elsewhere: it may have to connect first, and a poll must not wait for that."""
+        with self._lock:
+            one = self._table.get(process_queue.queue)
+            if one is not None and one.puller is not None and not self._closed:
+                self._instance().later(one.puller.has_room)
+
+    def change_expression(self, topic: str) -> None:
+        """Pull a topic by what ``expression_of`` says now."""
+        with self._lock:
+            for queue, one in self._table.items():
+                if queue.topic == topic and one.puller is not None:
+                    one.puller.settings.tags, one.puller.settings.sql = self._expression_of(topic)
+
+    # --- moving -----------------------------------------------------------------------------------------------
+
+    def move(self, queue: MessageQueue, offset: int) -> None:
+        """Go on there; what was pulled before is forgotten."""
+        with self._lock:
+            (one,) = self.get([queue])
+            moved = self._replace(one, offset)
+        self._begin(moved, offset)
+
+    def _replace(self, old: Assigned, offset: int) -> Assigned:
+        """Begin anew with a queue, at another offset; ``_begin`` comes next. Lock held."""
+        queue = old.process_queue.queue
+        self._pulled.forget(old.process_queue)
+        new = self._table[queue] = Assigned(ProcessQueue(queue, offset))
+        new.process_queue.paused = old.process_queue.paused
+        return new
+
+    def _correct_offset(self, puller: Puller, offset: int) -> None:
+        """The broker has nothing where this consumer is: go on where it says, when all before it is handed out."""
+        queue = puller.process_queue.queue
+        with self._lock:
+            one = self._table.get(queue)
+            if self._closed or one is None or one.puller is not puller:
+                return
+            if self._pulled.holds(puller.process_queue):
+                self._instance().call_later(CORRECT_AGAIN, lambda: self._correct_offset(puller, offset))
+                return
+            moved = self._replace(one, offset)
+        self._begin(moved, offset)
+
+    # --- committing -------------------------------------------------------------------------------------------
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """How far each queue is: the first offset that nobody was given."""
+        with self._lock:
+            return {
+                queue: self._pulled.position(one.process_queue)
+                for queue, one in self._table.items()
+                if one.puller is not None
+            }
+
+    def mark_done(self) -> None:
+        """What was handed out so far is to be committed."""
+        with self._lock:
+            for queue, position in self.positions().items():
+                self._table[queue].done = position
+
+    def persist(self) -> None:
+        """Send what is marked; what cannot be sent is logged and comes again."""
+        with self._committing:
+            with self._lock:
+                done = {queue: one.done for queue, one in self._table.items() if one.done is not None}
+            self._offsets.persist(done)
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Send these, or all positions, now. Raises the first error, having tried each."""
+        first: RocketError | None = None
+        with self._committing:
+            for queue, offset in (self.positions() if offsets is None else offsets).items():
+                try:
+                    self._offsets.commit(queue, offset)
+                except RocketError as error:
+                    first = first or error
+                    continue
+                with self._lock:
+                    one = self._table.get(queue)
+                    if one is not None:
+                        one.done = offset
+        if first is not None:
+            raise first
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        with self._committing:
+            return self._offsets.read(queue)
