@@ -1,0 +1,98 @@
+"""What tests of consuming share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.record import encode_record
+
+QUEUE = MessageQueue("t", "b", 0)
+SECONDS = 10.0
+HOST = pack_host(("127.0.0.1", 1))
+
+
+class Later:
+    """``call_later`` that calls when a test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[float, Callable[[], None]]] = []
+        self._any = threading.Condition()
+
+    def __call__(self, seconds: float, chore: Callable[[], None]) -> None:
+        with self._any:
+            self.waiting.append((seconds, chore))
+            self._any.notify_all()
+
+    def wait(self) -> None:
+        """Until there is something to be done."""
+        with self._any:
+            assert self._any.wait_for(lambda: self.waiting, SECONDS)
+
+    def run(self) -> float:
+        """Wait for something to be due, do it; after how many seconds it was to be done."""
+        self.wait()
+        with self._any:
+            seconds, chore = self.waiting.pop(0)
+        chore()
+        return seconds
+
+
+class SendBackFake:
+    """Takes back what it is told to take."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.given: list[tuple[int, int]] = []
+        self.copies: list[int] = []
+
+    def send(self, message: MessageExt, delay_level: int = 0) -> bool:
+        if not self.refuses:
+            self.given.append((message.queue_offset, delay_level))
+        return not self.refuses
+
+    def send_copy(self, message: MessageExt) -> bool:
+        if not self.refuses:
+            self.copies.append(message.queue_offset)
+        return not self.refuses
+
+
+def message(offset: int, body: bytes = b"x", **properties: str) -> MessageExt:
+    return MessageExt("t", body, dict(properties), 0, "b", 0, offset, physical_offset=offset * 1000)
+
+
+def found(offsets: Iterable[int], next_offset: int | None = None, **properties: str) -> PullResult:
+    """A pull that found messages with these offsets."""
+    every = list(offsets)
+    raw = b"".join(
+        encode_record(
+            topic=b"t",
+            body=b"m%d" % offset,
+            properties=encode_properties(properties),
+            queue_id=0,
+            flag=0,
+            queue_offset=offset,
+            physical_offset=offset * 1000,
+            sys_flag=0,
+            born_timestamp=1,
+            born_host=HOST,
+            store_timestamp=2,
+            store_host=HOST,
+        )
+        for offset in every
+    )
+    end = every[-1] + 1 if next_offset is None else next_offset
+    return PullResult(PullStatus.FOUND, end, 0, end, memoryview(raw))
+
+
+def nothing(next_offset: int) -> PullResult:
+    return PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, next_offset, memoryview(b""))
+
+
+def queue_at(offset: int = 0) -> ProcessQueue:
+    return ProcessQueue(QUEUE, offset)

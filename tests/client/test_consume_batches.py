@@ -1,0 +1,127 @@
+"""Consuming Arrow record batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_rocket.client.consume_batches import ConsumeBatches
+from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.model import MessageExt
+from spark_rocket.protocol.columnar import decode_records
+from spark_rocket.protocol.record import decode_messages
+from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
+
+SUCCESS = ConsumeOrderlyStatus.SUCCESS
+
+
+class Rig:
+    def __init__(self, most: int = 1, clustering: bool = True) -> None:
+        self.later, self.back = Later(), SendBackFake()
+        self.answer: Callable[..., Any] = lambda *_: SUCCESS
+        self.rows: list[list[int]] = []
+        self.changed = threading.Condition()
+        self.service = ConsumeBatches(
+            self.listen,
+            threads=2,
+            max_reconsume_times=most,
+            pause_ms=1_000,
+            decode=lambda _, pulled: iter([decode_records(pulled.records, broker_name="b")]),
+            decode_messages=lambda _, pulled: decode_messages(pulled.records, "b"),
+            send_back=self.back if clustering else None,  # type: ignore[arg-type]
+            has_room=self.note,
+            call_later=self.later,
+            hooks=Hooks("g"),
+        )
+        self.service.start()
+
+    def listen(self, batch: pa.RecordBatch, context: ConsumeOrderlyContext) -> Any:
+        self.rows.append(batch.column("queueOffset").to_pylist())
+        return self.answer(batch, context)
+
+    def note(self, _: ProcessQueue) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, SECONDS)
+
+
+@pytest.fixture
+def rig() -> Iterator[Callable[..., Rig]]:
+    rigs: list[Rig] = []
+
+    def build(**settings: Any) -> Rig:
+        rigs.append(Rig(**settings))
+        return rigs[-1]
+
+    yield build
+    for one in rigs:
+        one.service.close(SECONDS)
+
+
+@pytest.mark.parametrize("status", [SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS])
+def test_pulls_are_consumed_in_order(rig: Callable[..., Rig], status: object) -> None:
+    one, queue = rig(), queue_at()
+    one.answer = lambda *_: status
+    one.service.receive(queue, found([0, 1]))
+    one.service.receive(queue, found([2]))
+    one.until(lambda: queue.commit_offset == 3)
+    assert one.rows == [[0, 1], [2]]
+
+
+def test_a_pull_that_found_nothing_commits_nothing_that_is_not_consumed(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(), queue_at()
+    go = threading.Event()
+    one.answer = lambda *_: SUCCESS if go.wait(SECONDS) else None
+    one.service.receive(queue, nothing(5))
+    assert queue.commit_offset == 5
+    one.service.receive(queue, found([5]))
+    one.service.receive(queue, nothing(9))
+    assert one.service.is_full(queue)
+    assert queue.commit_offset == 5
+    go.set()
+    one.until(lambda: queue.commit_offset == 9)
+
+
+@pytest.mark.parametrize("answer", [lambda *_: None, lambda *_: 1 / 0])
+def test_a_batch_that_is_not_consumed_comes_again_and_at_last_goes_back(
+    rig: Callable[..., Rig], answer: Callable[..., Any]
+) -> None:
+    one, queue = rig(), queue_at()
+    one.answer = answer
+    one.service.receive(queue, found([0, 1]))
+    assert one.later.run() == 1.0
+    one.until(lambda: queue.commit_offset == 2)
+    assert one.rows == [[0, 1]] * 2
+    assert one.back.given == [(0, 0), (1, 0)]
+
+
+def test_what_went_back_does_not_go_back_again(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, queue = rig(most=0), queue_at()
+    answers, asked = iter([True, False, True]), list[int]()
+
+    def send(message: MessageExt, _: int = 0) -> bool:
+        asked.append(message.queue_offset)
+        return next(answers)
+
+    monkeypatch.setattr(one.back, "send", send)
+    one.answer = lambda *_: None
+    one.service.receive(queue, found([0, 1]))
+    assert one.later.run() == 1.0
+    one.until(lambda: queue.commit_offset == 2)
+    assert asked == [0, 1, 1]
+
+
+def test_broadcasting_leaves_it(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(most=0, clustering=False), queue_at()
+    one.answer = lambda *_: None
+    one.service.receive(queue, found([0]))
+    one.until(lambda: queue.commit_offset == 1)

@@ -1,0 +1,273 @@
+"""Consuming in any order, with a clock that stands until the test says otherwise."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_rocket.client.consume_concurrently import ConsumeConcurrently
+from spark_rocket.client.consume_hooks import ConsumeMessageContext, Hooks
+from spark_rocket.client.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
+from spark_rocket.client.process_queue import START_TIME, ProcessQueue
+from spark_rocket.client.reader import PullResult
+from spark_rocket.model import MessageExt
+from spark_rocket.protocol.record import decode_messages
+from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at
+
+SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+
+class Rig:
+    """A service, and what it was seen to do."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.later, self.back, self.hooks = Later(), SendBackFake(), Hooks("g")
+        self.answer: Callable[[list[MessageExt], ConsumeConcurrentlyContext], Any] = lambda *_: SUCCESS
+        self.calls: list[list[int]] = []
+        self.room = threading.Condition()
+        clustering = settings.pop("clustering", True)
+        limits = {"threads": 2, "batch_size": 1, "max_messages": 10, "max_bytes": 100, "max_span": 20} | settings
+        self.service = ConsumeConcurrently(
+            self.listen,
+            decode=self.decode,
+            send_back=self.back if clustering else None,  # type: ignore[arg-type]
+            has_room=self.has_room,
+            call_later=self.later,
+            hooks=self.hooks,
+            **limits,
+        )
+        self.service.start()
+
+    def listen(self, messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
+        self.calls.append([message.queue_offset for message in messages])
+        return self.answer(messages, context)
+
+    def decode(self, _: ProcessQueue, pulled: PullResult) -> list[MessageExt]:
+        return decode_messages(pulled.records, "b")
+
+    def has_room(self, _: ProcessQueue) -> None:
+        with self.room:
+            self.room.notify_all()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        with self.room:
+            assert self.room.wait_for(condition, SECONDS)
+
+
+@pytest.fixture
+def rig() -> Iterator[Callable[..., Rig]]:
+    rigs: list[Rig] = []
+
+    def build(**settings: Any) -> Rig:
+        rigs.append(Rig(**settings))
+        return rigs[-1]
+
+    yield build
+    for one in rigs:
+        one.service.close(SECONDS)
+
+
+def test_what_is_consumed_is_done(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(), queue_at()
+    one.service.receive(queue, found(range(5)))
+    one.until(lambda: queue.commit_offset == 5)
+    one.service.receive(queue, nothing(9))
+    assert queue.commit_offset == 9
+    assert sorted(one.calls) == [[0], [1], [2], [3], [4]]
+
+
+@pytest.mark.parametrize("level", [0, 4, -1])
+def test_what_is_to_be_consumed_later_goes_back_with_its_level(rig: Callable[..., Rig], level: int) -> None:
+    one, queue = rig(), queue_at()
+
+    def answer(_: list[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.delay_level_when_next_consume = level
+        return AGAIN
+
+    one.answer = answer
+    one.service.receive(queue, found([3]))
+    one.until(lambda: queue.commit_offset == 4)
+    assert one.back.given == [(3, level)]
+
+
+@pytest.mark.parametrize(("index", "back"), [(-1, [0, 1, 2]), (0, [1, 2]), (1, [2]), (2, []), (9, []), (-7, [0, 1, 2])])
+def test_a_success_counts_up_to_its_index(rig: Callable[..., Rig], index: int, back: list[int]) -> None:
+    one, queue = rig(batch_size=3), queue_at()
+
+    def answer(_: list[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.ack_index = index
+        return SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found(range(3)))
+    one.until(lambda: queue.commit_offset == 3)
+    assert [offset for offset, _ in one.back.given] == back
+
+
+def _raise(error: BaseException) -> Callable[..., Any]:
+    def answer(*_: object) -> Any:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [_raise(KeyError("mine")), _raise(SystemExit(1)), lambda *_: None, lambda *_: "CONSUME_SUCCESS", lambda *_: True],
+)
+def test_a_listener_that_fails_or_talks_nonsense_has_its_messages_retried_and_is_told_off_once(
+    rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, queue = rig(), queue_at()
+    one.answer = answer
+    with caplog.at_level(logging.WARNING):
+        one.service.receive(queue, found(range(5)))
+        one.until(lambda: queue.commit_offset == 5)
+    assert sorted(one.back.given) == [(offset, 0) for offset in range(5)]
+    assert len([record for record in caplog.records if "the listener" in record.message]) == 1
+    one.answer = lambda *_: SUCCESS  # and the threads are all there still
+    one.service.receive(queue, found([5, 6]))
+    one.until(lambda: queue.commit_offset == 7)
+
+
+def test_what_nobody_takes_back_is_consumed_here_again(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(batch_size=2), queue_at()
+    one.back.refuses = True
+    seen: list[int] = []
+
+    def answer(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        seen.append(messages[0].reconsume_times)
+        return AGAIN if len(seen) == 1 else SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found([0, 1]))
+    assert one.later.run() == 5.0
+    one.until(lambda: queue.commit_offset == 2)
+    assert seen == [0, 1]
+    assert one.calls == [[0, 1], [0, 1]]
+
+
+def test_broadcasting_leaves_what_was_not_consumed(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(clustering=False), queue_at()
+    one.answer = lambda *_: AGAIN
+    one.service.receive(queue, found([0]))
+    one.until(lambda: queue.commit_offset == 1)
+    assert one.back.given == []
+
+
+def test_a_queue_given_up_is_left_as_it_is(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(threads=1), queue_at()
+
+    def answer(*_: object) -> ConsumeConcurrentlyStatus:
+        queue.dropped = True
+        ended.set()
+        return AGAIN
+
+    ended = threading.Event()
+    one.answer = answer
+    one.service.receive(queue, found([0, 1]))
+    assert ended.wait(SECONDS)
+    one.service.close(SECONDS)
+    assert (one.calls, one.back.given, queue.commit_offset) == ([[0]], [], 0)
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_call_that_does_not_end_holds_up_no_other_message(rig: Callable[..., Rig], quick: bool) -> None:
+    one, queue = rig(max_messages=1000), queue_at()
+    if quick:  # one thread makes all calls of a run then
+        one.service.receive(queue, found(range(400)))
+        one.until(lambda: queue.commit_offset == 400)
+        one.service._mean_ns = 0
+    start = queue.end
+    stuck, go = threading.Event(), threading.Event()
+
+    def answer(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        if messages[0].queue_offset == start + 1:
+            stuck.set()
+            assert go.wait(SECONDS)
+        return SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found(range(start, start + 10)))
+    assert stuck.wait(SECONDS)
+    one.until(lambda: queue.count == 1)
+    assert queue.commit_offset == start + 1
+    go.set()
+    one.until(lambda: queue.commit_offset == start + 10)
+
+
+def test_flow_control(rig: Callable[..., Rig]) -> None:
+    one = rig()
+    full = one.service.is_full
+    queue = queue_at()
+    queue.put(decode_messages(found(range(10)).records), 10)
+    assert not full(queue)
+    queue.put(decode_messages(found([10]).records), 11)
+    assert full(queue)  # more messages than 10
+    queue = queue_at()
+    queue.put(decode_messages(found([0, 20]).records), 21)
+    assert not full(queue)
+    queue.put(decode_messages(found([21]).records), 22)
+    assert full(queue)  # a span of more than 20
+    queue = queue_at()
+    (large,) = decode_messages(found([0]).records)
+    large.body = b"x" * 101
+    queue.put([large], 1)
+    assert full(queue)  # more than 100 bytes
+
+
+def test_messages_that_take_too_long_go_back_sixteen_at_a_time(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(), queue_at()
+    messages = decode_messages(found(range(20)).records)
+    for message in messages[:18]:
+        message.properties[START_TIME] = "1000"
+    queue.put(messages, 20)
+    one.service.return_expired([queue], 900)
+    assert one.back.given == [(offset, 3) for offset in range(16)]
+    one.service.return_expired([queue], 900)
+    assert queue.commit_offset == 18  # the rest has not begun
+    one.back.refuses = True
+    messages[18].properties[START_TIME] = "1000"
+    one.service.return_expired([queue], 900)
+    assert queue.commit_offset == 18
+
+
+def test_closing_waits_for_calls_and_begins_none(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(threads=1), queue_at()
+    began, go = threading.Event(), threading.Event()
+
+    def answer(*_: object) -> ConsumeConcurrentlyStatus:
+        began.set()
+        assert go.wait(SECONDS)
+        return SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found([0, 1]))
+    assert began.wait(SECONDS)
+    one.service.close(0.0)  # as long as it is given
+    go.set()
+    one.service.close(SECONDS)
+    assert (one.calls, queue.commit_offset) == ([[0]], 1)
+
+
+def test_hooks_are_around_each_call_and_may_fail(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(threads=1), queue_at()
+    seen: list[object] = []
+
+    class Hook:
+        def consume_message_before(self, context: ConsumeMessageContext) -> None:
+            context.properties["offset"] = context.messages[0].queue_offset
+            raise ValueError("a hook's own")
+
+        def consume_message_after(self, context: ConsumeMessageContext) -> None:
+            seen.append((context.consumer_group, context.properties["offset"], context.success, context.status))
+
+    one.hooks.consume.append(Hook())
+    one.answer = lambda messages, _: SUCCESS if messages[0].queue_offset == 0 else AGAIN
+    one.service.receive(queue, found([0, 1]))
+    one.until(lambda: queue.commit_offset == 2)
+    assert sorted(seen, key=repr) == [("g", 0, True, "CONSUME_SUCCESS"), ("g", 1, False, "RECONSUME_LATER")]

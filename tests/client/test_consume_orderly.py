@@ -1,0 +1,205 @@
+"""Consuming in order, with a clock that stands until the test says otherwise."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.consume_orderly import ConsumeOrderly
+from spark_rocket.client.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
+from spark_rocket.model import MessageExt
+from spark_rocket.protocol.record import decode_messages
+from tests.client.consuming import SECONDS, Later, SendBackFake, found, queue_at
+
+SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+
+class Rig:
+    def __init__(self, **settings: Any) -> None:
+        self.later, self.back = Later(), SendBackFake()
+        self.answer: Callable[[list[MessageExt], ConsumeOrderlyContext], Any] = lambda *_: SUCCESS
+        self.calls: list[list[int]] = []
+        self.locks: list[bool] = []  # what brokers answer
+        self.changed = threading.Condition()
+        self.given_up: list[ProcessQueue] = []
+        self.service = ConsumeOrderly(
+            self.listen,
+            threads=3,
+            batch_size=settings.get("batch_size", 1),
+            max_messages=10,
+            max_bytes=100,
+            max_reconsume_times=settings.get("max_reconsume_times", 2**31 - 1),
+            pause_ms=1_000,
+            decode=lambda _, pulled: decode_messages(pulled.records, "b"),
+            lock=self.lock,
+            send_back=self.back,  # type: ignore[arg-type]
+            has_room=self.note,
+            released=self.released,
+            call_later=self.later,
+            hooks=Hooks("g"),
+        )
+        self.service.start()
+
+    def listen(self, messages: list[MessageExt], context: ConsumeOrderlyContext) -> Any:
+        self.calls.append([message.queue_offset for message in messages])
+        return self.answer(messages, context)
+
+    def lock(self, queue: ProcessQueue) -> bool:
+        queue.locked = self.locks.pop(0)
+        if queue.locked:
+            queue.last_lock = time.monotonic()
+        return queue.locked
+
+    def note(self, _: object) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def released(self, queue: ProcessQueue) -> None:
+        with self.changed:
+            self.given_up.append(queue)
+            self.changed.notify_all()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, SECONDS)
+
+
+@pytest.fixture
+def rig() -> Iterator[Callable[..., Rig]]:
+    rigs: list[Rig] = []
+
+    def build(**settings: Any) -> Rig:
+        rigs.append(Rig(**settings))
+        return rigs[-1]
+
+    yield build
+    for one in rigs:
+        one.service.close(SECONDS)
+
+
+def locked() -> ProcessQueue:
+    queue = queue_at()
+    queue.locked, queue.last_lock = True, time.monotonic()
+    return queue
+
+
+def test_one_call_at_a_time_in_the_queues_order(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(batch_size=2), locked()
+    inside = threading.Lock()
+
+    def answer(*_: object) -> ConsumeOrderlyStatus:
+        assert inside.acquire(blocking=False)
+        inside.release()
+        return SUCCESS
+
+    one.answer = answer
+    for start in range(0, 50, 5):
+        one.service.receive(queue, found(range(start, start + 5)))
+    one.until(lambda: queue.commit_offset == 50)
+    assert [offset for call in one.calls for offset in call] == list(range(50))
+    assert max(map(len, one.calls)) == 2
+
+
+@pytest.mark.parametrize(("wish", "pause"), [(-1, 1.0), (0, 0.01), (500, 0.5), (99_999, 30.0)])
+def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wish: int, pause: float) -> None:
+    one, queue = rig(batch_size=2), locked()
+    times: list[int] = []
+
+    def answer(messages: list[MessageExt], context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        times.append(messages[0].reconsume_times)
+        context.suspend_current_queue_time_millis = wish
+        return SUSPEND if len(times) < 3 else SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found(range(3)))
+    assert one.later.run() == pause
+    assert queue.commit_offset == 0
+    one.service.receive(queue, found([3]))  # what is pulled meanwhile waits its turn
+    assert one.later.run() == pause
+    one.until(lambda: queue.commit_offset == 4)
+    assert one.calls == [[0, 1], [0, 1], [0, 1], [2, 3]]
+    assert times == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("answer", [lambda *_: None, lambda *_: 1 / 0, lambda *_: 7])
+def test_a_listener_that_fails_or_talks_nonsense(
+    rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, queue = rig(), locked()
+    one.answer = answer
+    with caplog.at_level(logging.WARNING):
+        one.service.receive(queue, found([0]))
+        one.later.run()
+        one.later.wait()
+        one.answer = lambda *_: SUCCESS
+        one.later.run()
+        one.until(lambda: queue.commit_offset == 1)
+    assert len([record for record in caplog.records if "the listener" in record.message]) == 1
+
+
+def test_after_so_many_rounds_a_message_goes_to_the_retry_topic(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(max_reconsume_times=2), locked()
+    one.answer = lambda messages, _: SUSPEND if messages[0].queue_offset == 0 else SUCCESS
+    one.service.receive(queue, found([0, 1]))
+    one.later.run()
+    one.back.refuses = True
+    one.later.run()
+    assert one.later.run() == 1.0  # it was not taken: the queue waits on
+    one.back.refuses = False
+    one.until(lambda: queue.commit_offset == 2 or one.later.waiting)
+    if queue.commit_offset != 2:
+        one.later.run()
+    one.until(lambda: queue.commit_offset == 2)
+    assert one.back.copies == [0]
+    assert one.calls[-1] == [1]
+
+
+def test_nothing_is_consumed_without_a_valid_lock(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(), locked()
+    queue.last_lock -= LOCK_LIVES_SECONDS + 1
+    one.locks = [False, True]
+    one.service.receive(queue, found([0]))
+    assert one.later.run() == 0.1
+    assert one.calls == []
+    assert one.later.run() == 1.0
+    one.until(lambda: queue.commit_offset == 1)
+
+
+def test_the_end_of_the_last_call_of_a_queue_given_up_is_told(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(), locked()
+    began, go = threading.Event(), threading.Event()
+
+    def answer(*_: object) -> ConsumeOrderlyStatus:
+        began.set()
+        assert go.wait(SECONDS)
+        return SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found([0, 1]))
+    assert began.wait(SECONDS)
+    queue.dropped = True
+    assert not queue.lock_consume.acquire(blocking=False)
+    assert one.given_up == []
+    go.set()
+    one.until(lambda: one.given_up == [queue])
+    assert queue.lock_consume.acquire(blocking=False)
+    assert queue.commit_offset == 1  # that call's message is done, the other is the next owner's
+    assert one.calls == [[0]]
+
+
+def test_a_pull_of_a_queue_given_up_during_its_pause_is_told_too(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(), locked()
+    one.answer = lambda *_: SUSPEND
+    one.service.receive(queue, found([0]))
+    one.later.wait()
+    queue.dropped = True
+    one.later.run()
+    one.until(lambda: queue in one.given_up)
+    assert queue.commit_offset == 0

@@ -1,0 +1,131 @@
+"""Where a consumer keeps how far it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.client.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
+from spark_rocket.errors import ClientError, RemotingConnectError
+from spark_rocket.model import MessageQueue
+
+Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
+
+
+class ReaderFake:
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+        self.commits: list[int] = []
+        self.away: set[MessageQueue] = set()
+
+    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        if queue in self.away:
+            raise RemotingConnectError("no connection")
+        self.commits.append(offset)
+        self.offsets[queue] = offset
+
+
+def test_brokers_are_told_what_changed_and_again_what_they_did_not_hear() -> None:
+    reader = ReaderFake()
+    store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
+    assert store.read(Q0) is None
+    reader.away.add(Q0)
+    store.persist({Q0: 3, Q1: 4})  # a broker that is away keeps no other from hearing
+    reader.away.clear()
+    store.persist({Q0: 3, Q1: 4})
+    assert reader.commits == [4, 3]
+    reader.offsets[Q0] = 2  # somebody else had the queue meanwhile
+    assert store.read(Q0) == 2
+    store.persist({Q0: 3})
+    assert reader.offsets[Q0] == 3
+
+
+def test_the_file_is_found_by_the_next_process(tmp_path: Path) -> None:
+    first = LocalOffsetStore(tmp_path, "g")
+    assert first.read(Q0) is None
+    first.persist({Q0: 3, Q1: 4})
+    first.persist({Q0: 5})
+    again = LocalOffsetStore(tmp_path, "g")
+    assert (again.read(Q0), again.read(Q1)) == (5, 4)
+    written = (tmp_path / "g" / "offsets.json").read_bytes()
+    assert b'"brokerName":"b"' in written
+    assert b"offsetTable" in written
+
+
+@pytest.mark.parametrize("point", ["fsync", "to .bak", "in place"])
+def test_a_crash_at_any_point_leaves_offsets_that_were_true(
+    tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalOffsetStore(tmp_path, "g")
+    store.persist({Q0: 1})
+    store.persist({Q0: 2})
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    replace, count = Path.replace, 0
+
+    def replace_until(self: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        if count == {"to .bak": 1, "in place": 2}[point]:
+            raise Crash
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        if point == "fsync":
+            patched.setattr(os, "fsync", crash)
+        else:
+            patched.setattr(Path, "replace", replace_until)
+        with pytest.raises(Crash):
+            store.persist({Q0: 3})
+    assert LocalOffsetStore(tmp_path, "g").read(Q0) == 2
+
+
+def test_a_damaged_file_gives_way_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = LocalOffsetStore(tmp_path, "g")
+    store.persist({Q0: 1})
+    store.persist({Q0: 2})
+    path = tmp_path / "g" / "offsets.json"
+    path.write_bytes(path.read_bytes()[:20])
+    assert LocalOffsetStore(tmp_path, "g").read(Q0) == 1
+    assert str(path) in caplog.text
+
+
+def test_damage_to_both_files_is_an_error_and_not_a_new_beginning(tmp_path: Path) -> None:
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "offsets.json").write_bytes(b"{")
+    store = LocalOffsetStore(tmp_path, "g")
+    with pytest.raises(ClientError, match=r"offsets\.json") as caught:
+        store.open()
+    assert "remove it" in caught.value.remedy
+    assert (tmp_path / "g" / "offsets.json").read_bytes() == b"{"
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "g").write_text("a file is in the way")
+    with pytest.raises(ClientError):
+        LocalOffsetStore(tmp_path, "g").open()
+    store = LocalOffsetStore(tmp_path / "other", "g")
+    store.open()
+    (tmp_path / "other").write_text("in the way")
+    store.persist({Q0: 1})
+    assert "could not be written" in caplog.text
+    assert store.read(Q0) == 1  # for this process it holds
+
+
+def test_the_directory_is_the_originals_unless_a_variable_says_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", raising=False)
+    assert local_directory().name == ".rocketmq_offsets"
+    monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
+    assert local_directory() == tmp_path

@@ -1,0 +1,75 @@
+"""What a consumer holds of a queue: above all, how far the group is."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.client.process_queue import START_TIME
+from tests.client.consuming import message, queue_at
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["put", "gap", "done", "take", "commit", "back"]), st.integers(0, 30))))
+def test_what_is_committed_never_passes_what_is_not_consumed(steps: list[tuple[str, int]]) -> None:
+    queue, end, open_, taken = queue_at(5), 5, set[int](), list[int]()
+    committed = 5
+    for step, number in steps:
+        if step == "put":
+            offsets = range(end, end + number)
+            queue.put([message(offset) for offset in offsets], end + number)
+            open_.update(offsets)
+            end += number
+        elif step == "gap":  # tags that nobody wanted
+            end += number
+            queue.put((), end)
+        elif step == "done" and open_.difference(taken):
+            offset = sorted(open_.difference(taken))[number % len(open_.difference(taken))]
+            queue.remove([message(offset)])
+            open_.discard(offset)
+        elif step == "take" and not taken:
+            taken = sorted(open_)[:number]
+            assert [one.queue_offset for one in queue.take(number)] == taken
+        elif step == "commit":
+            queue.commit()
+            open_.difference_update(taken)
+            taken = []
+        elif step == "back":
+            queue.give_back()
+            taken = []
+        assert queue.commit_offset == min(open_, default=end)
+        assert queue.commit_offset >= committed  # and it never runs backwards
+        committed = queue.commit_offset
+        assert queue.count == queue.size == len(open_)
+
+
+def test_messages_that_are_there_already_are_not_put_again() -> None:
+    queue = queue_at()
+    queue.put([message(0), message(1)], 2)
+    assert [one.queue_offset for one in queue.take(1)] == [0]
+    queue.put([message(0), message(1), message(2)], 3)
+    assert queue.count == 3
+    assert queue.span == 1
+
+
+def test_the_first_message_expires_by_when_its_listener_began() -> None:
+    queue = queue_at()
+    assert queue.first_started_before(10) is None
+    first = message(0)
+    queue.put([first], 1)
+    assert queue.first_started_before(10) is None  # it waits for a thread
+    first.properties[START_TIME] = "9"
+    assert queue.first_started_before(10) is first
+    assert queue.first_started_before(9) is None
+
+
+def test_what_tools_are_shown() -> None:
+    queue = queue_at()
+    queue.put([message(3, b"x" * (1 << 20)), message(4)], 5)
+    queue.take(1)
+    info = queue.info()
+    assert (info.commit_offset, info.cached_msg_min_offset, info.cached_msg_count) == (3, 4, 1)
+    assert (info.transaction_msg_min_offset, info.transaction_msg_count) == (3, 1)
+    assert info.cached_msg_size_in_mib == 1
+    assert info.last_pull_timestamp > 0
+    assert info.last_lock_timestamp == 0

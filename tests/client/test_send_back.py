@@ -1,0 +1,101 @@
+"""Messages that go back: 36 to the broker that has them, else a copy to the retry topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import ClientInstance, acquire, release
+from spark_rocket.client.send_back import SendBack
+from spark_rocket.model import MessageExt
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.properties import decode_properties
+from tests.client.fakes import FakeCluster, says
+
+BACK, COPY = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
+STORED = says(0, None, {"msgId": "0A", "queueId": "0", "queueOffset": "7"})
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(1)
+    cluster.add("%RETRY%g", queues=1)
+    return cluster
+
+
+@pytest.fixture
+def instance(mq: FakeCluster) -> Iterator[ClientInstance]:
+    shared = acquire(ClientConfig((mq.name_server.address,)))
+    yield shared
+    release(shared)
+
+
+def stored(mq: FakeCluster) -> MessageExt:
+    host, port = mq.brokers[0].address.split(":")
+    return MessageExt(
+        "t",
+        b"body",
+        {"UNIQ_KEY": "K", "TAGS": "a", "CONSUME_START_TIME": "5", "mine": "too"},
+        7,
+        "b0",
+        0,
+        3,
+        4096,
+        store_host=(host, int(port)),
+        reconsume_times=2,
+    )
+
+
+@pytest.mark.parametrize("level", [0, 5, -1])
+def test_the_broker_is_asked_to_copy(mq: FakeCluster, instance: ClientInstance, level: int) -> None:
+    mq.everywhere(BACK, says(0))
+    assert SendBack(instance, "g", 16).send(stored(mq), level)
+    (request,) = mq.brokers[0].requests
+    assert ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields) == ConsumerSendMsgBackRequestHeader(
+        offset=4096, group="g", delay_level=level, origin_msg_id="K", origin_topic="t", max_reconsume_times=16
+    )
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
+def test_a_copy_is_sent_when_the_broker_does_not(mq: FakeCluster, instance: ClientInstance, code: int) -> None:
+    mq.everywhere(BACK, says(code, "not today"))
+    mq.everywhere(COPY, STORED)
+    message = stored(mq)
+    assert SendBack(instance, "g", 16).send(message)
+    request = mq.brokers[0].requests[-1]
+    header = SendMessageRequestHeader.from_ext_v2(request.ext_fields)
+    assert (header.topic, header.reconsume_times, header.max_reconsume_times, header.flag) == ("%RETRY%g", 3, 16, 7)
+    assert request.body == b"body"
+    assert decode_properties(header.properties or "") == {
+        "TAGS": "a",
+        "mine": "too",
+        "RETRY_TOPIC": "t",
+        "ORIGIN_MESSAGE_ID": "K",
+        "DELAY": "5",
+    }
+    assert message.properties["UNIQ_KEY"] == "K"  # the listener's message is left as it is
+
+
+def test_a_retried_message_keeps_where_it_came_from(mq: FakeCluster, instance: ClientInstance) -> None:
+    mq.everywhere(COPY, STORED)
+    message = stored(mq)
+    message.properties |= {"RETRY_TOPIC": "first", "ORIGIN_MESSAGE_ID": "O"}
+    assert SendBack(instance, "g", 16).send_copy(message)
+    header = SendMessageRequestHeader.from_ext_v2(mq.brokers[0].requests[-1].ext_fields)
+    properties = decode_properties(header.properties or "")
+    assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == ("first", "O")
+
+
+def test_it_is_known_when_nobody_took_it(mq: FakeCluster, instance: ClientInstance) -> None:
+    mq.everywhere(BACK, says(ResponseCode.SYSTEM_ERROR))
+    mq.everywhere(COPY, says(ResponseCode.NO_PERMISSION))
+    assert not SendBack(instance, "g", 16).send(stored(mq))
+
+
+def test_a_broker_without_a_route_is_asked_where_the_message_says(mq: FakeCluster, instance: ClientInstance) -> None:
+    del mq.topics["%RETRY%g"]
+    mq.everywhere(BACK, says(0))
+    assert SendBack(instance, "g", 16).send(stored(mq))
