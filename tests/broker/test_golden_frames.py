@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_rocket.protocol.bodies import HeartbeatData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient
@@ -55,8 +56,8 @@ def connection() -> Iterator[socket.socket]:
             yield opened
 
 
-def exchange(connection: socket.socket, raw: bytes) -> RemotingCommand:
-    """Send one frame and read the one with the same id; what the broker says unasked is passed over."""
+def exchange(connection: socket.socket, raw: bytes, told: list[RemotingCommand] | None = None) -> RemotingCommand:
+    """Send one frame and read the one with the same id; what the broker says unasked goes to ``told``."""
     opaque = RemotingCommand.decode(raw[4:]).opaque
     connection.sendall(raw)
     while True:
@@ -64,6 +65,8 @@ def exchange(connection: socket.socket, raw: bytes) -> RemotingCommand:
         answer = RemotingCommand.decode(_read(connection, length))
         if answer.is_response and answer.opaque == opaque:
             return answer
+        if told is not None:
+            told.append(answer)
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
@@ -112,3 +115,37 @@ def test_messages_given_back_with_an_offset_of_ours(connection: socket.socket) -
             ours = exchange(connection, request.encode())
             assert (ours.code, ours.remark, ours.serialize_type) == (0, None, request.serialize_type)
         assert [m.properties["k"] for m in wire.messages("SCHEDULE_TOPIC_XXXX")] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("spelling", ["json", "bin"])
+def test_a_recorded_member_is_listed_and_told_as_by_a_real_broker(connection: socket.socket, spelling: str) -> None:
+    """Heartbeat, then the list of its group's members; 40 comes unasked, as recorded but for the group's name."""
+    recorded = [frame for frame in golden.frames() if frame.name.startswith(spelling) and frame.is_request]
+    beat, body = next(
+        (frame, data)
+        for frame in recorded
+        if frame.request_code == RequestCode.HEART_BEAT
+        and (data := HeartbeatData.from_json(bytes(RemotingCommand.decode(frame.raw[4:]).body))).consumer_data_set
+    )
+    (group,) = [data.group_name for data in body.consumer_data_set]
+    lists = [
+        frame
+        for frame in recorded
+        if frame.request_code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        and RemotingCommand.decode(frame.raw[4:]).ext_fields["consumerGroup"] == group
+    ]
+    assert lists
+    with socket.create_connection(connection.getpeername()) as member:
+        member.settimeout(20)
+        told: list[RemotingCommand] = []
+        assert exchange(member, beat.raw, told).code == ResponseCode.SUCCESS
+        for frame in lists:
+            answer = exchange(member, frame.raw, told)
+            assert bytes(answer.body) == b'{"consumerIdList":["%s"]}' % body.client_id.encode()
+    (ours,) = told
+    assert ours.ext_fields == {"consumerGroup": group}
+    for frame in recorded:
+        if frame.request_code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            theirs = RemotingCommand.decode(frame.raw[4:])
+            assert (ours.code, ours.flag, bytes(ours.body)) == (theirs.code, theirs.flag, bytes(theirs.body))
+            assert ours.ext_fields.keys() == theirs.ext_fields.keys()
