@@ -596,6 +596,53 @@ def test_properties_that_have_no_room_for_a_check(serve: Any, clock: Clock) -> N
         assert end_of(wire, GIVEN_UP) >= 1
 
 
+def test_what_cannot_be_read_or_is_gone_holds_nothing_up(
+    serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve() as (server, _, producer):
+        for number in range(6):
+            producer.half(b"%d" % number)
+        service = server.broker.service
+        read = service.transactions._record
+        monkeypatch.setattr(
+            service.transactions,
+            "_record",
+            lambda topic, queue_id, offset: None if offset == 4 else read(topic, queue_id, offset),
+        )
+        producer.rollback(producer.half())
+        monkeypatch.setattr(service.store, "get_min_offset", lambda topic, queue_id: 3)
+        clock.now += 6_001
+        server.wake()
+        assert [producer.question()[1].body for _ in range(2)] == [b"3", b"5"]
+        assert producer.nothing_asked()
+        assert "Half messages 0 to 2 were removed before they were settled." in caplog.text
+        assert "Half message 4 cannot be read: it is passed over." in caplog.text
+        monkeypatch.undo()
+
+
+def test_what_cannot_be_stored_again_is_left_where_it_is(
+    serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve() as (server, wire, producer):
+        producer.half(b"too large by now")
+        producer.half(b"behind")
+        store = server.broker.service.store
+        put = store.put_message
+
+        def picky(topic: str, queue_id: int, body: bytes, *rest: Any, **more: Any) -> PutResult:
+            if bytes(body) == b"too large by now":
+                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="more than maxMessageSize")
+            return put(topic, queue_id, body, *rest, **more)
+
+        monkeypatch.setattr(store, "put_message", picky)
+        clock.now += 6_001
+        server.wake()
+        assert producer.question()[1].body == b"behind"
+        assert "it is left there (more than maxMessageSize)" in caplog.text
+        monkeypatch.undo()
+        assert end_of(wire, GIVEN_UP) == 0
+
+
 # --- stops, kills, and stores of others -------------------------------------------------------------------------
 
 
