@@ -125,7 +125,7 @@ class PushConsumer(Client):
             )
         check_range("consume_threads", consume_threads, 1, 1_000)
         check_range("consume_message_batch_max_size", consume_message_batch_max_size, 1, 1_024)
-        check_range("pull_batch_size", pull_batch_size or DEFAULT_MAX_MSGS, 1, 1_024)
+        check_range("pull_batch_size", DEFAULT_MAX_MSGS if pull_batch_size is None else pull_batch_size, 1, 1_024)
         check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535)
         check_range("pull_threshold_size_for_queue_mib", pull_threshold_size_for_queue_mib, 1, 1_024)
         check_range("consume_concurrently_max_span", consume_concurrently_max_span, 1, 65_535)

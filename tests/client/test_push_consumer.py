@@ -1,0 +1,548 @@
+"""Push consumers against the local broker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.client.instance import ServiceState
+from spark_rocket.client.listeners import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageModel,
+)
+from spark_rocket.client.push_consumer import PushConsumer
+from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError
+from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.testing import LocalCluster
+from tests.client.consuming import SECONDS
+
+SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+
+
+class Seen:
+    """A listener of any kind that remembers."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.messages: list[MessageExt] = []
+        self.changed = threading.Condition()
+        self.answer: Callable[[MessageExt], Any] = lambda _: SUCCESS
+
+    def __call__(self, messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> Any:
+        answer = [self.answer(message) for message in messages][-1]
+        self.add([message.body for message in messages], messages)
+        return answer
+
+    def orderly(self, messages: list[MessageExt], _: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        self.add([message.body for message in messages], messages)
+        return ConsumeOrderlyStatus.SUCCESS
+
+    def batches(self, batch: pa.RecordBatch, _: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        self.add(batch.column("body").to_pylist(), [])
+        return ConsumeOrderlyStatus.SUCCESS
+
+    def add(self, bodies: list[bytes], messages: list[MessageExt]) -> None:
+        with self.changed:
+            self.bodies += bodies
+            self.messages += messages
+            self.changed.notify_all()
+
+    def until(self, condition: Callable[[], object], seconds: float = 3 * SECONDS) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, seconds), f"{len(self.bodies)} bodies"
+
+    def until_has(self, count: int) -> None:
+        self.until(lambda: len(set(self.bodies)) >= count)
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer("p", name_server=cluster.name_server) as one:
+        yield one
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    return "g_" + str(abs(hash(request.node.nodeid)))
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, group: str) -> str:
+    return cluster.create_topic("t" + group, 4)
+
+
+@pytest.fixture
+def consumer(cluster: LocalCluster, group: str, closing: Callable[[Any], Any]) -> Callable[..., PushConsumer]:
+    def build(listener: Any = None, **settings: Any) -> PushConsumer:
+        settings.setdefault("consume_from_where", FIRST)
+        settings.setdefault("consume_threads", 3)
+        settings.setdefault("name_server", cluster.name_server)
+        settings.setdefault("group", group)
+        made: PushConsumer = closing(PushConsumer(listener=listener, **settings))
+        return made
+
+    return build
+
+
+def bodies(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def send(producer: Producer, topic: str, count: int, start: int = 0, **more: Any) -> list[bytes]:
+    every = bodies(count, start)
+    for body in every:
+        producer.send(Message.of(topic, body, **more))
+    return every
+
+
+def committed(cluster: LocalCluster, group: str, topic: str) -> int:
+    with Reader(cluster.name_server, instance_name="look") as reader:
+        return sum(reader.committed_offset(group, queue) or 0 for queue in reader.queues(topic))
+
+
+# --- what is consumed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
+def test_everything_is_consumed_and_committed(
+    kind: str, cluster: LocalCluster, producer: Producer, group: str, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    every = send(producer, topic, 50)
+    seen = Seen()
+    one = consumer(**{kind: seen if kind == "listener" else getattr(seen, kind)})
+    one.subscribe(topic)
+    assert one.state is ServiceState.CREATE_JUST
+    one.start()
+    assert one.state is ServiceState.RUNNING
+    seen.until_has(50)
+    every += send(producer, topic, 10, 50)  # those come by long poll
+    seen.until_has(60)
+    one.close()
+    assert one.state is ServiceState.SHUTDOWN_ALREADY
+    assert Counter(seen.bodies) == Counter(every)
+    assert committed(cluster, group, topic) == 60
+    with pytest.raises(StateError):
+        one.start()
+
+
+def test_the_next_member_goes_on_where_the_last_one_was(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    send(producer, topic, 10)
+    for start in (0, 10):
+        seen = Seen()
+        one = consumer(seen, instance_name=f"i{start}")
+        one.subscribe(topic)
+        one.start()
+        seen.until_has(10)
+        one.close()
+        assert sorted(seen.bodies) == sorted(bodies(10, start))
+        send(producer, topic, 10, start + 10)
+
+
+@pytest.mark.parametrize("where", list(ConsumeFromWhere))
+def test_where_a_group_begins(
+    where: ConsumeFromWhere, producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    send(producer, topic, 8)
+    seen = Seen()
+    one = consumer(seen, consume_from_where=where, consume_timestamp_ms=1)
+    one.subscribe(topic)
+    one.start()
+    late = send(producer, topic, 8, 8)
+    old = [] if where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET else bodies(8)
+    # a broker that still has a queue's first message at hand says 0 for one without an offset, as Apache's does
+    seen.until(lambda: set(seen.bodies) >= {*late, *old})
+
+
+def test_tags_are_compared_again(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic, "AaAa || b")
+    one.start()
+    for tag in ("AaAa", "BBBB", "AaBB", "b", "c"):  # the first three have the same hash
+        producer.send(Message.of(topic, tag, tags=tag))
+    producer.send(Message.of(topic, "none"))
+    producer.send(Message.of(topic, "b", tags="b"))
+    seen.until(lambda: len(seen.bodies) == 3)
+    assert sorted(seen.bodies) == [b"AaAa", b"b", b"b"]
+
+
+def test_subscriptions_change_while_running(
+    cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+) -> None:
+    other = cluster.create_topic("other" + group, 2)
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic, "a")
+    one.start()
+    one.subscribe(other)
+    producer.send(Message.of(other, "of other"))
+    seen.until(lambda: b"of other" in seen.bodies)
+    one.unsubscribe(other)
+    producer.send(Message.of(other, "not seen"))
+    assert not [puller for puller in one._rebalance.pullers() if puller.process_queue.queue.topic == other]  # type: ignore[union-attr]
+    producer.send(Message.of(topic, "x", tags="a"))
+    seen.until(lambda: b"x" in seen.bodies)
+    assert b"not seen" not in seen.bodies
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(
+    cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe("soon" + group)
+    one.start()
+    topic = cluster.create_topic("soon" + group, 1)
+    producer.send(Message.of(topic, "here"))
+    one._instance().members.rebalance_soon()  # 20 s sooner
+    seen.until_has(1)
+
+
+def test_hooks_choose_messages(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
+    seen = Seen()
+    one = consumer(seen)
+    one.hooks.filter.append(lambda _, messages: [message for message in messages if message.body != b"3"])
+    one.subscribe(topic)
+    one.start()
+    send(producer, topic, 6)
+    seen.until_has(5)
+    assert b"3" not in seen.bodies
+
+
+def test_a_suspended_consumer_pulls_nothing(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.puller.WHEN_PAUSED", 0.05)
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic)
+    one.suspend()
+    one.start()
+    send(producer, topic, 4)
+    assert seen.bodies == []
+    one.resume()
+    seen.until_has(4)
+
+
+# --- what is not consumed -------------------------------------------------------------------------------------------
+
+
+def test_a_message_to_be_consumed_later_comes_again_from_the_retry_topic(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+) -> None:
+    seen = Seen()
+
+    def answer(message: MessageExt) -> Any:
+        return SUCCESS if message.reconsume_times else AGAIN
+
+    def listener(messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
+        context.delay_level_when_next_consume = 1
+        return seen(messages, context)
+
+    seen.answer = answer
+    one = consumer(listener)
+    one.subscribe(topic)
+    one.start()
+    producer.send(Message.of(topic, "once more", tags="t", keys="k"))
+    seen.until(lambda: len(seen.bodies) == 2)
+    again = seen.messages[1]
+    assert (again.topic, again.reconsume_times, again.tags, again.keys) == (topic, 1, "t", "k")
+    assert again.properties["RETRY_TOPIC"] == topic
+    assert again.msg_id == seen.messages[0].msg_id
+
+
+def test_dead_letters(
+    cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+) -> None:
+    seen = Seen()
+    seen.answer = lambda _: AGAIN
+    one = consumer(seen, max_reconsume_times=0)
+    one.subscribe(topic)
+    one.start()
+    producer.send(Message.of(topic, "dead"))
+    with Reader(cluster.name_server, instance_name="dead") as reader:
+        dead = MessageQueue(f"%DLQ%{group}", reader.queues(topic)[0].broker_name, 0)
+        seen.until_has(1)
+        one.close()  # waits for the call, and so for its outcome
+        reader.refresh(dead.topic)
+        (found,) = reader.messages(dead, 0)
+    assert found.body == b"dead"
+
+
+def test_broadcasting_gives_everything_to_each_and_remembers_in_a_file(
+    producer: Producer,
+    topic: str,
+    consumer: Callable[..., PushConsumer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
+    every = send(producer, topic, 10)
+    both = [Seen(), Seen()]
+    for number, seen in enumerate(both):
+        one = consumer(seen, message_model=MessageModel.BROADCASTING, instance_name=f"i{number}")
+        one.subscribe(topic)
+        one.start()
+    for seen in both:
+        seen.until_has(10)
+        assert sorted(seen.bodies) == sorted(every)
+    one.close()
+    send(producer, topic, 3, 10)
+    seen = Seen()
+    again = consumer(seen, message_model=MessageModel.BROADCASTING, instance_name="i1")
+    again.subscribe(topic)
+    again.start()
+    seen.until_has(3)
+    assert sorted(seen.bodies) == bodies(3, 10)
+
+
+def test_an_offset_that_the_broker_does_not_have_is_corrected(
+    cluster: LocalCluster,
+    producer: Producer,
+    topic: str,
+    group: str,
+    consumer: Callable[..., PushConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.puller.CORRECT_AFTER", 0.1)
+    send(producer, topic, 8)
+    with Reader(cluster.name_server, group=group) as reader:
+        queues = reader.queues(topic)
+        reader.commit_offset(group, queues[0], 100)
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic)
+    one.start()
+    seen.until_has(6)
+    for start in range(8, 100, 4):  # until the corrected queue gives something
+        send(producer, topic, 4, start)
+        if any(message.queue_id == queues[0].queue_id for message in seen.messages):
+            break
+        one._instance().members.rebalance()  # which must not begin at the old offset again
+    seen.until(lambda: any(message.queue_id == queues[0].queue_id for message in seen.messages))
+    one.close()
+    with Reader(cluster.name_server) as reader:
+        assert (reader.committed_offset(group, queues[0]) or 0) <= reader.max_offset(queues[0])
+
+
+# --- members --------------------------------------------------------------------------------------------------------
+
+
+def test_two_members_share_and_the_one_that_stays_takes_over(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    seen = [Seen(), Seen()]
+    pair = [consumer(listener, instance_name=f"i{number}") for number, listener in enumerate(seen)]
+    for one in pair:
+        one.subscribe(topic)
+        one.start()
+    wait_for_shares(pair, topic, 4)
+    every = send(producer, topic, 40)
+    seen[0].until(lambda: len(seen[0].bodies) + len(seen[1].bodies) >= 40)
+    assert seen[0].bodies
+    assert seen[1].bodies
+    pair[0].close()
+    wait_for_shares(pair[1:], topic, 4)
+    every += send(producer, topic, 8, 40)
+    seen[1].until(lambda: len(seen[0].bodies) + len(seen[1].bodies) >= 48)
+    assert Counter(seen[0].bodies + seen[1].bodies) == Counter(every)
+
+
+def wait_for_shares(members: list[PushConsumer], topic: str, queues: int, seconds: float = 25.0) -> None:
+    """Until every queue has exactly one owner, all members having their share; without asking for it."""
+    settled = threading.Event()
+    fair = {queues // len(members), -(-queues // len(members))}
+    for _ in range(int(seconds / 0.05)):
+        shares = [
+            {one.process_queue.queue for one in member._rebalance.pullers() if not one.process_queue.dropped}  # type: ignore[union-attr]
+            for member in members
+        ]
+        shares = [{queue for queue in share if queue.topic == topic} for share in shares]
+        owned = Counter(queue for share in shares for queue in share)
+        if len(owned) == queues and set(owned.values()) == {1} and {len(share) for share in shares} <= fair:
+            return
+        settled.wait(0.05)
+    pytest.fail(f"no rest: {[len(share) for share in shares]}")
+
+
+def test_order_is_kept_when_a_queue_changes_hands(
+    cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    topic = cluster.create_topic("one" + group, 1)
+    send(producer, topic, 20)
+    every, inside, lock = list[bytes](), list[str](), threading.Lock()
+    began, go = threading.Event(), threading.Event()
+    ended = threading.Semaphore(0)
+
+    def listener(name: str) -> Callable[..., ConsumeOrderlyStatus]:
+        def consume(messages: list[MessageExt], _: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+            with lock:
+                assert not inside, "two owners at once"
+                inside.append(name)
+            if messages[0].body == b"5" and not go.is_set():
+                began.set()
+                assert go.wait(3 * SECONDS)
+            with lock:
+                every.append(messages[0].body)
+                inside.clear()
+            ended.release()
+            return ConsumeOrderlyStatus.SUCCESS
+
+        return consume
+
+    # of one queue, the member that sorts first has all
+    last = consumer(orderly=listener("z"), instance_name="z")
+    last.subscribe(topic)
+    last.start()
+    assert began.wait(SECONDS)
+    first = consumer(orderly=listener("a"), instance_name="a")
+    first.subscribe(topic)
+    first.start()
+    for _ in range(200):  # the old owner has given the queue up, its call goes on
+        if not any(puller.process_queue.queue.topic == topic for puller in last._rebalance.pullers()):  # type: ignore[union-attr]
+            break
+        last._instance().members.rebalance()
+    first.rebalance()
+    assert len(every) == 5
+    go.set()
+    for _ in range(20):
+        assert ended.acquire(timeout=3 * SECONDS)
+    assert every == bodies(20)
+    assert inside == []
+
+
+def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..., PushConsumer]) -> None:
+    first, second = consumer(Seen()), consumer(Seen())
+    first.subscribe(topic)
+    first.start()
+    second.subscribe(topic)
+    before = threading.active_count()
+    with pytest.raises(GroupInUseError):
+        second.start()
+    assert second.state is ServiceState.START_FAILED
+    assert threading.active_count() <= before
+    assert second._shared is None
+    with pytest.raises(StateError, match="started"):
+        second.start()
+    assert first.state is ServiceState.RUNNING
+    with pytest.raises(StateError, match="started before"):
+        first.start()
+
+
+def test_without_a_name_server_starting_fails_with_the_reason(
+    nobody: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    one = consumer(Seen(), name_server=nobody)
+    one.subscribe("t")
+    with pytest.raises(RocketError, match=nobody):
+        one.start()
+    assert one.state is ServiceState.START_FAILED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group": "not a group!"},
+        {"group": ""},
+        {"consume_threads": 0},
+        {"consume_message_batch_max_size": 1025},
+        {"pull_batch_size": 0},
+        {"pull_batch_size": 1025},
+        {"pull_threshold_for_queue": 0},
+        {"pull_threshold_size_for_queue_mib": 1025},
+        {"consume_concurrently_max_span": 0},
+        {"orderly": lambda *_: None},
+        {"listener": None},
+    ],
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ClientError):
+        PushConsumer(**{"group": "g", "listener": Seen(), "name_server": "127.0.0.1:1"} | wrong)
+
+
+@pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200])
+def test_topics_that_cannot_be(topic: str, consumer: Callable[..., PushConsumer]) -> None:
+    with pytest.raises(ClientError):
+        consumer(Seen()).subscribe(topic)
+
+
+def test_an_expression_that_does_not_parse(consumer: Callable[..., PushConsumer]) -> None:
+    with pytest.raises(RocketError):
+        consumer(Seen()).subscribe("t", sql="a >")
+
+
+def test_closing_waits_for_the_listener_and_commits_what_it_did(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    began, go, seen = threading.Event(), threading.Event(), Seen()
+
+    def answer(_: MessageExt) -> Any:
+        began.set()
+        assert go.wait(SECONDS)
+        return SUCCESS
+
+    seen.answer = answer
+    one = consumer(seen, consume_threads=1)
+    one.subscribe(topic)
+    one.start()
+    send(producer, topic, 2)
+    assert began.wait(SECONDS)
+    closer = threading.Thread(target=one.close)
+    closer.start()
+    go.set()
+    closer.join(SECONDS)
+    assert not closer.is_alive()
+    assert committed(cluster, group, topic) == len(seen.bodies)
+
+
+def test_a_listener_may_close_its_consumer(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    closed = threading.Event()
+
+    def listener(*_: object) -> ConsumeConcurrentlyStatus:
+        one.close()
+        closed.set()
+        return SUCCESS
+
+    one = consumer(listener)
+    one.subscribe(topic)
+    one.start()
+    send(producer, topic, 1)
+    assert closed.wait(SECONDS)
+
+
+def test_a_forked_child_leaves_the_parents_consumer_alone(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic)
+    one.start()
+    send(producer, topic, 5)
+    seen.until_has(5)
+    child = os.fork()
+    if not child:
+        try:
+            one.close()
+        finally:
+            os._exit(0 if one.state is ServiceState.SHUTDOWN_ALREADY else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    send(producer, topic, 5, 5)
+    seen.until_has(10)
+    assert one.state is ServiceState.RUNNING
