@@ -165,6 +165,30 @@ class MessageTooLargeError(ClientError):
     code = "MESSAGE_TOO_LARGE"
 
 
+class IllegalNameError(ClientError):
+    """A group's or topic's name that RocketMQ does not allow."""
+
+    code = "ILLEGAL_NAME"
+
+
+class IllegalMessageError(ClientError):
+    """A message that is none: without a body, or with times or a delay level that exclude each other."""
+
+    code = "ILLEGAL_MESSAGE"
+
+
+class SendForbiddenError(ClientError):
+    """A hook of the application refused the send."""
+
+    code = "SEND_FORBIDDEN"
+
+
+class RequestTimeoutError(ClientError):
+    """No reply to a request message in time. Whoever consumed it may have acted on it."""
+
+    code = "NO_REPLY"
+
+
 class GroupInUseError(ClientError):
     """A second producer or consumer of a group in one client instance."""
 

@@ -12,14 +12,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from spark_rocket.errors import IllegalMessageError
+
 KEYS = "KEYS"
 TAGS = "TAGS"
 WAIT = "WAIT"
 DELAY = "DELAY"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
 UNIQ_KEY = "UNIQ_KEY"
 TRAN_MSG = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
 SHARDING_KEY = "__SHARDINGKEY"
+CLUSTER = "CLUSTER"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MSG_TYPE = "MSG_TYPE"
 
 
 class SendStatus(Enum):
@@ -58,11 +68,34 @@ class Message:
         tags: str | None = None,
         keys: str | Iterable[str] | None = None,
         sharding_key: str | None = None,
+        delay_level: int | None = None,
+        delay_seconds: int | None = None,
+        delay_ms: int | None = None,
+        deliver_at_ms: int | None = None,
+        wait_store_ok: bool | None = None,
         properties: dict[str, str] | None = None,
         flag: int = 0,
     ) -> Message:
-        """Build a message; ``body`` text is encoded as UTF-8, several ``keys`` are joined with a space."""
+        """Build a message; ``body`` text is encoded as UTF-8, several ``keys`` are joined with a space.
+
+        At most one of the four delays; ``deliver_at_ms`` counts from the epoch.
+        """
         every = dict(properties or {})
+        delays = {
+            DELAY: delay_level,
+            TIMER_DELAY_SEC: delay_seconds,
+            TIMER_DELAY_MS: delay_ms,
+            TIMER_DELIVER_MS: deliver_at_ms,
+        }
+        given = {name: str(value) for name, value in delays.items() if value is not None}
+        if len(given) > 1 or any(value.startswith("-") for value in given.values()):
+            raise IllegalMessageError(
+                f"A message for {topic!r} is to wait for {given}.",
+                remedy="Give one of delay_level, delay_seconds, delay_ms and deliver_at_ms, 0 or more.",
+            )
+        every.update(given)
+        if wait_store_ok is not None:
+            every[WAIT] = "true" if wait_store_ok else "false"
         if tags is not None:
             every[TAGS] = tags
         if keys is not None:

@@ -33,7 +33,7 @@ from spark_rocket.protocol.headers import GetConsumerListByGroupRequestHeader
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.remoting.timer import Deadline, DeadlineTimer
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +176,10 @@ class ClientInstance:
                     logger.info("the members of %s are not known to %s: %s", group, address, error)
         return None
 
+    def at(self, when: float, deadline: Deadline) -> None:
+        """Have something quick done at a time (``time.monotonic``) on the timer's thread, unless it is not needed."""
+        self._timer.call_at(when, deadline)
+
     def later(self, chore: Callable[[], None]) -> None:
         """Run something that may block on a thread that no connection depends on."""
         self._chores.put(chore)
@@ -287,6 +291,13 @@ class Client:
         """Give the connections back. Closing twice is closing once."""
         with _lock:
             shared, self._shared, self._closed = self._shared, None, True
+        if shared is not None:
+            release(shared)
+
+    def _start_failed(self) -> None:
+        """The start came to nothing: give the connections back, for good."""
+        with _lock:
+            shared, self._shared, self._failed = self._shared, None, True
         if shared is not None:
             release(shared)
 

@@ -1,15 +1,20 @@
 """Sends messages: one or a batch; waiting, with a future, or without an answer.
 
 =========================  ==============================================================================
-which queue                ``queue=`` given; chosen by ``selector``; else the next in turn
-what is tried again        only sends whose queue is ours to choose: on another broker, ``retry_times`` more
-                           times, after lost connections, time-outs and the codes 1, 2, 14, 17 (the broker does
-                           not have the topic yet), 16 and 215 (this broker does not take it now)
+which queue                ``queue=`` given; chosen by ``selector``; by the message's sharding key if it has
+                           one; else the next in turn
+what is tried again        only sends whose queue is ours to choose: on another broker, after lost
+                           connections, time-outs and ``retry_response_codes``
+how long                   ``send_timeout`` is for all attempts, routes and connecting included
 what is stored twice       a send that is tried again may have been carried out: at least once, same UNIQ_KEY
+who knows of it            a producer with a group of its own is named in heartbeats from its start, or its
+                           first send, on; one without (``DEFAULT_GROUP``) is not
 =========================  ==============================================================================
 
 A topic that does not exist is sent to the brokers that create topics by themselves (TBW102), as Java's client does.
-Bodies above ``compress_over`` bytes go out as zlib, level 5. Every message gets a UNIQ_KEY unless it has one.
+With ``auto_batch`` single sends go out together (``accumulator``).
+
+``close`` sends what is accumulated and waits for what is under way, up to ``send_timeout``; then every future is done.
 
 Thread-safety: all methods; one producer can serve every thread of a process. No state outlives it.
 Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
@@ -17,107 +22,78 @@ Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
 
 from __future__ import annotations
 
-import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
+from spark_rocket.client.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
+from spark_rocket.client.answers import error_of
+from spark_rocket.client.async_send import AsyncSend, InFlight
 from spark_rocket.client.config import MAX_MESSAGE_SIZE, ClientConfig
+from spark_rocket.client.fault_latency import FaultStrategy
+from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook
 from spark_rocket.client.instance import Client, ClientInstance
-from spark_rocket.client.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
-from spark_rocket.errors import ClientError, MessageTooLargeError, RemotingError, RocketError
-from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, UNIQ_KEY, WAIT, Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.client.outgoing import STORED_CODES, Outgoing, Packer, split_batch
+from spark_rocket.client.request_reply import Replies, RequestFuture
+from spark_rocket.client.selectors import Selector, select_by_random, select_by_sharding_key
+from spark_rocket.client.validators import check_group
+from spark_rocket.errors import (
+    ClientError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RequestTimeoutError,
+    RocketError,
+    StateError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import SHARDING_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
-from spark_rocket.protocol.compression import compress_body
-from spark_rocket.protocol.headers import (
-    RecallMessageRequestHeader,
-    RecallMessageResponseHeader,
-    SendMessageRequestHeader,
-    SendMessageResponseHeader,
-)
-from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH, encode_properties
+from spark_rocket.protocol.compression import DEFAULT_ZLIB_LEVEL
+from spark_rocket.protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
-from spark_rocket.protocol.record import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED, encode_batch_body
-from spark_rocket.protocol.subscription import java_hash
+
+__all__ = [
+    "DEFAULT_GROUP",
+    "RETRY_RESPONSE_CODES",
+    "Producer",
+    "Selector",
+    "select_by_random",
+    "select_by_sharding_key",
+    "split_batch",
+]
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "spark_rocket_producer"
-BATCH_OVERHEAD = 22  # bytes that each message of a batch takes beside its body and properties
+MAX_IN_FLIGHT = 10_000
 
-Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
-
-_STORED = {
-    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
-    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
-    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
-    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
-}
-_STORED_CODES = frozenset(_STORED)
-_ELSEWHERE = frozenset(
+RETRY_RESPONSE_CODES = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
         ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.FLOW_CONTROL,
     }
 )
-
-
-def select_by_sharding_key(queues: Sequence[MessageQueue], message: Message, key: Any = None) -> MessageQueue:
-    """A selector: messages with the same key (the argument, else ``__SHARDINGKEY``) go to the same queue, in order."""
-    text = message.properties.get(SHARDING_KEY, "") if key is None else str(key)
-    return queues[abs(java_hash(text)) % len(queues)]
-
-
-def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -> Iterator[list[Message]]:
-    """Cut messages into batches that a broker takes. A message above ``max_size`` gets a batch of its own."""
-    batch: list[Message] = []
-    size = 0
-    for message in messages:
-        # The UNIQ_KEY and WAIT that sending adds take about 60 bytes.
-        length = len(message.body) + len(encode_properties(message.properties)) + BATCH_OVERHEAD + 64
-        if batch and size + length > max_size:
-            yield batch
-            batch, size = [], 0
-        batch.append(message)
-        size += length
-    if batch:
-        yield batch
-
-
-class _Prepared:
-    """What one send puts on the wire, whichever queue it goes to in the end."""
-
-    __slots__ = ("batch", "body", "flag", "msg_id", "properties", "sys_flag", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        body: Buffer,
-        *,
-        properties: str = "",
-        msg_id: str = "",
-        flag: int = 0,
-        sys_flag: int = 0,
-        batch: bool = False,
-    ) -> None:
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.msg_id = msg_id
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.batch = batch
+"""Answers after which another broker is tried: those of DefaultMQProducer, and flow control."""
 
 
 class Producer(Client):
     """``with Producer("group") as producer: producer.send(Message.of("topic", "body"))``
 
-    ``send_timeout`` (seconds) is for each attempt.
+    The settings have the names, the meaning and the defaults of DefaultMQProducer's; times are seconds. Our own:
+    ``max_in_flight`` bounds the messages that ``send_async`` has under way, and ``block_when_full`` says whether it
+    waits for a free place then (as long as the send may take) or raises RemotingTooMuchRequestError at once;
+    ``member=False`` keeps a producer with a named group out of heartbeats.
     """
 
     def __init__(
@@ -125,18 +101,57 @@ class Producer(Client):
         group: str = DEFAULT_GROUP,
         *,
         name_server: str | None = None,
+        instance_name: str = "",
         send_timeout: float = 3.0,
-        retry_times: int = 2,
-        compress_over: int = 4096,
+        send_msg_max_timeout_per_request: float | None = None,
+        retry_times_when_send_failed: int = 2,
+        retry_times_when_send_async_failed: int = 2,
+        retry_another_broker_when_not_store_ok: bool = False,
+        retry_response_codes: Iterable[int] = RETRY_RESPONSE_CODES,
+        send_latency_fault_enable: bool = False,
+        compress_msg_body_over_howmuch: int = 4096,
+        compress_type: str = "zlib",
+        compress_level: int = DEFAULT_ZLIB_LEVEL,
         max_message_size: int = MAX_MESSAGE_SIZE,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        block_when_full: bool = True,
+        auto_batch: bool = False,
+        batch_max_bytes: int = BATCH_MAX_BYTES,
+        batch_max_delay: float = BATCH_MAX_DELAY,
+        total_batch_max_bytes: int = TOTAL_BATCH_MAX_BYTES,
+        send_hooks: Sequence[SendHook] = (),
+        forbidding_hooks: Sequence[ForbiddingHook] = (),
+        member: bool = True,
     ) -> None:
-        super().__init__(ClientConfig.of(name_server))
-        self.group = group
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
+        self.group = check_group(group)
         self.max_message_size = max_message_size
+        self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
+        self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
+        self.hooks = Hooks(send_hooks, forbidding_hooks)
+        self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
+        self.in_flight = InFlight(max_in_flight, block=block_when_full)
         self._send_timeout = send_timeout
-        self._retry_times = retry_times
-        self._compress_over = compress_over
-        self._turns = itertools.count(threading.get_ident() % 1024)
+        self._max_timeout_per_request = send_msg_max_timeout_per_request
+        self._retry_times = retry_times_when_send_failed
+        self._retry_codes = frozenset(int(code) for code in retry_response_codes)
+        self._packer = Packer(
+            lambda: self.running().next_key(),
+            max_message_size=max_message_size,
+            compress_over=compress_msg_body_over_howmuch,
+            compress=compress_type,
+            level=compress_level,
+        )
+        self._accumulator: Accumulator | None = None
+        if auto_batch:
+            self._accumulator = Accumulator(
+                self, max_bytes=batch_max_bytes, max_delay=batch_max_delay, total_max_bytes=total_batch_max_bytes
+            )
+        self._member = member and group != DEFAULT_GROUP
+        self._greeted: set[str] = set()  # topics whose brokers have been told of the group
+        self._starting = threading.Lock()
+        self._started: ClientInstance | None = None
+        self._closing = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -144,6 +159,56 @@ class Producer(Client):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Join the group. The first send does it by itself. GroupInUseError, for good."""
+        with self._starting:
+            if self._started is not None:
+                return
+            instance = self._instance()
+            if self._member:
+                try:
+                    instance.members.join_producer(self)
+                except BaseException:
+                    self._start_failed()
+                    raise
+            self._started = instance
+
+    def close(self) -> None:
+        """Send what is accumulated, wait for what is under way, leave the group. Closing twice is closing once."""
+        self._closing = True
+        shared = self._shared
+        if shared is not None:
+            if self._accumulator is not None:
+                self._accumulator.close()
+            # The thread that reads a connection would wait for itself.
+            if not shared.remoting.is_reading_thread():
+                self.in_flight.wait_until_empty(time.monotonic() + self._send_timeout)
+            shared.members.leave_producer(self)
+        super().close()
+        self._started = None
+        for send in self.in_flight.sends():
+            send.abandon()
+
+    @property
+    def shared(self) -> ClientInstance | None:
+        """The instance, while the producer runs."""
+        return self._shared
+
+    def running(self) -> ClientInstance:
+        """The instance; starts the producer if need be."""
+        started = self._started
+        if started is None:
+            self.start()
+            started = self._started = self._instance()
+        return started
+
+    def closed(self) -> StateError:
+        return StateError(
+            "The producer was closed before the send was over.", remedy="The message may have been stored or not."
+        )
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -157,20 +222,38 @@ class Producer(Client):
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait until the broker has it. A sequence of messages of one topic goes out as one batch."""
-        prepared = self._prepare(message)
-        fixed = self._fixed_queue(message, queue, selector, selector_arg)
-        if fixed is not None:
-            return self._send(prepared, fixed, timeout)
-        avoid: str | None = None
-        for attempt in range(self._retry_times + 1):
-            chosen = self._next_queue(prepared.topic, avoid)
+        if self._accumulator is not None and isinstance(message, Message):
+            return self.send_async(
+                message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout
+            ).result()
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        self._check_open()
+        out = self._packer.pack(message)
+        fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+        last_broker: str | None = None
+        retries = 0 if fixed is not None else self._retry_times
+        while True:
+            chosen = fixed or self.choose(out.topic, last_broker, deadline)
             try:
-                return self._send(prepared, chosen, timeout)
+                result = self._send(message, out, chosen, deadline)
             except RocketError as error:
-                if attempt == self._retry_times or not self._may_go_elsewhere(error, prepared.topic):
+                if retries <= 0 or not self.may_go_elsewhere(error):
                     raise
-                avoid = chosen.broker_name
-        raise AssertionError("the loop returns or raises")
+                if time.monotonic() >= deadline:
+                    raise self.late(out.topic, timeout, error) from error
+                if isinstance(error, RemotingError):
+                    self.refresh(out.topic, deadline)
+            else:
+                if (
+                    result.status is SendStatus.SEND_OK
+                    or not self.retry_another_broker_when_not_store_ok
+                    or retries <= 0
+                    or time.monotonic() >= deadline
+                ):
+                    return result
+            retries -= 1
+            last_broker = chosen.broker_name
 
     def send_async(
         self,
@@ -181,15 +264,30 @@ class Producer(Client):
         selector_arg: Any = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
-        """Send and give a future; ``add_done_callback`` makes it a call-back, which must be short."""
-        prepared = self._prepare(message)
-        fixed = self._fixed_queue(message, queue, selector, selector_arg)
-        if fixed is not None:
-            return self._submit(prepared, fixed, timeout)
-        result: Future[SendResult] = Future()
-        result.set_running_or_notify_cancel()
-        self._try_async(prepared, result, timeout, self._retry_times, None)
-        return result
+        """Send and give a future; ``add_done_callback`` makes it a call-back.
+
+        Call-backs run on the thread that reads the connection: they must be short, and must not wait for another send.
+        The future cannot be cancelled. It may block, no longer than ``timeout``: for the route, while connecting, and
+        while ``max_in_flight`` messages are under way.
+        """
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        self._check_open()
+        accumulator = self._accumulator
+        if accumulator is not None and isinstance(message, Message) and not self._packer.goes_alone(message):
+            unique_key, piece = self._packer.piece(message)
+            fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+            self._reserve(deadline)
+            key = (message.topic, fixed, message.properties.get(WAIT))
+            future = accumulator.add(key, message, unique_key, piece, timeout, deadline)
+            if future is not None:
+                return future
+            out = self._packer.pack(message)
+        else:
+            out = self._packer.pack(message)
+            fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+            self._reserve(deadline)
+        return self._post(out, message, fixed, timeout, deadline)
 
     def send_oneway(
         self,
@@ -201,11 +299,16 @@ class Producer(Client):
         timeout: float | None = None,
     ) -> None:
         """Send and do not ask whether it arrived."""
-        prepared = self._prepare(message)
-        chosen = self._fixed_queue(message, queue, selector, selector_arg) or self._next_queue(prepared.topic, None)
-        instance = self._instance()
-        request = self._request(prepared, chosen)
-        instance.remoting.invoke_oneway(instance.routes.master(chosen), request, timeout or self._send_timeout)
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._check_open()
+        out = self._packer.pack(message)
+        chosen = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+        chosen = chosen or self.choose(out.topic, None, deadline)
+        if self.hooks:
+            self.hooks.before(SendContext(self.group, message, chosen, "oneway"))
+        instance = self.running()
+        address = instance.routes.master(chosen, self._left(deadline))
+        instance.remoting.invoke_oneway(address, out.request(self.group, chosen), self.allowance(deadline))
 
     def send_batch_body(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
@@ -214,13 +317,20 @@ class Producer(Client):
 
         One queue, one attempt: the caller knows what may be sent again. ``msg_id`` of the result is empty.
         """
-        return self._send(self._encoded(queue, body, count), queue, timeout)
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._check_open()
+        return self._send((), self._packer.encoded(queue.topic, body, count), queue, deadline)
 
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
     ) -> Future[SendResult]:
         """As ``send_batch_body``, with a future. ``body`` must not change until it is done."""
-        return self._submit(self._encoded(queue, body, count), queue, timeout)
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        self._check_open()
+        out = self._packer.encoded(queue.topic, body, count)
+        self._reserve(deadline)
+        return self._post(out, (), queue, timeout, deadline)
 
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
@@ -229,116 +339,94 @@ class Producer(Client):
         """
         where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
         header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
-        instance = self._instance()
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._check_open()
+        instance = self.running()
         answer = instance.invoke(
-            instance.routes.master(where),
+            instance.routes.master(where, self._left(deadline)),
             RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
             f"the recall from {topic}",
             topic=topic,
-            timeout=timeout or self._send_timeout,
+            timeout=self._left(deadline),
         )
         return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that take the topic's messages, sorted."""
-        return list(self._instance().routes.publish_route(topic))
+        self._check_open()
+        return list(self.running().routes.publish_route(topic))
 
-    # --- what goes out ----------------------------------------------------------------------------------------
+    # --- request and reply ------------------------------------------------------------------------------------
 
-    def _prepare(self, message: Message | Sequence[Message]) -> _Prepared:
-        if isinstance(message, Message):
-            body = self._checked_body(message)
-            properties = self._complete(message)
-            sys_flag = 0
-            if len(body) > self._compress_over:
-                packed = compress_body(body)
-                if len(packed) < len(body):
-                    body, sys_flag = packed, COMPRESSED | COMPRESSION_ZLIB
-            if properties.get(TRAN_MSG) == "true":
-                sys_flag |= TRANSACTION_PREPARED
-            raw = encode_properties(properties)
-            if len(raw) > MAX_PROPERTIES_LENGTH:
-                raise MessageTooLargeError(
-                    f"A message for {message.topic} has {len(raw):,} bytes of properties; the limit is"
-                    f" {MAX_PROPERTIES_LENGTH:,}.",
-                    remedy="Move large values into the body.",
-                )
-            return _Prepared(
-                message.topic,
-                body,
-                properties=raw.decode(),
-                msg_id=properties[UNIQ_KEY],
-                flag=message.flag,
-                sys_flag=sys_flag,
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout: float | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+    ) -> MessageExt:
+        """Send a message and wait for the reply of whoever consumes it (``create_reply_message``).
+
+        RequestTimeoutError if none comes in time.
+        """
+        future = self.request_async(message, timeout=timeout, queue=queue, selector=selector, selector_arg=selector_arg)
+        return future.result()
+
+    def request_async(
+        self,
+        message: Message,
+        *,
+        timeout: float | None = None,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        selector_arg: Any = None,
+    ) -> Future[MessageExt]:
+        """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        self._check_open()
+        if not self._member:
+            raise ClientError(
+                "A request needs a producer whose group brokers know: replies come over its connection.",
+                remedy="Give the producer a group of its own.",
             )
-        return self._prepare_batch(list(message))
-
-    def _prepare_batch(self, messages: list[Message]) -> _Prepared:
-        if not messages:
-            raise ClientError("A batch of no messages cannot be sent.", remedy="Send at least one.")
-        topic = messages[0].topic
-        for message in messages:
-            if message.topic != topic:
-                raise ClientError(
-                    f"A batch holds messages for {topic!r} and for {message.topic!r}.", remedy="Send a batch per topic."
-                )
-            if message.properties.get(DELAY, "0") != "0" or topic.startswith("%RETRY%"):
-                raise ClientError(
-                    f"A batch for {topic!r} holds a delayed or retry message.", remedy="Send such messages singly."
-                )
-        every = [self._complete(message) for message in messages]
-        body = encode_batch_body(
-            (message.flag, self._checked_body(message), encode_properties(properties))
-            for message, properties in zip(messages, every, strict=True)
+        instance = self.running()
+        replies = Replies.of(instance)
+        waiting = RequestFuture(replies, message, instance.client_id, timeout)
+        late = RequestTimeoutError(
+            f"No reply to the request to {message.topic} within {timeout:g} s.",
+            remedy="Check that somebody consumes the topic and replies; a longer timeout waits for slow ones.",
+            retriable=True,
         )
-        if len(body) > self.max_message_size:
-            raise MessageTooLargeError(
-                f"A batch of {len(messages)} messages for {topic} takes {len(body):,} bytes; the limit is"
-                f" {self.max_message_size:,}.",
-                remedy="Cut it with split_batch(messages).",
+        replies.expect(waiting, deadline, late)
+        try:
+            instance.routes.publish_route(message.topic, self._left(deadline))
+            self._greet_and_wait(instance, deadline)
+            sent = self.send_async(
+                waiting.message,
+                queue=queue,
+                selector=selector,
+                selector_arg=selector_arg,
+                timeout=self._left(deadline),
             )
-        return _Prepared(topic, body, msg_id=",".join(properties[UNIQ_KEY] for properties in every), batch=True)
+        except BaseException:
+            replies.forget(waiting)
+            raise
+        sent.add_done_callback(waiting.sent)
+        return waiting
 
-    def _encoded(self, queue: MessageQueue, body: Buffer, count: int) -> _Prepared:
-        if len(body) > self.max_message_size:
-            raise MessageTooLargeError(
-                f"{count} encoded messages for {queue.topic} take {len(body):,} bytes; the limit is"
-                f" {self.max_message_size:,}.",
-                remedy="Send fewer at a time.",
-            )
-        return _Prepared(queue.topic, body, batch=True)
+    def _greet_and_wait(self, instance: ClientInstance, deadline: float) -> None:
+        """A broker that has had no heartbeat does not know where to push a reply."""
+        greeted = threading.Event()
 
-    def _checked_body(self, message: Message) -> bytes:
-        if len(message.body) > self.max_message_size:
-            raise MessageTooLargeError(
-                f"A message for {message.topic} has a body of {len(message.body):,} bytes; the limit is"
-                f" {self.max_message_size:,}.",
-                remedy="Send it in parts, or raise max_message_size here and maxMessageSize at the brokers.",
-            )
-        return message.body
+        def greet() -> None:
+            instance.members.greet_new_brokers()
+            greeted.set()
 
-    def _complete(self, message: Message) -> dict[str, str]:
-        properties = message.properties
-        if UNIQ_KEY in properties and WAIT in properties:
-            return properties
-        return {UNIQ_KEY: self._instance().next_key(), WAIT: "true"} | properties
-
-    def _request(self, prepared: _Prepared, queue: MessageQueue) -> RemotingCommand:
-        header = SendMessageRequestHeader(
-            producer_group=self.group,
-            topic=prepared.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_nums=DEFAULT_TOPIC_QUEUES,
-            queue_id=queue.queue_id,
-            sys_flag=prepared.sys_flag,
-            born_timestamp=time.time_ns() // 1_000_000,
-            flag=prepared.flag,
-            properties=prepared.properties,
-            batch=prepared.batch,
-            broker_name=queue.broker_name,
-        )
-        code = RequestCode.SEND_BATCH_MESSAGE if prepared.batch else RequestCode.SEND_MESSAGE_V2
-        return RemotingCommand.request(code, header.to_ext_v2(), prepared.body)
+        instance.later(greet)
+        greeted.wait(self._left(deadline))
 
     # --- where it goes ----------------------------------------------------------------------------------------
 
@@ -348,6 +436,7 @@ class Producer(Client):
         queue: MessageQueue | None,
         selector: Selector | None,
         selector_arg: Any,
+        deadline: float,
     ) -> MessageQueue | None:
         first = message if isinstance(message, Message) else message[0]
         if queue is not None:
@@ -357,94 +446,110 @@ class Producer(Client):
                     remedy="Take the queue from queues(message.topic).",
                 )
             return queue
-        return None if selector is None else selector(self.queues(first.topic), first, selector_arg)
+        if selector is None:
+            if SHARDING_KEY not in first.properties:
+                return None
+            selector = select_by_sharding_key
+        return selector(self._route(first.topic, deadline), first, selector_arg)
 
-    def _next_queue(self, topic: str, avoid: str | None) -> MessageQueue:
-        queues: Sequence[MessageQueue] = self._instance().routes.publish_route(topic)
-        if avoid is not None:
-            queues = [queue for queue in queues if queue.broker_name != avoid] or queues
-        return queues[next(self._turns) % len(queues)]
+    def choose(self, topic: str, last_broker: str | None, deadline: float) -> MessageQueue:
+        """The queue of the next attempt."""
+        return self.faults.select(self._route(topic, deadline), last_broker)
 
-    def _may_go_elsewhere(self, error: RocketError, topic: str) -> bool:
-        """Whether another broker may take what this one did not; the route is asked for again."""
-        if not isinstance(error, RemotingError) and error.response_code not in _ELSEWHERE:
-            return False
-        routes = self._instance().routes
-        if isinstance(error, RemotingError):
-            try:
-                routes.refresh(topic)
-            except RocketError:
-                pass  # a topic not made yet, or no name server: what is known must do
-        return True
+    def _route(self, topic: str, deadline: float) -> tuple[MessageQueue, ...]:
+        instance = self.running()
+        queues = instance.routes.publish_route(topic, self._left(deadline))
+        if self._member and topic not in self._greeted:
+            self._greeted.add(topic)
+            instance.later(instance.members.greet_new_brokers)
+        return queues
+
+    def may_go_elsewhere(self, error: RocketError) -> bool:
+        """Whether another broker may take what this one did not."""
+        return isinstance(error, RemotingError) or error.response_code in self._retry_codes
+
+    def refresh(self, topic: str, deadline: float) -> None:
+        """Ask for the route again, in half of the time that is left: the rest is for sending."""
+        try:
+            self.running().routes.refresh(topic, self._left(deadline) / 2)
+        except RocketError as error:  # a topic not made yet, or no name server: what is known must do
+            logger.info("the route of %s was not asked for again: %s", topic, error)
 
     # --- the exchange -----------------------------------------------------------------------------------------
 
-    def _send(self, prepared: _Prepared, queue: MessageQueue, timeout: float | None) -> SendResult:
-        instance = self._instance()
-        answer = instance.invoke(
-            instance.routes.master(queue),
-            self._request(prepared, queue),
-            f"the send to {queue.topic}",
-            topic=queue.topic,
-            timeout=timeout or self._send_timeout,
-            allowed=_STORED_CODES,
-        )
-        return _result(prepared, queue, answer)
-
-    def _submit(self, prepared: _Prepared, queue: MessageQueue, timeout: float | None) -> Future[SendResult]:
-        instance = self._instance()
-        return instance.invoke_async(
-            instance.routes.master(queue),
-            self._request(prepared, queue),
-            f"the send to {queue.topic}",
-            lambda answer: _result(prepared, queue, answer),
-            topic=queue.topic,
-            timeout=timeout or self._send_timeout,
-            allowed=_STORED_CODES,
-        )
-
-    def _try_async(
-        self, prepared: _Prepared, result: Future[SendResult], timeout: float | None, left: int, avoid: str | None
-    ) -> None:
-        """One attempt; its failure starts the next on the instance's own thread, since connecting blocks."""
-        instance: ClientInstance = self._instance()
+    def _send(
+        self, message: Message | Sequence[Message], out: Outgoing, queue: MessageQueue, deadline: float
+    ) -> SendResult:
+        instance = self.running()
+        context: SendContext | None = None
+        if self.hooks:
+            context = SendContext(self.group, message, queue, "sync")
+            self.hooks.before(context)
+        begun = time.monotonic()
+        address = ""
         try:
-            queue = self._next_queue(prepared.topic, avoid)
-            attempt = self._submit(prepared, queue, timeout)
+            address = instance.routes.master(queue, deadline - begun)
+            answer = instance.remoting.invoke(address, out.request(self.group, queue), self.allowance(deadline))
+            if self.faults.enabled:
+                self.faults.update(queue.broker_name, time.monotonic() - begun)
+            if answer.code not in STORED_CODES:
+                raise self.refused(answer, address, queue.topic)
+            result = out.result(queue, answer)
         except RocketError as error:
-            result.set_exception(error)
-            return
+            if isinstance(error, RemotingError):
+                self.faults.update(queue.broker_name, time.monotonic() - begun, isolated=True)
+                if isinstance(error, RemotingConnectError) and address:
+                    instance.routes.went_away(address)
+            if context is not None:
+                context.error = error
+                self.hooks.after(context)
+            raise
+        if context is not None:
+            context.result = result
+            self.hooks.after(context)
+        return result
 
-        def again(error: RocketError) -> None:
-            try:
-                elsewhere = self._may_go_elsewhere(error, prepared.topic)
-            except RocketError:  # closed meanwhile
-                elsewhere = False
-            if elsewhere:
-                self._try_async(prepared, result, timeout, left - 1, queue.broker_name)
-            else:
-                result.set_exception(error)
+    def _reserve(self, deadline: float) -> None:
+        self.in_flight.reserve(deadline, lambda: not self.running().remoting.is_reading_thread())
 
-        def done(answered: Future[SendResult]) -> None:
-            error = answered.exception()
-            if error is None:
-                result.set_result(answered.result())
-            elif left > 0 and isinstance(error, RocketError):
-                instance.later(lambda: again(error))
-            else:
-                result.set_exception(error)
+    def _post(
+        self,
+        out: Outgoing,
+        message: Message | Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout: float,
+        deadline: float,
+    ) -> Future[SendResult]:
+        send = AsyncSend(self, out, message, fixed, timeout, deadline)
+        send.start()
+        return send.future
 
-        attempt.add_done_callback(done)
+    def _check_open(self) -> None:
+        if self._closing:
+            raise StateError(f"This {type(self).__name__} was closed.", remedy="Make a new one.")
 
+    def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
+        """The error that a broker's answer says."""
+        error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
+        shared = self._shared
+        if isinstance(error, TopicNotFoundError) and shared is not None:
+            shared.routes.forget(topic)
+        return error
 
-def _result(prepared: _Prepared, queue: MessageQueue, answer: RemotingCommand) -> SendResult:
-    header = SendMessageResponseHeader.from_ext(answer.ext_fields)
-    return SendResult(
-        status=_STORED[answer.code],
-        msg_id=prepared.msg_id,
-        offset_msg_id=header.msg_id,
-        queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
-        queue_offset=header.queue_offset,
-        transaction_id=header.transaction_id,
-        recall_handle=header.recall_handle,
-    )
+    def late(self, topic: str, timeout: float, error: RocketError | None) -> RemotingTimeoutError:
+        """The time for all attempts is over; ``error`` is what the last one came to."""
+        why = "" if error is None else f" {error.message}"
+        return RemotingTimeoutError(
+            f"The send to {topic} was not done within {timeout:g} s.{why}",
+            remedy="It may have been stored all the same; a longer timeout leaves time for more attempts.",
+        )
+
+    def allowance(self, deadline: float) -> float:
+        """How long one request may take."""
+        left = self._left(deadline)
+        most = self._max_timeout_per_request
+        return left if most is None or left < most else most
+
+    @staticmethod
+    def _left(deadline: float) -> float:
+        return max(0.001, deadline - time.monotonic())

@@ -78,16 +78,27 @@ class NameServers:
         self._timeout = config.request_timeout
         self._best = 0
 
-    def ask(self, request: RemotingCommand, allowed: frozenset[int], what: str) -> RemotingCommand:
-        """The first answer whose code is among ``allowed``. Other answers count as a failure of that server."""
+    def ask(
+        self, request: RemotingCommand, allowed: frozenset[int], what: str, timeout: float | None = None
+    ) -> RemotingCommand:
+        """The first answer whose code is among ``allowed``. Other answers count as a failure of that server.
+
+        ``timeout`` is for all servers together; without it each gets the usual time.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
         refused: RocketError | None = None
         failures: list[str] = []
         first = self._best
         for step in range(len(self.addresses)):
             index = (first + step) % len(self.addresses)
             address = self.addresses[index]
+            allowance = self._timeout
+            if deadline is not None:
+                # The servers not asked yet must have their share, or one that is silent would use up all of it.
+                left = deadline - time.monotonic()
+                allowance = min(allowance, max(0.001, left / (len(self.addresses) - step)))
             try:
-                answer = self._remoting.invoke(address, request, self._timeout)
+                answer = self._remoting.invoke(address, request, allowance)
             except RemotingError as error:
                 failures.append(error.message)
                 continue
@@ -154,22 +165,22 @@ class RouteTable:
 
     # --- routes -----------------------------------------------------------------------------------------------
 
-    def route(self, topic: str) -> TopicRoute:
+    def route(self, topic: str, timeout: float | None = None) -> TopicRoute:
         """The route, asked for if it is not known yet. Raises TopicNotFoundError or NameServerUnreachableError."""
         route = self._routes.get(topic)
         if route is None or topic not in self._used:
-            return self.refresh(topic)
+            return self.refresh(topic, timeout)
         self._used[topic] = self._clock()
         if self._refresher is None:  # in a forked child, or it ended in this moment
             with self._lock:
                 self._start_refresher()
         return route
 
-    def refresh(self, topic: str) -> TopicRoute:
+    def refresh(self, topic: str, timeout: float | None = None) -> TopicRoute:
         """Ask now. What was known stays when nobody knows better."""
         known = self._routes.get(topic)
         try:
-            route = TopicRoute.of(topic, self.fetch(topic))
+            route = TopicRoute.of(topic, self.fetch(topic, timeout))
         except (TopicNotFoundError, NameServerUnreachableError) as error:
             if known is None:
                 raise
@@ -182,12 +193,12 @@ class RouteTable:
             self._start_refresher()
         return route
 
-    def publish_route(self, topic: str) -> tuple[MessageQueue, ...]:
+    def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         """Queues that take messages; for a topic that does not exist those that its creation would give."""
         try:
-            route = self.route(topic)
+            route = self.route(topic, timeout)
         except TopicNotFoundError as error:
-            return self._queues_to_be(topic, error)
+            return self._queues_to_be(topic, error, timeout)
         if not route.writable:
             raise QueueNotFoundError(
                 f"Topic {topic!r} has no queue that takes messages.",
@@ -196,11 +207,11 @@ class RouteTable:
             )
         return route.writable
 
-    def fetch(self, topic: str) -> TopicRouteData:
+    def fetch(self, topic: str, timeout: float | None = None) -> TopicRouteData:
         """The name servers' answer as it is, not remembered."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
-        answer = self.name_servers.ask(request, _ROUTE_ANSWERS, f"the question for the route of {topic}")
+        answer = self.name_servers.ask(request, _ROUTE_ANSWERS, f"the question for the route of {topic}", timeout)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
             raise topic_not_found(topic, f"the name server {', '.join(self.name_servers.addresses)}")
         return TopicRouteData.from_json(answer.body)
@@ -211,9 +222,11 @@ class RouteTable:
             self._routes.pop(topic, None)
             self._used.pop(topic, None)
 
-    def _queues_to_be(self, topic: str, error: TopicNotFoundError) -> tuple[MessageQueue, ...]:
+    def _queues_to_be(
+        self, topic: str, error: TopicNotFoundError, timeout: float | None
+    ) -> tuple[MessageQueue, ...]:
         try:
-            default = self.route(AUTO_CREATE_TOPIC)
+            default = self.route(AUTO_CREATE_TOPIC, timeout)
         except TopicNotFoundError:
             raise error from None
         # Each broker will make min(4, its default topic's queues) queues.
@@ -228,9 +241,9 @@ class RouteTable:
 
     # --- addresses --------------------------------------------------------------------------------------------
 
-    def master(self, queue: MessageQueue) -> str:
+    def master(self, queue: MessageQueue, timeout: float | None = None) -> str:
         """The address that takes messages and offsets of the queue's broker."""
-        address = self._addresses(queue).get(MASTER_ID)
+        address = self._addresses(queue, timeout).get(MASTER_ID)
         if address is None:
             raise QueueNotFoundError(
                 f"Broker {queue.broker_name!r} has no master now.",
@@ -273,16 +286,16 @@ class RouteTable:
                 self._start_refresher()
         self._wake.set()
 
-    def _addresses(self, queue: MessageQueue) -> dict[int, str]:
+    def _addresses(self, queue: MessageQueue, timeout: float | None = None) -> dict[int, str]:
         topic = queue.topic
         try:
-            addresses = self.route(topic).brokers.get(queue.broker_name)
+            addresses = self.route(topic, timeout).brokers.get(queue.broker_name)
             if not addresses:
-                addresses = self.refresh(topic).brokers.get(queue.broker_name)
+                addresses = self.refresh(topic, timeout).brokers.get(queue.broker_name)
         except TopicNotFoundError as error:
             # A topic that the first message is about to create: its queues were made up from the default topic's.
             try:
-                addresses = self.route(AUTO_CREATE_TOPIC).brokers.get(queue.broker_name)
+                addresses = self.route(AUTO_CREATE_TOPIC, timeout).brokers.get(queue.broker_name)
             except TopicNotFoundError:
                 raise error from None
             if not addresses:

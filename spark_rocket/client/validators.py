@@ -7,34 +7,54 @@ from __future__ import annotations
 
 import re
 
-from spark_rocket.errors import ClientError
+from spark_rocket.errors import ClientError, IllegalNameError
 
 MAX_GROUP = 255
 MAX_TOPIC = 127
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+# What only brokers write to.
+_NOT_TO_BE_SENT_TO = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
 _REMEDY = "Use letters, digits, %, |, _ and -."
 
 
 def check_group(group: str) -> str:
     """The group's name, if it is one."""
     if not group or group.isspace():
-        raise ClientError("The group's name is blank.", remedy=_REMEDY)
+        raise IllegalNameError("The group's name is blank.", remedy=_REMEDY)
     if not _LEGAL.match(group):
-        raise ClientError(f"Group {group[:80]!r} has characters that no group may have.", remedy=_REMEDY)
+        raise IllegalNameError(f"Group {group[:80]!r} has characters that no group may have.", remedy=_REMEDY)
     if len(group) > MAX_GROUP:
-        raise ClientError(f"Group {group[:80]!r}… has {len(group)} characters, more than {MAX_GROUP}.", remedy=_REMEDY)
+        raise IllegalNameError(
+            f"Group {group[:80]!r}… has {len(group)} characters, more than {MAX_GROUP}.", remedy=_REMEDY
+        )
     return group
 
 
 def check_topic(topic: str) -> str:
     """The topic's name, if it is one."""
     if not topic or topic.isspace():
-        raise ClientError("The topic's name is blank.", remedy=_REMEDY)
+        raise IllegalNameError("The topic's name is blank.", remedy=_REMEDY)
     if not _LEGAL.match(topic):
-        raise ClientError(f"Topic {topic[:80]!r} has characters that no topic may have.", remedy=_REMEDY)
+        raise IllegalNameError(f"Topic {topic[:80]!r} has characters that no topic may have.", remedy=_REMEDY)
     limit = MAX_GROUP if topic.startswith(("%RETRY%", "%DLQ%")) else MAX_TOPIC
     if len(topic) > limit:
-        raise ClientError(f"Topic {topic[:80]!r}… has {len(topic)} characters, more than {limit}.", remedy=_REMEDY)
+        raise IllegalNameError(f"Topic {topic[:80]!r}… has {len(topic)} characters, more than {limit}.", remedy=_REMEDY)
+    return topic
+
+
+def check_topic_to_send(topic: str) -> str:
+    """The topic's name, if applications may send to it."""
+    if check_topic(topic) in _NOT_TO_BE_SENT_TO:
+        raise IllegalNameError(f"Topic {topic!r} is the broker's own.", remedy="Send to a topic of yours.")
     return topic
 
 

@@ -28,6 +28,7 @@ class Sink:
             name_server=options.name_server,
             send_timeout=options.request_timeout_ms / 1000,
             max_message_size=options.max_message_size,
+            member=False,  # tasks come and go: brokers need not know them
         )
 
     def queues_of(self, topic: str) -> list[MessageQueue]:

@@ -1,4 +1,4 @@
-"""Undoing what a client did to a message's body before it sent it. Brokers never look inside.
+"""What clients do to a large message's body before they send it, and its undoing. Brokers never look inside.
 
 The system flag says which: bit 0 compressed, bits 8 to 10 how (0x100 LZ4 frame, 0x200 Zstandard, else zlib).
 A small body can claim to be a huge one, so the result is bounded.
@@ -58,6 +58,20 @@ def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) ->
     return bytes(content)
 
 
-def compress_body(body: Buffer, level: int = DEFAULT_ZLIB_LEVEL) -> bytes:
-    """``body`` as Java clients compress it by default; send it with system flag 0x301."""
-    return zlib.compress(body, level)
+COMPRESSION_BITS: dict[str, int] = {"lz4": 0x101, "zstd": 0x201, "zlib": 0x301}
+"""What the system flag of a compressed message says, by the names of Java's CompressionType in small letters."""
+
+
+def compress_body(body: Buffer, level: int = DEFAULT_ZLIB_LEVEL, kind: str = "zlib") -> bytes:
+    """``body`` as Java clients compress it; send it with system flag ``COMPRESSION_BITS[kind]``.
+
+    The level is zlib's; the other two have their usual one. LZ4 is the frame format, as in Java.
+    """
+    if kind == "zlib":
+        return zlib.compress(body, level)
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, kind) as stream:
+        stream.write(body)
+    return bytes(sink.getvalue())

@@ -151,6 +151,24 @@ class RemotingClient:
         self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
         return waiter.future
 
+    def post(self, addr: str, request: RemotingCommand, waiter: Waiter, timeout: float) -> None:
+        """As ``invoke_async``, for a caller with a waiter of its own, who also bounds what is in flight himself.
+
+        Raises the RemotingError if nothing was sent; afterwards exactly one of the waiter's methods is called.
+        """
+        deadline = time.monotonic() + timeout
+        if self._closed:
+            raise _closed(addr)
+        connection = self._connection(addr, deadline)
+        opaque = connection.request(request, waiter, deadline)
+        connection.wake_reader()
+        self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
+
+    def is_reading_thread(self) -> bool:
+        """Whether this thread reads a connection now: it must not wait for what only comes through one."""
+        connections = [place.connection for place in list(self._places.values())]
+        return any(connection is not None and connection.is_reader() for connection in connections)
+
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
         """Send and expect nothing. Returns when the kernel has the bytes, which is no promise that they arrive."""
         deadline = time.monotonic() + timeout
@@ -242,10 +260,7 @@ class RemotingClient:
         if self._permits.acquire(blocking=False):
             return
         # A reading thread must not wait here: the answers that would free a place come through it.
-        reading = any(
-            place.connection is not None and place.connection.is_reader() for place in list(self._places.values())
-        )
-        if reading or not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if self.is_reading_thread() or not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RemotingTooMuchRequestError(
                 f"{self._max_in_flight} requests are in flight already; the one to {addr} was not sent.",
                 remedy="Send more slowly, or raise the client's max_in_flight.",

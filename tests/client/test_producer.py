@@ -46,7 +46,8 @@ def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
 
 @pytest.fixture
 def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
-    return lambda **options: closing(Producer("g", name_server=mq.name_server.address, **options))
+    """Without heartbeats, which would come among the sends whenever they like."""
+    return lambda **options: closing(Producer("g", name_server=mq.name_server.address, member=False, **options))
 
 
 def sent(cluster: FakeCluster) -> list[RemotingCommand]:
@@ -79,7 +80,7 @@ def test_the_message_is_not_changed_and_keeps_its_own_key(mq: FakeCluster, produ
     producer = produce()
     assert producer.send(message).msg_id != producer.send(message).msg_id
     assert message.properties == {}
-    assert producer.send(Message("t", b"", {"UNIQ_KEY": "mine"})).msg_id == "mine"
+    assert producer.send(Message("t", b"x", {"UNIQ_KEY": "mine"})).msg_id == "mine"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_another_broker_is_tried(mq: FakeCluster, produce: Callable[..., Produce
 @pytest.mark.parametrize("how", ["send", "send_async"])
 def test_attempts_are_counted(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.everywhere(SEND, says(2, "busy"))
-    producer = produce(retry_times=3)
+    producer = produce(retry_times_when_send_failed=3, retry_times_when_send_async_failed=3)
     with pytest.raises(BrokerError, match="busy") as caught:
         getattr(producer, how)(Message.of("t", "b")).result(10)
     assert caught.value.retriable
@@ -165,7 +166,7 @@ def test_all_brokers_dead(mq: FakeCluster, produce: Callable[..., Producer]) -> 
 
 def test_a_silent_broker_times_out(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.brokers[0].answers[SEND] = lambda request: None
-    producer = produce(send_timeout=0.5)
+    producer = produce(send_msg_max_timeout_per_request=0.5)
     assert {producer.send(Message.of("t", "b")).queue.broker_name for _ in range(2)} == {"b1"}
     with pytest.raises(RemotingTimeoutError):
         producer.send(Message.of("t", "b"), queue=MessageQueue("t", "b0", 0))
@@ -211,7 +212,7 @@ def test_a_topic_is_created_by_sending(mq: FakeCluster, produce: Callable[..., P
 
 
 def test_large_bodies_are_compressed(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
-    producer = produce(compress_over=100)
+    producer = produce(compress_msg_body_over_howmuch=100)
     body = b"abc" * 100
     producer.send(Message("t", body))
     producer.send(Message("t", body[:100]))
@@ -229,13 +230,13 @@ def test_messages_that_are_too_large(mq: FakeCluster, produce: Callable[..., Pro
     with pytest.raises(MessageTooLargeError, match=r"1,001 bytes; the limit is 1,000"):
         producer.send(Message("t", b"x" * 1001))
     with pytest.raises(MessageTooLargeError, match=r"properties.*32,767"):
-        producer.send(Message("t", b"", {"k": "v" * 40_000}))
+        producer.send(Message("t", b"x", {"k": "v" * 40_000}))
     with pytest.raises(MessageTooLargeError, match="split_batch"):
         producer.send([Message("t", b"x" * 600)] * 2)
     with pytest.raises(MessageTooLargeError, match="2 encoded"):
         producer.send_batch_body(MessageQueue("t", "b0", 0), bytes(1001), 2)
     with pytest.raises(ProtocolError, match="separator"):
-        producer.send(Message("t", b"", {"k": "\x01"}))
+        producer.send(Message("t", b"x", {"k": "\x01"}))
     assert sent(mq) == []
 
 

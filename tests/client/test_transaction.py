@@ -12,7 +12,12 @@ import pytest
 
 from spark_rocket.client import Producer, Reader
 from spark_rocket.client.instance import ServiceState
-from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer, TransactionSendResult
+from spark_rocket.client.transaction import (
+    LocalTransactionState,
+    TransactionListener,
+    TransactionProducer,
+    TransactionSendResult,
+)
 from spark_rocket.errors import ClientError, GroupInUseError, NameServerUnreachableError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue, SendStatus
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -69,12 +74,12 @@ def hasty() -> Iterator[LocalCluster]:
         yield running
 
 
-def received(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """The first messages of queue 0, waited for."""
+def received(cluster: LocalCluster, topic: str, count: int, offset: int = 0) -> list[bytes]:
+    """Messages of queue 0 from an offset on, waited for."""
     found: list[bytes] = []
     with Reader(cluster.name_server) as reader:
         while len(found) < count:
-            result = reader.pull(MessageQueue(topic, "broker-a", 0), len(found), suspend_ms=20_000)
+            result = reader.pull(MessageQueue(topic, "broker-a", 0), offset + len(found), suspend_ms=20_000)
             found += [message.body for message in decode_messages(result.records)]
     return found
 
@@ -165,24 +170,35 @@ def test_producers_of_one_process_are_asked_for_their_own(hasty: LocalCluster, c
     assert sorted(received(hasty, topic, 2)) == [b"0", b"1"]
 
 
-def test_a_broker_killed_before_it_heard(closing: Callable[[Any], Any]) -> None:
-    """The decision is made while the broker is down: it asks when it is back."""
-    times = {"transactionTimeOut": 100, "transactionCheckInterval": 1000, "transactionCheckMax": 10_000}
-    config = {"flushDiskType": "SYNC_FLUSH", **times}
-    with LocalCluster(config=config) as cluster:
+def test_every_transaction_is_accounted_for_though_the_broker_is_killed(closing: Callable[[Any], Any]) -> None:
+    """Killed in the middle of transactions, whose decisions then go nowhere: it asks for them when it is back."""
+    times = {"transactionTimeOut": 100, "transactionCheckInterval": 500, "transactionCheckMax": 10_000}
+    with LocalCluster(config=times) as cluster:
         topic = cluster.create_topic("killed", 1)
+        states: dict[str, LocalTransactionState] = {}
 
-        class Killer(Listener):
-            def execute_local_transaction(self, message: Message, arg: Any) -> Any:
-                cluster.kill_broker()
-                return super().execute_local_transaction(message, arg)
+        class Accounts(TransactionListener):
+            """Decides by the message's number, and kills the broker under some."""
 
-        listener = Killer(COMMIT, *[COMMIT] * 20)
-        with TransactionProducer("tx-killed", listener, name_server=cluster.name_server) as producer:
-            assert producer.send_in_transaction(Message.of(topic, b"kept")).local_transaction_state is COMMIT
-            cluster.restart_broker()
-            producer._instance().members.send_heartbeats()  # as it does every 30 s
-            assert set(received(cluster, topic, 1)) == {b"kept"}
+            def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+                states[message.properties["UNIQ_KEY"]] = COMMIT if arg % 2 else ROLLBACK
+                if arg % 20 in (7, 8):
+                    cluster.kill_broker()
+                    cluster.restart_broker()
+                    producer._instance().members.send_heartbeats()  # as it does every 30 s
+                return UNKNOW if arg % 20 in (3, 4) else states[message.properties["UNIQ_KEY"]]
+
+            def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+                return states.get(message.msg_id, ROLLBACK)
+
+        producer = TransactionProducer("tx-killed", Accounts(), name_server=cluster.name_server)
+        with producer:
+            for number in range(40):
+                producer.send_in_transaction(Message.of(topic, b"%d" % number), number)
+            found: list[bytes] = []
+            while len(set(found)) < 20:
+                found += received(cluster, topic, 1, len(found))
+            assert set(found) == {b"%d" % number for number in range(1, 40, 2)}
 
 
 # --- what goes over the wire ------------------------------------------------------------------------------------
@@ -259,7 +275,9 @@ def test_not_kept_is_raised_and_nothing_executed(brokers: FakeCluster, closing: 
         request, ResponseCode.NO_PERMISSION, "the broker[b] sending transaction message is forbidden"
     )
     listener = Listener(COMMIT)
-    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address, retry_times=0))
+    producer = closing(
+        TransactionProducer("g", listener, name_server=brokers.name_server.address, retry_times_when_send_failed=0)
+    )
     with pytest.raises(ClientError, match="sending transaction message is forbidden"):
         producer.send_in_transaction(Message.of("t", b"x"))
     assert listener.executed.empty()

@@ -1,0 +1,266 @@
+"""Sends that nobody waits for: one object from the first attempt to the last answer.
+
+An :class:`AsyncSend` is the waiter of its own request. Its time-out covers all attempts: connecting, waiting for an
+answer, waiting for the next attempt's turn. The first attempt is made on the caller's thread, the next ones on the
+instance's, since connecting blocks. It ends exactly once: whoever takes it out of ``InFlight`` tells the future.
+
+Thread-safety: all of it. Corresponds to MQClientAPIImpl.{sendMessageAsync, onExceptionImpl} and to the semaphores of
+DefaultMQProducerImpl's back pressure.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from spark_rocket.client.hooks import SendContext
+from spark_rocket.client.outgoing import STORED_CODES, Outgoing
+from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTooMuchRequestError, RocketError
+from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from spark_rocket.client.producer import Producer
+
+
+class SendFuture(Future[SendResult]):
+    """A future that cannot be cancelled: the message is on its way."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+class InFlight:
+    """The sends that are not over, counted in messages. At the limit the next one waits or is refused."""
+
+    def __init__(self, limit: int, *, block: bool) -> None:
+        self._limit = limit
+        self._block = block
+        self._count = 0
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._sends: dict[AsyncSend, None] = {}
+
+    def reserve(self, deadline: float, may_wait: Callable[[], bool]) -> None:
+        """Take a place for one message. RemotingTooMuchRequestError if there is none in time."""
+        with self._lock:
+            if self._count < self._limit or (
+                self._block and may_wait() and self._wait(lambda: self._count < self._limit, deadline)
+            ):
+                self._count += 1
+                return
+        raise RemotingTooMuchRequestError(
+            f"{self._limit:,} messages are in flight already; this one was not sent.",
+            remedy="Send more slowly, or raise the producer's max_in_flight.",
+        )
+
+    def release(self, count: int) -> None:
+        """Give places back."""
+        with self._lock:
+            self._count -= count
+            if self._waiting:
+                self._changed.notify_all()
+
+    def add(self, send: AsyncSend) -> None:
+        """A send that has places already."""
+        self._sends[send] = None
+
+    def remove(self, send: AsyncSend, count: int) -> bool:
+        """It is over; False if it was before."""
+        try:
+            del self._sends[send]
+        except KeyError:
+            return False
+        self.release(count)
+        return True
+
+    def has(self, send: AsyncSend) -> bool:
+        return send in self._sends
+
+    def sends(self) -> list[AsyncSend]:
+        return list(self._sends)
+
+    def wait_until_empty(self, deadline: float) -> bool:
+        with self._lock:
+            return self._wait(lambda: not self._count, deadline)
+
+    def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
+        self._waiting += 1
+        try:
+            return self._changed.wait_for(condition, max(0.0, deadline - time.monotonic()))
+        finally:
+            self._waiting -= 1
+
+
+class AsyncSend:
+    """See the module. ``fixed`` is the queue if it may not be changed."""
+
+    __slots__ = (
+        "_address",
+        "_begun",
+        "_context",
+        "_deadline",
+        "_fixed",
+        "_last_broker",
+        "_messages",
+        "_out",
+        "_producer",
+        "_queue",
+        "_retries",
+        "_timeout",
+        "future",
+    )
+
+    count = 1
+
+    def __init__(
+        self,
+        producer: Producer,
+        out: Outgoing,
+        messages: Message | Sequence[Message],
+        fixed: MessageQueue | None,
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        self.future: Future[SendResult] = SendFuture()
+        self._producer = producer
+        self._out = out
+        self._messages = messages
+        self._fixed = fixed
+        self._timeout = timeout
+        self._deadline = deadline
+        self._retries = 0 if fixed is not None else producer.retry_times_when_send_async_failed
+        self._last_broker: str | None = None
+        self._queue = fixed
+        self._address = ""
+        self._begun = 0.0
+        self._context: SendContext | None = None
+
+    def start(self) -> None:
+        """The places in flight are taken already."""
+        self._producer.in_flight.add(self)
+        self._attempt()
+
+    def _attempt(self) -> None:
+        producer = self._producer
+        try:
+            instance = producer.running()
+            now = self._begun = time.monotonic()
+            if now >= self._deadline:
+                raise producer.late(self._out.topic, self._timeout, None)
+            queue = self._fixed or producer.choose(self._out.topic, self._last_broker, self._deadline)
+            self._queue = queue
+            if producer.hooks:
+                self._context = SendContext(producer.group, self._messages, queue, "async")
+                producer.hooks.before(self._context)
+            self._address = instance.routes.master(queue, self._deadline - now)
+            request = self._out.request(producer.group, queue)
+            instance.remoting.post(self._address, request, self, producer.allowance(self._deadline))
+        except RemotingError as error:
+            self.fail(error)
+        except Exception as error:
+            self._over(None, error)
+
+    # --- what came of it --------------------------------------------------------------------------------------
+
+    def complete(self, answer: RemotingCommand) -> None:
+        """For the connection."""
+        queue = self._queue
+        assert queue is not None
+        producer = self._producer
+        if producer.faults.enabled:
+            producer.faults.update(queue.broker_name, time.monotonic() - self._begun)
+        try:
+            if answer.code not in STORED_CODES:
+                raise producer.refused(answer, self._address, queue.topic)
+            result = self._out.result(queue, answer)
+        except RocketError as error:
+            self._tell_hooks(None, error)
+            self._again_or_over(error)
+            return
+        except Exception as error:
+            self._over(None, error)
+            return
+        self._tell_hooks(result, None)
+        if (
+            result.status is not SendStatus.SEND_OK
+            and producer.retry_another_broker_when_not_store_ok
+            and self._retries > 0
+        ):
+            self._again()
+        else:
+            self._over(result, None)
+
+    def fail(self, error: RemotingError) -> None:
+        """For the connection."""
+        producer = self._producer
+        if self._queue is not None:
+            producer.faults.update(self._queue.broker_name, time.monotonic() - self._begun, isolated=True)
+        if isinstance(error, RemotingConnectError) and self._address:
+            shared = producer.shared
+            if shared is not None:
+                shared.routes.went_away(self._address)
+        self._tell_hooks(None, error)
+        self._again_or_over(error)
+
+    def _tell_hooks(self, result: SendResult | None, error: Exception | None) -> None:
+        context = self._context
+        if context is not None:
+            self._context = None
+            context.result, context.error = result, error
+            self._producer.hooks.after(context)
+
+    def _again_or_over(self, error: RocketError) -> None:
+        if self._retries > 0 and self._producer.may_go_elsewhere(error):
+            if time.monotonic() < self._deadline:
+                self._again()
+                return
+            error = self._producer.late(self._out.topic, self._timeout, error)
+        self._over(None, error)
+
+    def _again(self) -> None:
+        shared = self._producer.shared
+        if shared is None:
+            self._over(None, self._producer.closed())
+            return
+        self._retries -= 1
+        self._last_broker = self._queue.broker_name if self._queue is not None else None
+        shared.at(self._deadline, self)
+        shared.later(self._next)
+
+    def _next(self) -> None:
+        if self.needed():
+            self._producer.refresh(self._out.topic, self._deadline)
+            self._attempt()
+
+    def needed(self) -> bool:
+        """For the timer."""
+        return self._producer.in_flight.has(self)
+
+    def expire(self) -> None:
+        """For the timer: still waiting for its next attempt, or in it."""
+        self._over(None, self._producer.late(self._out.topic, self._timeout, None))
+
+    def abandon(self) -> None:
+        """The producer is closed."""
+        self._over(None, self._producer.closed())
+
+    def _over(self, result: SendResult | None, error: Exception | None) -> None:
+        if not self._producer.in_flight.remove(self, self.count):
+            return
+        if error is not None:
+            self._tell_hooks(None, error)
+            self._failed(error)
+        else:
+            assert result is not None
+            self._succeeded(result)
+
+    def _succeeded(self, result: SendResult) -> None:
+        self.future.set_result(result)
+
+    def _failed(self, error: Exception) -> None:
+        self.future.set_exception(error)

@@ -1,0 +1,271 @@
+"""What a send puts on the wire, and what it makes of the answer.
+
+===========================  ==========================================================================================
+single message               SEND_MESSAGE_V2 (310); a reply (MSG_TYPE ``reply``) goes out as SEND_REPLY_MESSAGE_V2 (325)
+several                      SEND_BATCH_MESSAGE (320), never compressed, as in Java
+properties added             UNIQ_KEY unless there is one, and WAIT=true
+body above ``compress_over`` compressed, unless that makes it larger; sysFlag 0x1 and 0x100 LZ4, 0x200 Zstandard, 0x300
+===========================  ==========================================================================================
+
+Thread-safety: a packer may be shared; what it makes belongs to one send.
+Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAPIImpl.processSendResponse.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from spark_rocket.client.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.routes import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUES
+from spark_rocket.client.validators import check_topic_to_send
+from spark_rocket.errors import ClientError, IllegalMessageError, MessageTooLargeError
+from spark_rocket.model import (
+    DELAY,
+    MSG_TYPE,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+    Message,
+    MessageQueue,
+    SendResult,
+    SendStatus,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import Buffer, RemotingCommand
+from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
+from spark_rocket.protocol.headers import SendMessageResponseHeader
+from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH, encode_properties
+from spark_rocket.protocol.record import TRANSACTION_PREPARED, encode_batch_body
+
+logger = logging.getLogger(__name__)
+
+BATCH_OVERHEAD = 22  # bytes that each message of a batch takes beside its body and properties
+REPLY = "reply"  # MSG_TYPE of a reply
+
+_TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+_SINGLE = int(RequestCode.SEND_MESSAGE_V2)
+_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+_DEFAULT_QUEUES = str(DEFAULT_TOPIC_QUEUES)
+
+_STORED = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+}
+STORED_CODES = frozenset(_STORED)
+
+
+def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -> Iterator[list[Message]]:
+    """Cut messages into batches that a broker takes. A message above ``max_size`` gets a batch of its own."""
+    batch: list[Message] = []
+    size = 0
+    for message in messages:
+        # The UNIQ_KEY and WAIT that sending adds take about 60 bytes.
+        length = len(message.body) + len(encode_properties(message.properties)) + BATCH_OVERHEAD + 64
+        if batch and size + length > max_size:
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += length
+    if batch:
+        yield batch
+
+
+def is_plain(message: Message) -> bool:
+    """Whether it may go out in a batch with others: not delayed, transactional, a retry or a reply."""
+    properties = message.properties
+    return (
+        properties.get(DELAY, "0") == "0"
+        and not any(name in properties for name in _TIMES)
+        and TRAN_MSG not in properties
+        and MSG_TYPE not in properties
+        and not message.topic.startswith("%RETRY%")
+    )
+
+
+class Outgoing:
+    """One send, whichever queue it goes to in the end."""
+
+    __slots__ = ("body", "code", "flag", "msg_id", "properties", "sys_flag", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        body: Buffer,
+        *,
+        properties: str = "",
+        msg_id: str = "",
+        flag: int = 0,
+        sys_flag: int = 0,
+        code: int = _BATCH,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.msg_id = msg_id
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.code = code
+
+    def request(self, group: str, queue: MessageQueue) -> RemotingCommand:
+        """For one queue. The letters are SendMessageRequestHeader's fields; written here, since it is done so often."""
+        ext = {
+            "a": group,
+            "b": self.topic,
+            "c": AUTO_CREATE_TOPIC,
+            "d": _DEFAULT_QUEUES,
+            "e": str(queue.queue_id),
+            "f": str(self.sys_flag),
+            "g": str(time.time_ns() // 1_000_000),
+            "h": str(self.flag),
+            "i": self.properties,
+            "j": "0",
+            "k": "false",
+            "m": "true" if self.code == _BATCH else "false",
+            "n": queue.broker_name,
+        }
+        return RemotingCommand(self.code, ext_fields=ext, body=self.body)
+
+    def result(self, queue: MessageQueue, answer: RemotingCommand) -> SendResult:
+        """What an answer with one of ``STORED_CODES`` says."""
+        ext = answer.ext_fields
+        try:
+            queue_id, offset, offset_msg_id = int(ext["queueId"]), int(ext["queueOffset"]), ext["msgId"]
+        except (KeyError, ValueError):
+            SendMessageResponseHeader.from_ext(ext)  # says what is wrong with it
+            raise
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        status = _STORED[answer.code]
+        if status is not SendStatus.SEND_OK:
+            logger.warning("a message for %s is at broker %s with %s", self.topic, queue.broker_name, status.name)
+        return SendResult(
+            status, self.msg_id, offset_msg_id, queue, offset, ext.get("transactionId"), ext.get("recallHandle")
+        )
+
+
+class Packer:
+    """Checks messages and makes them ready to be sent."""
+
+    def __init__(
+        self, next_key: Callable[[], str], *, max_message_size: int, compress_over: int, compress: str, level: int
+    ) -> None:
+        if compress not in COMPRESSION_BITS:
+            raise ClientError(
+                f"{compress!r} is no way to compress.", remedy=f"compress_type is one of {', '.join(COMPRESSION_BITS)}."
+            )
+        self._next_key = next_key
+        self._max_message_size = max_message_size
+        self._compress_over = compress_over
+        self._compress = compress
+        self._level = level
+        self._checked: set[str] = set()  # topics
+
+    def pack(self, message: Message | Sequence[Message]) -> Outgoing:
+        return self._single(message) if isinstance(message, Message) else self._batch(list(message))
+
+    def encoded(self, topic: str, body: Buffer, count: int) -> Outgoing:
+        """``count`` messages that somebody else has put into the form of a batch."""
+        if len(body) > self._max_message_size:
+            raise MessageTooLargeError(
+                f"{count} encoded messages for {topic} take {len(body):,} bytes; the limit is"
+                f" {self._max_message_size:,}.",
+                remedy="Send fewer at a time.",
+            )
+        return Outgoing(topic, body)
+
+    def piece(self, message: Message) -> tuple[str, bytes]:
+        """A message's unique key and its part of a batch's body."""
+        self._check(message)
+        properties = self._complete(message)
+        body = encode_batch_body(((message.flag, message.body, encode_properties(properties)),))
+        return properties[UNIQ_KEY], body
+
+    def goes_alone(self, message: Message) -> bool:
+        """Whether a message is rather sent singly than accumulated."""
+        return len(message.body) > self._compress_over or not is_plain(message)
+
+    def _single(self, message: Message) -> Outgoing:
+        self._check(message)
+        body = message.body
+        properties = self._complete(message)
+        sys_flag = 0
+        if len(body) > self._compress_over:
+            packed = compress_body(body, self._level, self._compress)
+            if len(packed) < len(body):
+                body, sys_flag = packed, COMPRESSION_BITS[self._compress]
+        if properties.get(TRAN_MSG) == "true":
+            sys_flag |= TRANSACTION_PREPARED
+        raw = encode_properties(properties)
+        if len(raw) > MAX_PROPERTIES_LENGTH:
+            raise MessageTooLargeError(
+                f"A message for {message.topic} has {len(raw):,} bytes of properties; the limit is"
+                f" {MAX_PROPERTIES_LENGTH:,}.",
+                remedy="Move large values into the body.",
+            )
+        return Outgoing(
+            message.topic,
+            body,
+            properties=raw.decode(),
+            msg_id=properties[UNIQ_KEY],
+            flag=message.flag,
+            sys_flag=sys_flag,
+            code=_REPLY if properties.get(MSG_TYPE) == REPLY else _SINGLE,
+        )
+
+    def _batch(self, messages: list[Message]) -> Outgoing:
+        if not messages:
+            raise ClientError("A batch of no messages cannot be sent.", remedy="Send at least one.")
+        topic = messages[0].topic
+        for message in messages:
+            if message.topic != topic:
+                raise ClientError(
+                    f"A batch holds messages for {topic!r} and for {message.topic!r}.", remedy="Send a batch per topic."
+                )
+            if not is_plain(message):
+                raise ClientError(
+                    f"A batch for {topic!r} holds a delayed, transactional or retry message, or a reply.",
+                    remedy="Send such messages singly.",
+                )
+        pieces = [self.piece(message) for message in messages]
+        body = b"".join([piece for _, piece in pieces])
+        if len(body) > self._max_message_size:
+            raise MessageTooLargeError(
+                f"A batch of {len(messages)} messages for {topic} takes {len(body):,} bytes; the limit is"
+                f" {self._max_message_size:,}.",
+                remedy="Cut it with split_batch(messages).",
+            )
+        return Outgoing(topic, body, msg_id=",".join([key for key, _ in pieces]))
+
+    def _check(self, message: Message) -> None:
+        if message.topic not in self._checked:
+            self._checked.add(check_topic_to_send(message.topic))
+        body = message.body
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise IllegalMessageError(
+                f"A message for {message.topic} has a body of type {type(body).__name__}.",
+                remedy="A body is bytes; Message.of() takes text too.",
+            )
+        if not body:
+            raise IllegalMessageError(
+                f"A message for {message.topic} has no body.", remedy="RocketMQ's producers send no empty messages."
+            )
+        if len(body) > self._max_message_size:
+            raise MessageTooLargeError(
+                f"A message for {message.topic} has a body of {len(body):,} bytes; the limit is"
+                f" {self._max_message_size:,}.",
+                remedy="Send it in parts, or raise max_message_size here and maxMessageSize at the brokers.",
+            )
+
+    def _complete(self, message: Message) -> dict[str, str]:
+        properties = message.properties
+        if UNIQ_KEY in properties and WAIT in properties:
+            return properties
+        return {UNIQ_KEY: self._next_key(), WAIT: "true"} | properties

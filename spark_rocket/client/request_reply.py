@@ -1,0 +1,185 @@
+"""Requests that are messages, and replies to them.
+
+The requester sends an ordinary message that says who waits for what: CORRELATION_ID, REPLY_TO_CLIENT (its client id)
+and TTL (ms). Whoever consumes it makes a reply of it with :func:`create_reply_message` and sends that; its broker
+pushes the reply (326) over the requester's own connection, where it is found by its correlation id.
+
+So both must be connected to the same broker, and the requester known there by a heartbeat. A broker that was restarted
+in between knows it again after the next one (30 s).
+
+Thread-safety: all of it. Nothing outlives the process.
+Corresponds to RequestResponseFuture, RequestFutureHolder, MessageUtil and ClientRemotingProcessor.receiveReplyMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from concurrent.futures import Future, InvalidStateError
+
+from spark_rocket.client.instance import ClientInstance
+from spark_rocket.client.outgoing import REPLY
+from spark_rocket.errors import ClientError, RequestTimeoutError
+from spark_rocket.model import (
+    CLUSTER,
+    CORRELATION_ID,
+    MSG_TYPE,
+    REPLY_TO_CLIENT,
+    TTL,
+    Message,
+    MessageExt,
+    SendResult,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.compression import decompress_body
+from spark_rocket.protocol.headers import ReplyMessageRequestHeader
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import COMPRESSED
+from spark_rocket.remoting.address import parse_address
+
+logger = logging.getLogger(__name__)
+
+_ARRIVE_TIME = "ARRIVE_TIME"
+
+
+def create_reply_message(request: Message, body: bytes | str) -> Message:
+    """The reply to a request message that was consumed; send it with any producer."""
+    properties = request.properties
+    missing = [name for name in (CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT) if name not in properties]
+    if missing:
+        raise ClientError(
+            f"A message of {request.topic} is no request: it has no {missing[0]}.",
+            remedy="Reply to messages that were sent with Producer.request and were consumed from a broker.",
+        )
+    known = {name: properties[name] for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL) if name in properties}
+    return Message.of(f"{properties[CLUSTER]}_REPLY_TOPIC", body, properties={MSG_TYPE: REPLY, **known})
+
+
+class RequestFuture(Future[MessageExt]):
+    """The reply to one request, some day."""
+
+    def __init__(self, replies: Replies, message: Message, client_id: str, timeout: float) -> None:
+        super().__init__()
+        self.correlation_id = str(uuid.uuid4())
+        self.message = Message(
+            message.topic,
+            message.body,
+            {
+                **message.properties,
+                CORRELATION_ID: self.correlation_id,
+                REPLY_TO_CLIENT: client_id,
+                TTL: str(int(timeout * 1000)),
+            },
+            message.flag,
+        )
+        self._replies = replies
+
+    def sent(self, sent: Future[SendResult]) -> None:
+        """What became of the request's own send."""
+        error = sent.exception()
+        if error is not None:
+            self._replies.forget(self)
+            self._settle(None, error)
+
+    def settle(self, reply: MessageExt) -> None:
+        self._settle(reply, None)
+
+    def expire(self, error: RequestTimeoutError) -> None:
+        self._settle(None, error)
+
+    def _settle(self, reply: MessageExt | None, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                self.set_exception(error)
+            elif reply is not None:
+                self.set_result(reply)
+        except InvalidStateError:
+            pass  # cancelled, or settled by another thread in this moment
+
+
+class _Late:
+    """A request's deadline."""
+
+    __slots__ = ("_error", "_future", "_replies")
+
+    def __init__(self, replies: Replies, future: RequestFuture, error: RequestTimeoutError) -> None:
+        self._replies = replies
+        self._future = future
+        self._error = error
+
+    def needed(self) -> bool:
+        return self._replies.expects(self._future)
+
+    def expire(self) -> None:
+        self._replies.forget(self._future)
+        self._future.expire(self._error)
+
+
+class Replies:
+    """The requests of one instance that wait; also the handler of PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._waiting: dict[str, RequestFuture] = {}
+
+    @classmethod
+    def of(cls, instance: ClientInstance) -> Replies:
+        """The instance's own."""
+        with _lock:
+            handler = instance.members.handlers.get(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
+            if isinstance(handler, Replies):
+                return handler
+            replies = cls(instance)
+            instance.members.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = replies
+            return replies
+
+    def expect(self, future: RequestFuture, deadline: float, late: RequestTimeoutError) -> None:
+        self._waiting[future.correlation_id] = future
+        self._instance.at(deadline, _Late(self, future, late))
+
+    def expects(self, future: RequestFuture) -> bool:
+        return future.correlation_id in self._waiting
+
+    def forget(self, future: RequestFuture) -> None:
+        self._waiting.pop(future.correlation_id, None)
+
+    def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        """A reply has come."""
+        reply = reply_of(request)
+        future = self._waiting.pop(reply.properties.get(CORRELATION_ID, ""), None)
+        if future is None:
+            logger.warning(
+                "broker %s pushed a reply that nobody waits for: %s", address, reply.properties.get(CORRELATION_ID)
+            )
+        else:
+            future.settle(reply)
+        return RemotingCommand.response(request, ResponseCode.SUCCESS)
+
+
+def reply_of(request: RemotingCommand) -> MessageExt:
+    """The message that a push (326) holds."""
+    header = ReplyMessageRequestHeader.from_ext(request.ext_fields)
+    body = bytes(request.body)
+    if header.sys_flag & COMPRESSED:
+        body = decompress_body(body, header.sys_flag)
+    properties = decode_properties(header.properties or "")
+    properties[_ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
+    return MessageExt(
+        topic=header.topic,
+        body=body,
+        properties=properties,
+        flag=header.flag,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag & ~COMPRESSED,
+        born_timestamp=header.born_timestamp,
+        born_host=parse_address(header.born_host.lstrip("/")),
+        store_timestamp=header.store_timestamp,
+        store_host=parse_address(header.store_host.lstrip("/")),
+        reconsume_times=header.reconsume_times or 0,
+    )
+
+
+_lock = threading.Lock()
