@@ -29,7 +29,9 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.protocol.bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.headers import PullMessageRequestHeader
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
 
@@ -311,6 +313,38 @@ def test_a_commit_that_fails_says_so(fake: Callable[..., FakeCluster], closing: 
     assert RequestCode.HEART_BEAT not in mq.brokers[0].codes(), "nobody in the group hears of it"
 
 
+def test_what_goes_over_the_wire(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
+    mq = fake(1)
+    mq.add("t", queues=1)
+    (broker,) = mq.brokers
+    consumer = closing(LitePullConsumer("g", name_server=mq.name_server.address, consume_from_where=FIRST))
+    consumer.subscribe("t", "b || a")
+    members = GetConsumerListByGroupResponseBody([consumer._instance().client_id])
+    mq.everywhere(RequestCode.HEART_BEAT, says(0))
+    mq.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
+    mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
+    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(ResponseCode.QUERY_NOT_FOUND))
+    mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, ext={"offset": "7"}))
+    mq.everywhere(RequestCode.PULL_MESSAGE, lambda _: None)
+    mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(0))
+    consumer.start()
+    while RequestCode.PULL_MESSAGE not in broker.codes():
+        assert broker.arrived.acquire(timeout=WAIT)
+    consumer.close()
+    told = {request.code: request for request in broker.requests}
+    (data,) = HeartbeatData.from_json(told[RequestCode.HEART_BEAT].body).consumer_data_set
+    assert (data.group_name, data.consume_type, data.message_model) == ("g", "CONSUME_ACTIVELY", "CLUSTERING")
+    assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert [sub.tags_set for sub in data.subscription_data_set] == [["b", "a"]]
+    pull = PullMessageRequestHeader.from_ext(told[RequestCode.PULL_MESSAGE].ext_fields)
+    assert (pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset) == ("g", "t", 0, 7)
+    assert (pull.max_msg_nums, pull.subscription, pull.expression_type) == (10, "b || a", "TAG")
+    assert pull.sys_flag == 2 | 4, "held until there is something, with its subscription, without a commit"
+    commit = told[RequestCode.UPDATE_CONSUMER_OFFSET].ext_fields
+    assert (commit["consumerGroup"], commit["queueId"], commit["commitOffset"]) == ("g", "0", "7")
+    assert told[RequestCode.UNREGISTER_CLIENT].ext_fields["consumerGroup"] == "g"
+
+
 # --- seeking and pausing --------------------------------------------------------------------------------------------
 
 
@@ -429,6 +463,41 @@ def test_a_lost_queue_is_committed_up_to_what_was_polled(
     consumer.rebalance()
     assert consumer.assignment() == [kept]
     assert reader.committed_offset(consumer.group, lost) == 15
+
+
+def test_members_come_and_go_and_nothing_is_lost(
+    cluster: LocalCluster, producer: Producer, reader: Reader, make: Make
+) -> None:
+    topic = cluster.create_topic(f"lite-{next(_numbers)}", queues=8)
+    found: set[str] = set()
+    wanted = {f"{queue}:{i}" for queue in range(8) for i in range(300)}
+    everything = threading.Event()
+
+    def consume(rounds: int) -> None:
+        """Be a member again and again, a hundred messages each time; the last time until all is there."""
+        for left in reversed(range(rounds)):
+            with make(topic, auto_commit_interval=0) as consumer:
+                mine = 0
+                while not everything.is_set() and (not left or mine < 100):
+                    polled = consumer.poll(0.1)
+                    found.update(bodies(polled))
+                    mine += len(polled)
+                    if found >= wanted:
+                        everything.set()
+
+    threads = [threading.Thread(target=consume, args=(3,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for start in range(0, 300, 50):
+        fill(producer, topic, 50, start=start)
+    assert everything.wait(60)
+    for thread in threads:
+        thread.join()
+    ends = dict.fromkeys(reader.queues(topic), 300)
+    with make(topic) as last:  # what changed hands may come again, and then that is the end
+        while last.offsets(topic) != ends:
+            last.poll(0.1)
+    assert {queue: reader.committed_offset(f"g{topic}", queue) for queue in ends} == ends
 
 
 def test_without_auto_commit_a_lost_queue_goes_back_to_the_last_commit(
