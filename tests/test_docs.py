@@ -20,6 +20,7 @@ SENT_BY_THE_BROKER = {
     RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 _ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|", COMPATIBILITY, re.M)
 SCORES = {int(code): (name, score) for code, name, score in _ROWS}

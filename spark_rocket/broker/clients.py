@@ -167,6 +167,11 @@ class ClientManager:
 
     # --- asking -------------------------------------------------------------------------------------------------
 
+    def producer_channel(self, client_id: str) -> Channel | None:
+        """The connection of a client that produces, in whichever group."""
+        every = (info for members in self.producers.values() for info in members.values())
+        return next((info.channel for info in every if info.client_id == client_id), None)
+
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         found = self.consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)

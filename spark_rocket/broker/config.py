@@ -86,6 +86,7 @@ class BrokerConfig:
     msg_trace_topic_name: str = _setting("RMQ_SYS_TRACE_TOPIC")
     trace_on: bool = _setting(True, dynamic=True)
     region_id: str = _setting("DefaultRegion", dynamic=True)
+    store_reply_message_enable: bool = _setting(True, dynamic=True)
     start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
     max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
 

@@ -38,6 +38,7 @@ from spark_rocket.broker.processors.progress import ProgressProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
 from spark_rocket.broker.processors.recall import RecallMessageProcessor
+from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.registration import NameServerRegistration
@@ -194,6 +195,7 @@ class Broker:
             SendBackProcessor(service),
             ConsumerRequestProcessor(service),
             EndTransactionProcessor(service),
+            ReplyMessageProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does

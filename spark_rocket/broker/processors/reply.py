@@ -1,0 +1,146 @@
+"""SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325): a reply to a request message is brought to the requester.
+
+The reply is pushed (326) over the connection of the client that REPLY_TO_CLIENT names, which must have said in a
+heartbeat that it produces; the sender is answered when that client has the reply. With ``storeReplyMessageEnable`` the
+reply is also stored, whether it was delivered or not, and the answer says where.
+
+Thread-safety: event loop only. Corresponds to org.apache.rocketmq.broker.processor.ReplyMessageProcessor, with its
+remarks. As there, a reply that was delivered but cannot be stored is answered with success and logged.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.properties import append_property, decode_properties, encode_properties
+from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.store.results import PutStatus
+
+_log = logging.getLogger(__name__)
+
+_PUSH_SECONDS = 10.0
+_COMPRESSION_AND_HOSTS = 0x733  # what a reply's sysFlag may hold: kinds of compression, kinds of addresses
+
+
+class ReplyMessageProcessor:
+    """Passes replies on."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: self.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
+        }
+
+    def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        service = self._service
+        if request.code == RequestCode.SEND_REPLY_MESSAGE_V2:
+            header = SendMessageRequestHeader.from_ext_v2(request.ext_fields)
+        else:
+            header = SendMessageRequestHeader.from_ext(request.ext_fields)
+        target = service.send_target(header.topic, header.default_topic, header.default_topic_queue_nums)
+        header.queue_id = service.choose_queue(target, header.queue_id)
+        if len(request.body) > service.config.max_message_size:
+            raise RefusedError(
+                f"the message is illegal: its body has {len(request.body)} bytes, more than maxMessageSize",
+                response_code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+        if header.sys_flag & ~_COMPRESSION_AND_HOSTS:
+            raise RefusedError(
+                "a reply is neither transactional nor a batch: sysFlag has other bits",
+                response_code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+        request.body = bytes(request.body)  # the frame's buffer is used again
+        service.spawn(self._pass_on(channel, request, header))
+        return None
+
+    async def _pass_on(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> None:
+        config = self._service.config
+        ext = {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": "true" if config.trace_on else "false",
+        }
+        problem = await self._push(channel, request, header)
+        if problem is None:
+            ext |= {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
+        if config.store_reply_message_enable:
+            ext |= self._store(channel, request, header)
+        if not request.is_oneway:
+            code = ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR
+            channel.write(RemotingCommand.response(request, code, problem, ext))
+
+    async def _push(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> str | None:
+        """Bring the reply to its requester; what went wrong, or None."""
+        properties = decode_properties(header.properties)
+        client_id = properties.get("REPLY_TO_CLIENT")
+        if client_id is None:
+            return "reply message properties[REPLY_TO_CLIENT] is null"
+        target = self._service.clients.producer_channel(client_id)
+        if target is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        now = self._service.clock()
+        properties["PUSH_REPLY_TIME"] = str(now)
+        push = ReplyMessageRequestHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            # With the slash that Java writes before an address: its clients cut it off.
+            born_host=f"/{channel.remote_addr}",
+            store_host=f"/{format_address(*self._service.store_host)}",
+            store_timestamp=now,
+            properties=encode_properties(properties).decode(),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+        )
+        pushed = RemotingCommand.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push.to_ext(), request.body)
+        try:
+            answer = await target.invoke(pushed, _PUSH_SECONDS)
+        except RemotingError as error:
+            _log.warning("push reply message to <%s> fail: %s", client_id, error.message)
+            return f"push reply message to {client_id}fail."
+        if answer.code != ResponseCode.SUCCESS:
+            _log.warning("push reply message to <%s> return fail, response remark: %s", client_id, answer.remark)
+            return f"push reply message to {client_id}fail."
+        return None
+
+    def _store(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> dict[str, str]:
+        """Keep the reply; the answer's fields that say where."""
+        service = self._service
+        try:
+            result = service.store.put_message(
+                header.topic,
+                header.queue_id,
+                request.body,
+                append_property(header.properties.encode(), "CLUSTER", service.config.broker_cluster_name),
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=parse_address(channel.remote_addr),
+                reconsume_times=header.reconsume_times,
+            )
+        except ProtocolError as error:
+            _log.warning("a reply to %s was not stored: %s", header.topic, error)
+            return {}
+        if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
+            _log.warning("a reply to %s was not stored: %s", header.topic, result.reason or result.status.value)
+            return {}
+        service.stats.puts += 1
+        return {
+            "msgId": encode_offset_msg_id(service.store_host, result.physical_offset),
+            "queueId": str(header.queue_id),
+            "queueOffset": str(result.queue_offset),
+        }

@@ -1,0 +1,135 @@
+"""Replies to request messages: pushed to the requester, kept, or refused."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+
+TOPIC = "DefaultCluster_REPLY_TOPIC"
+Ask = Callable[..., RemotingCommand]
+
+
+class Requester:
+    """A client that produces, and answers a push with the code it is told to."""
+
+    def __init__(self, address: str) -> None:
+        self.pushed: queue.Queue[RemotingCommand] = queue.Queue()
+        self.code = int(ResponseCode.SUCCESS)
+        self.goes_away = False
+        self.client = RemotingClient(request_handler=self._take)
+        body = HeartbeatData("requester@1", producer_data_set=[ProducerData("GID_requests")]).to_json()
+        assert self.client.invoke(address, RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)).code == 0
+
+    def _take(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        request.body = bytes(request.body)
+        self.pushed.put(request)
+        if self.goes_away:
+            self.client.disconnect(address)
+        return RemotingCommand.response(request, self.code)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@pytest.fixture
+def requester(cluster: LocalCluster) -> Iterator[Requester]:
+    with closing(Requester(cluster.broker_address)) as client:
+        yield client
+
+
+@pytest.fixture
+def ask(cluster: LocalCluster) -> Iterator[Ask]:
+    with RemotingClient() as client:
+
+        def reply(
+            properties: str,
+            code: int = RequestCode.SEND_REPLY_MESSAGE_V2,
+            queue_id: int = 0,
+            sys_flag: int = 0,
+            body: bytes = b"reply",
+            topic: str = TOPIC,
+        ) -> RemotingCommand:
+            header = SendMessageRequestHeader("g", topic, "TBW102", 4, queue_id, sys_flag, 123, 7, properties)
+            ext = header.to_ext_v2() if code == RequestCode.SEND_REPLY_MESSAGE_V2 else header.to_ext()
+            return client.invoke(cluster.broker_address, RemotingCommand.request(code, ext, body), 10)
+
+        yield reply
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
+def test_a_reply_is_pushed_to_its_requester(
+    cluster: LocalCluster, requester: Requester, ask: Ask, code: RequestCode
+) -> None:
+    answer = ask("CORRELATION_ID\x01c1\x02REPLY_TO_CLIENT\x01requester@1\x02MSG_TYPE\x01reply", code)
+    assert answer.code == ResponseCode.SUCCESS
+    pushed = requester.pushed.get(timeout=10)
+    assert pushed.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    assert pushed.body == b"reply"
+    header = ReplyMessageRequestHeader.from_ext(pushed.ext_fields)
+    assert (header.producer_group, header.topic, header.flag, header.born_timestamp) == ("g", TOPIC, 7, 123)
+    assert header.born_host.startswith("/127.0.0.1:")
+    assert header.store_host == f"/{cluster.broker_address}"
+    properties = decode_properties(header.properties or "")
+    assert properties.pop("PUSH_REPLY_TIME").isdecimal()
+    assert properties == {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "requester@1", "MSG_TYPE": "reply"}
+    assert len(answer.ext_fields["msgId"]) == 32, "it is stored as well"
+
+
+@pytest.mark.parametrize(
+    ("properties", "remark"),
+    [
+        ("CORRELATION_ID\x01c1", "reply message properties[REPLY_TO_CLIENT] is null"),
+        ("REPLY_TO_CLIENT\x01nobody@1", "push reply message fail, channel of <nobody@1> not found."),
+        ("REPLY_TO_CLIENT\x01requester@1", "push reply message to requester@1fail."),
+    ],
+)
+def test_what_cannot_be_pushed_is_said_and_kept(requester: Requester, ask: Ask, properties: str, remark: str) -> None:
+    requester.code = int(ResponseCode.SYSTEM_ERROR)
+    first, second = ask(properties), ask(properties)
+    assert (first.code, first.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+    assert int(second.ext_fields["queueOffset"]) == int(first.ext_fields["queueOffset"]) + 1
+
+
+def test_a_requester_that_goes_away_meanwhile(requester: Requester, ask: Ask) -> None:
+    requester.goes_away = True
+    assert ask("REPLY_TO_CLIENT\x01requester@1").code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"queue_id": 99}, ResponseCode.INVALID_PARAMETER),
+        ({"sys_flag": 4}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"body": bytes(4 * 1024 * 1024 + 1)}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
+    ],
+)
+def test_what_is_refused(ask: Ask, fields: dict[str, object], code: ResponseCode) -> None:
+    assert ask("REPLY_TO_CLIENT\x01nobody@1", **fields).code == code
+
+
+def test_replies_need_not_be_kept(requester: Requester, ask: Ask, cluster: LocalCluster) -> None:
+    with RemotingClient() as client:
+
+        def set_to(value: str) -> None:
+            body = f"storeReplyMessageEnable={value}".encode()
+            request = RemotingCommand.request(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
+            assert client.invoke(cluster.broker_address, request).code == ResponseCode.SUCCESS
+
+        set_to("false")
+        try:
+            answer = ask("REPLY_TO_CLIENT\x01requester@1")
+        finally:
+            set_to("true")
+    assert (answer.code, answer.ext_fields["msgId"], answer.ext_fields["queueOffset"]) == (0, "0", "0")
