@@ -335,7 +335,7 @@ def test_what_goes_over_the_wire(fake: Callable[..., FakeCluster], closing: Call
     (data,) = HeartbeatData.from_json(told[RequestCode.HEART_BEAT].body).consumer_data_set
     assert (data.group_name, data.consume_type, data.message_model) == ("g", "CONSUME_ACTIVELY", "CLUSTERING")
     assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
-    assert [sub.tags_set for sub in data.subscription_data_set] == [["b", "a"]]
+    assert [sorted(sub.tags_set) for sub in data.subscription_data_set] == [["a", "b"]]
     pull = PullMessageRequestHeader.from_ext(told[RequestCode.PULL_MESSAGE].ext_fields)
     assert (pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset) == ("g", "t", 0, 7)
     assert (pull.max_msg_nums, pull.subscription, pull.expression_type) == (10, "b || a", "TAG")
