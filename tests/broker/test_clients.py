@@ -258,6 +258,15 @@ def test_a_heartbeat_that_would_keep_the_others_waiting(wire: Wire, body: bytes,
     assert remark in (answer.remark or "")
 
 
+@pytest.mark.parametrize(
+    "code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.CHECK_CLIENT_CONFIG]
+)
+def test_other_bodies_are_bounded_too(wire: Wire, code: int) -> None:
+    answer = wire.ask(code, b'{"group":"' + b"x" * (1 << 20) + b'"}')
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "at most 1048576 are taken" in (answer.remark or "")
+
+
 def test_a_heartbeat_as_large_as_allowed(wire: Wire) -> None:
     data = HeartbeatData("c", [ProducerData(f"Large-P-{number}") for number in range(1_000)])
     assert wire.ask(RequestCode.HEART_BEAT, data.to_json()).code == ResponseCode.SUCCESS

@@ -10,6 +10,7 @@ import pytest
 from spark_rocket.broker import filters
 from spark_rocket.broker.filters import get_matching
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.bodies import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -294,6 +295,24 @@ def test_a_long_expression_is_asked_of_fewer_messages(store: MessageStore) -> No
         pulls += 1
     assert found == list(range(150, 200))
     assert pulls > 3
+
+
+def test_a_queue_that_is_wrong_further_on(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is good before that is given; who comes there is told."""
+    put(store, 200)
+    get_message = store.get_message
+
+    def wrong_from_160(topic: str, queue_id: int, offset: int, *bounds: int) -> GetMessageResult:
+        if offset >= 160:
+            raise StoreCorruptError("wrong")
+        return get_message(topic, queue_id, offset, *bounds)
+
+    monkeypatch.setattr(store, "get_message", wrong_from_160)
+    result = matching(store, "a > 150")
+    assert (numbers(result), result.next_begin_offset) == ([*range(151, 160)], 160)
+    for text, offset in (("a > 150", 160), ("a > 170", 0)):
+        with pytest.raises(StoreCorruptError):
+            matching(store, text, offset)
 
 
 def test_the_ends_of_a_queue(store: MessageStore) -> None:

@@ -37,7 +37,7 @@ from spark_rocket.protocol.headers import (
 from spark_rocket.protocol.subscription import TYPE_TAG
 from spark_rocket.remoting.server import Channel, Handler
 
-_MAX_HEARTBEAT_BYTES = 1024 * 1024
+_MAX_BODY = 1024 * 1024  # a loop that reads more keeps everybody else waiting
 _MAX_GROUPS = 1_000
 _MAX_TOPICS = 10_000
 
@@ -146,18 +146,20 @@ class ClientManageProcessor:
         return RemotingCommand.response(request, body=body.to_json())
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_request(request.body)
+        body = LockBatchRequestBody.from_request(_bounded_body(request))
         held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_request(request.body)
+        body = LockBatchRequestBody.from_request(_bounded_body(request))
         self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Asked once by consumers with an SQL92 subscription, before they start."""
-        subscription = CheckClientRequestBody.from_request(request.body).subscription_data if request.body else None
+        subscription = (
+            CheckClientRequestBody.from_request(_bounded_body(request)).subscription_data if request.body else None
+        )
         if subscription is not None and subscription.expression_type != TYPE_TAG:
             sql92 = self._service.config.enable_property_filter
             parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
@@ -166,19 +168,23 @@ class ClientManageProcessor:
 
 def _heartbeat(request: RemotingCommand) -> HeartbeatData:
     """The body, if it is of a size that a client can be: each group in it costs every other client time."""
-    if len(request.body) > _MAX_HEARTBEAT_BYTES:
-        raise RefusedError(
-            f"the heartbeat has {len(request.body)} bytes, at most {_MAX_HEARTBEAT_BYTES} are taken",
-            response_code=ResponseCode.SYSTEM_ERROR,
-            remedy="Spread the groups over several clients.",
-        )
-    value = loads_tolerant(request.body, odd_limit=REQUEST_ODD_LIMIT)
+    value = loads_tolerant(_bounded_body(request), odd_limit=REQUEST_ODD_LIMIT)
     if isinstance(value, dict):
         consumers = _list(value, "consumerDataSet")
         groups = len(_list(value, "producerDataSet")) + len(consumers)
         _check_number("groups", groups, _MAX_GROUPS)
         _check_number("subscriptions", sum(len(_list(item, "subscriptionDataSet")) for item in consumers), _MAX_TOPICS)
     return HeartbeatData.from_value(value)
+
+
+def _bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
+    if len(request.body) > _MAX_BODY:
+        raise RefusedError(
+            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY} are taken",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Spread the groups and queues over several clients.",
+        )
+    return request.body
 
 
 def _list(value: object, name: str) -> list[object]:
