@@ -1,0 +1,189 @@
+"""What brokers ask consumers, asked as a broker does: over the consumer's own connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.consumer_requests import stacks
+from spark_rocket.client.instance import ClientInstance, acquire, release
+from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
+from spark_rocket.client.push_consumer import PushConsumer
+from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.bodies import (
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    GetConsumerStatusBody,
+    ResetOffsetBody,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from spark_rocket.testing import LocalCluster
+from tests.client.consuming import found
+from tests.client.test_push_consumer import Seen, committed, send
+
+SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+@pytest.fixture
+def instance(cluster: LocalCluster) -> Iterator[ClientInstance]:
+    shared = acquire(ClientConfig((cluster.name_server,)))
+    yield shared
+    release(shared)
+
+
+@pytest.fixture
+def start(cluster: LocalCluster, closing: Callable[[Any], Any]) -> Callable[..., PushConsumer]:
+    def build(group: str, topic: str, listener: Any = None, **settings: Any) -> PushConsumer:
+        one: PushConsumer = closing(
+            PushConsumer(
+                group,
+                listener,
+                name_server=cluster.name_server,
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+                **settings,
+            )
+        )
+        one.subscribe(topic)
+        one.start()
+        return one
+
+    return build
+
+
+def ask(instance: ClientInstance, code: RequestCode, header: Any, body: bytes = b"") -> RemotingCommand:
+    request = RemotingCommand.request(code, header.to_ext(), body)
+    answer = instance.members.handlers[code]("a broker", request)
+    assert answer is not None
+    return answer
+
+
+def test_where_it_is_and_what_it_does(
+    cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer]
+) -> None:
+    topic, seen = cluster.create_topic("asked", 2), Seen()
+    start("asked", topic, seen)
+    with Producer("p", name_server=cluster.name_server) as producer:
+        send(producer, topic, 6)
+    seen.until_has(6)
+    instance.members.consumers["asked"].persist_offsets()
+    answer = ask(
+        instance,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+        GetConsumerStatusRequestHeader(topic=topic, group="asked"),
+    )
+    offsets = GetConsumerStatusBody.from_json(answer.body).message_queue_table
+    assert {queue.queue_id for queue in offsets} == {0, 1}
+    header = GetConsumerRunningInfoRequestHeader(
+        consumer_group="asked", client_id=instance.client_id, jstack_enable=True
+    )
+    info = ConsumerRunningInfo.from_json(ask(instance, RequestCode.GET_CONSUMER_RUNNING_INFO, header).body)
+    assert {queue for queue in info.mq_table if queue.topic == topic} == set(offsets)
+    assert {data.topic for data in info.subscription_set} == {topic, "%RETRY%asked"}
+    assert info.properties["PROP_CONSUMEORDERLY"] == "false"
+    assert info.properties["PROP_NAMESERVER_ADDR"] == cluster.name_server
+    assert "rocket-consume-0" in (info.jstack or "")
+    assert "test_where_it_is" in stacks()
+
+
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [
+        (
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            GetConsumerRunningInfoRequestHeader(consumer_group="nobody", client_id="x"),
+        ),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader(consumer_group="nobody")),
+    ],
+)
+def test_a_group_that_is_not_here(
+    cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], code: RequestCode, header: Any
+) -> None:
+    start("somebody", cluster.create_topic("asked", 2), Seen())
+    answer = ask(instance, code, header)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "nobody" in (answer.remark or "")
+
+
+def _fail(*_: object) -> Any:
+    raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("kind", "listener", "result"),
+    [
+        ("listener", lambda *_: SUCCESS, "CR_SUCCESS"),
+        ("listener", lambda *_: ConsumeConcurrentlyStatus.RECONSUME_LATER, "CR_LATER"),
+        ("listener", lambda *_: None, "CR_RETURN_NULL"),
+        ("listener", _fail, "CR_THROW_EXCEPTION"),
+        ("orderly", lambda *_: ConsumeOrderlyStatus.SUCCESS, "CR_SUCCESS"),
+        ("orderly", lambda *_: ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, "CR_LATER"),
+        ("batches", lambda *_: ConsumeOrderlyStatus.SUCCESS, "CR_SUCCESS"),
+    ],
+)
+def test_one_message_is_consumed_directly(
+    cluster: LocalCluster,
+    instance: ClientInstance,
+    start: Callable[..., PushConsumer],
+    kind: str,
+    listener: Callable[..., Any],
+    result: str,
+) -> None:
+    given: list[list[MessageExt] | pa.RecordBatch] = []
+
+    def listen(what: Any, context: Any) -> Any:
+        given.append(what)
+        assert context.message_queue == MessageQueue("t", "b", 0)
+        return listener(what, context)
+
+    start("direct", cluster.create_topic("empty", 1), **{kind: listen})
+    answer = ask(
+        instance,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        ConsumeMessageDirectlyResultRequestHeader(consumer_group="direct", broker_name="b", msg_id="x"),
+        bytes(found([7]).records),
+    )
+    told = ConsumeMessageDirectlyResult.from_json(answer.body)
+    assert told.consume_result == result
+    assert told.order is (result in ("CR_SUCCESS", "CR_LATER") and kind != "listener")
+    assert (told.remark == "KeyError: 'mine'") is (result == "CR_THROW_EXCEPTION")
+    assert len(given) == 1
+    assert len(given[0]) == 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_offsets_are_reset(
+    cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], orderly: bool
+) -> None:
+    group = f"reset{orderly}"
+    topic, seen = cluster.create_topic(group, 1), Seen()
+    one = start(group, topic, **{"orderly": seen.orderly} if orderly else {"listener": seen})
+    with Producer("p", name_server=cluster.name_server) as producer:
+        send(producer, topic, 6)
+    seen.until_has(6)
+    with Reader(cluster.name_server) as reader:
+        (queue,) = reader.queues(topic)
+    elsewhere = MessageQueue(topic, "not ours", 0)
+    request = RemotingCommand.request(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+        ResetOffsetRequestHeader(topic=topic, group=group, timestamp=1, is_force=True).to_ext(),
+        ResetOffsetBody({queue: 4, elsewhere: 1}).to_json(),
+        oneway=True,
+    )
+    assert instance.members.handlers[RequestCode.RESET_CONSUMER_CLIENT_OFFSET]("a broker", request) is None
+    seen.until(lambda: len(seen.bodies) == 8)
+    assert seen.bodies[6:] == [b"4", b"5"] or not orderly
+    assert sorted(seen.bodies[6:]) == [b"4", b"5"]
+    one.close()
+    assert committed(cluster, group, topic) == 6
