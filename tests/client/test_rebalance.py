@@ -1,0 +1,301 @@
+"""Taking queues on and giving them up, with brokers that are made up."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from spark_rocket.client.allocation import AllocateAveragely
+from spark_rocket.client.listeners import ConsumeFromWhere
+from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
+from spark_rocket.client.rebalance import Rebalance
+from spark_rocket.client.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
+from spark_rocket.errors import RemotingConnectError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+from tests.client.consuming import Later, message
+
+Q = [MessageQueue("t", "b", number) for number in range(4)]
+
+
+class World:
+    """An instance, its members, routes, brokers, offsets: whatever a Rebalance asks."""
+
+    client_id = "me"
+
+    def __init__(self) -> None:
+        self.members = self
+        self.routes = self
+        self.brokers = {"b": {0: "b:1"}}
+        self.readable = tuple(Q)
+        self.ids: list[str] | None = ["me"]
+        self.greeted = 0
+        self.knows_after_heartbeat = False
+        self.owners: dict[MessageQueue, str] = {}
+        self.away = False
+        self.log: list[tuple[str, Any]] = []
+        self.offsets: dict[MessageQueue, int] = {}
+        self.call_later = Later()
+        self.soon = 0
+
+    def route(self, _: str) -> World:
+        return self
+
+    def master(self, _: MessageQueue) -> str:
+        return "b:1"
+
+    def consumer_ids(self, group: str, topic: str) -> list[str] | None:
+        return self.ids
+
+    def send_heartbeats(self) -> None:
+        self.greeted += 1
+        if self.knows_after_heartbeat:
+            self.ids = ["me"]
+
+    def rebalance_soon(self) -> None:
+        self.soon += 1
+
+    def invoke(self, address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
+        if self.away:
+            raise RemotingConnectError("the broker is away")
+        queues = LockBatchRequestBody.from_json(request.body).mq_set
+        mine = [queue for queue in queues if self.owners.get(queue, "me") == "me"]
+        if request.code == RequestCode.LOCK_BATCH_MQ:
+            self.owners.update(dict.fromkeys(mine, "me"))
+            answer = RemotingCommand.response(request, 0)
+            answer.body = LockBatchResponseBody(lock_ok_mq_set=mine).to_json()
+            return answer
+        self.log += [("unlock", queue.queue_id) for queue in mine]
+        for queue in mine:
+            del self.owners[queue]
+        return RemotingCommand.response(request, 0)
+
+    # the offset store and the reader
+    def read(self, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def persist(self, offsets: dict[MessageQueue, int]) -> None:
+        self.offsets.update(offsets)
+        self.log += [("commit", queue.queue_id, offset) for queue, offset in offsets.items()]  # type: ignore[misc]
+
+    def max_offset(self, _: MessageQueue) -> int:
+        return 100
+
+    def min_offset(self, _: MessageQueue) -> int:
+        return 7
+
+    def offset_for_time(self, _: MessageQueue, moment: int) -> int:
+        return moment
+
+
+class PullerFake:
+    def __init__(self, process_queue: ProcessQueue, offset: int) -> None:
+        self.process_queue, self.offset, self.pulls = process_queue, offset, 0
+
+    def pull(self) -> None:
+        self.pulls += 1
+
+
+def build(world: World, **more: Any) -> Rebalance:
+    anything: Any = world
+    settings: dict[str, Any] = {
+        "strategy": AllocateAveragely(),
+        "locks": QueueLocks(anything, "g") if more.pop("orderly", False) else None,
+        "where": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        "from_timestamp": None,
+        "make_puller": PullerFake,
+        "is_subscribed": lambda _: True,
+    }
+    return Rebalance("g", anything, anything, anything, **settings | more)
+
+
+def owned(rebalance: Rebalance) -> list[int]:
+    return sorted(one.queue.queue_id for one in rebalance.process_queues())
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_queues_come_and_go_with_members(world: World) -> None:
+    one = build(world)
+    one.balance(["t"])
+    assert owned(one) == [0, 1, 2, 3]
+    gone = next(queue for queue in one.process_queues() if queue.queue == Q[0])
+    gone.put([message(100), message(101)], 102)
+    gone.remove([message(100)])
+    world.ids = ["before", "me"]
+    one.balance(["t"])
+    assert owned(one) == [2, 3]
+    assert gone.dropped
+    assert world.offsets[Q[0]] == 101
+    world.log.clear()
+    gone.remove([message(101)])  # a call that ended late
+    one.persist()
+    assert all(what[1] in (2, 3) for what in world.log)
+    one.close()
+    one.balance(["t"])
+    assert owned(one) == []
+
+
+def test_members_that_nobody_knows_of_change_nothing(world: World) -> None:
+    one = build(world)
+    one.balance(["t"])
+    world.ids = None
+    one.balance(["t"])
+    world.ids = ["somebody"]  # a broker that was started again does not know this one yet
+    one.balance(["t"])
+    assert owned(one) == [0, 1, 2, 3]
+    assert world.greeted == 1
+    world.knows_after_heartbeat = True
+    world.readable = tuple(Q[:2])
+    one.balance(["t"])
+    assert owned(one) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("where", "topic", "begins"),
+    [
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, "t", 100),
+        (ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET, "t", 7),
+        (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, "t", 55),
+        (ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET, "%RETRY%g", 7),
+        (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, "%RETRY%g", 7),
+    ],
+)
+def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFromWhere, topic: str, begins: int) -> None:
+    world.readable = (MessageQueue(topic, "b", 0),)
+    one = build(world, where=where, from_timestamp=55)
+    one.balance([topic])
+    assert [queue.commit_offset for queue in one.process_queues()] == [begins]
+    assert [puller.pulls for puller in one.pullers()] == [1]  # type: ignore[attr-defined]
+
+
+def test_a_reset_and_a_correction_go_on_where_they_say(world: World) -> None:
+    one = build(world)
+    one.balance(["t"])
+    before = {puller.process_queue.queue: puller for puller in one.pullers()}
+    one.reset({Q[1]: 5, MessageQueue("t", "elsewhere", 0): 6})
+    one.correct(before[Q[2]], 8)
+    one.correct(before[Q[1]], 9)  # came too late: the queue goes on elsewhere already
+    after = {puller.process_queue.queue: puller.process_queue.commit_offset for puller in one.pullers()}
+    assert after == {Q[0]: 100, Q[1]: 5, Q[2]: 8, Q[3]: 100}
+    assert world.offsets == {Q[1]: 5, Q[2]: 8}
+    assert before[Q[1]].process_queue.dropped
+
+
+def test_a_queue_to_be_corrected_is_left_alone_by_rounds(world: World) -> None:
+    one = build(world)
+    one.balance(["t"])
+    puller = one.pullers()[0]
+    puller.process_queue.stale = puller.process_queue.dropped = True
+    one.balance(["t"])
+    assert one.pullers()[0] is puller
+    one.persist()
+    assert puller.process_queue.queue not in world.offsets
+
+
+def test_a_queue_whose_pulls_have_stopped_is_begun_anew(world: World) -> None:
+    one = build(world)
+    one.balance(["t"])
+    stuck = one.process_queues()[0]
+    stuck.last_pull -= 121
+    one.balance(["t"])
+    assert stuck.dropped
+    assert owned(one) == [0, 1, 2, 3]
+
+
+# --- in order -------------------------------------------------------------------------------------------------------
+
+
+def test_queues_that_are_locked_by_others_are_tried_again(world: World) -> None:
+    world.owners = {Q[0]: "other", Q[1]: "other"}
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    assert owned(one) == [2, 3]
+    world.owners.clear()
+    assert world.call_later.run() == 1.0
+    assert world.soon == 1
+    one.balance(["t"])
+    assert owned(one) == [0, 1, 2, 3]
+
+
+def test_a_lock_is_kept_until_the_call_has_ended_and_its_offset_is_committed(world: World) -> None:
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    queue = next(queue for queue in one.process_queues() if queue.queue == Q[0])
+    queue.put([message(100)], 101)
+    queue.take(1)
+    calling, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with queue.lock_consume:
+            calling.set()
+            assert ended.wait(10)
+            queue.commit()
+        one.released(queue)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert calling.wait(10)
+    world.ids = ["before", "me"]
+    world.log.clear()
+    one.balance(["t"])
+    assert ("unlock", 1) in world.log
+    assert ("unlock", 0) not in world.log
+    one.renew_locks()
+    assert world.owners[Q[0]] == "me"
+    world.ids = ["me"]
+    one.balance(["t"])  # not even this member itself may begin now
+    assert owned(one) == [1, 2, 3]
+    world.log.clear()
+    ended.set()
+    thread.join()
+    assert world.log == [("commit", 0, 101), ("unlock", 0)]
+    one.released(queue)
+    assert world.log == [("commit", 0, 101), ("unlock", 0)]
+    one.balance(["t"])
+    assert owned(one) == [0, 1, 2, 3]
+
+
+def test_a_queue_whose_lock_others_have_is_given_up_and_not_committed(world: World) -> None:
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    lost = next(queue for queue in one.process_queues() if queue.queue == Q[1])
+    world.owners[Q[1]] = "other"
+    world.log.clear()
+    one.renew_locks()
+    assert lost.dropped
+    assert owned(one) == [0, 2, 3]
+    assert world.log == []
+    assert world.soon == 1
+
+
+@pytest.mark.parametrize(("seconds", "valid"), [(LOCK_LIVES_SECONDS + 1, True), (LIVES_AT_BROKER_SECONDS + 1, False)])
+def test_a_lock_that_others_may_have_had_meanwhile_begins_anew(world: World, seconds: float, valid: bool) -> None:
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    queue = one.process_queues()[0]
+    world.away = True
+    one.renew_locks()
+    assert queue.locked  # it is valid until it expires
+    queue.last_lock -= seconds
+    assert queue.is_lock_expired()
+    assert not one.lock(queue)
+    world.away = False
+    assert one.lock(queue) is valid
+    assert queue.dropped is not valid
+
+
+def test_broadcasting_takes_every_queue_and_commits_all_at_once(world: World) -> None:
+    world.ids = None
+    one = build(world, strategy=None)
+    one.balance(["t"])
+    assert owned(one) == [0, 1, 2, 3]
+    one.persist()
+    assert len(world.offsets) == 4
