@@ -227,15 +227,14 @@ class LitePullConsumer(Client):
             elif self._subscriptions:
                 self._join()
         except BaseException:
-            self._failed = True
-            self._close(commit=False)
+            self._close(commit=False, failed=True)
             raise
 
     def close(self) -> None:
         """Commit what was handed out, if ``auto_commit`` says so, and leave the group. Polls that wait find nothing."""
         self._close(commit=True)
 
-    def _close(self, *, commit: bool) -> None:
+    def _close(self, *, commit: bool, failed: bool = False) -> None:
         ours = self._pid in (0, os.getpid())  # a forked child leaves the parent's work, and its locks, alone
         with self._lock if ours else contextlib.nullcontext():
             if self._closing:
@@ -247,7 +246,10 @@ class LitePullConsumer(Client):
             self._pulled.close()
             shared.members.leave_consumer(self)
         self._reader.close()
-        super().close()
+        if failed:
+            self._start_failed()
+        else:
+            super().close()
 
     @property
     def _runs(self) -> bool:

@@ -730,5 +730,9 @@ def test_a_start_that_fails_is_final(nobody: str) -> None:
     consumer.subscribe("t")
     with pytest.raises(NameServerUnreachableError):
         consumer.start()
+    assert consumer.state is ServiceState.START_FAILED
     with pytest.raises(StateError):
         consumer.start()
+    with pytest.raises(StateError):
+        consumer.poll(0)
+    consumer.close()
