@@ -147,9 +147,7 @@ class SendMessageProcessor:
             unique_key = waiting = None
             result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
         else:
-            stored, unique_key, waiting = self._properties_to_store(
-                properties, target.topic, queue_id, reconsume_times
-            )
+            stored, unique_key, waiting = self._properties_to_store(properties, target.topic, queue_id, reconsume_times)
             result = self._store.put_message(
                 target.topic if waiting is None else waiting.topic,
                 queue_id if waiting is None else waiting.queue_id,
@@ -236,9 +234,7 @@ class SendMessageProcessor:
             return f"{properties}\x02{self._suffix}", unique_key, waiting
         return properties + self._suffix, unique_key, waiting
 
-    def _unusual(
-        self, properties: str, topic: str, queue_id: int, reconsume_times: int
-    ) -> tuple[str, Waiting | None]:
+    def _unusual(self, properties: str, topic: str, queue_id: int, reconsume_times: int) -> tuple[str, Waiting | None]:
         """Properties among which one may need care: refused, dropped as Apache drops it, or a reason to wait."""
         values = decode_properties(properties)
         values.pop("CLUSTER", None)
