@@ -187,6 +187,7 @@ class RequestTimeoutError(ClientError):
     """No reply to a request message in time. Whoever consumed it may have acted on it."""
 
     code = "NO_REPLY"
+    retriable = True
 
 
 class GroupInUseError(ClientError):

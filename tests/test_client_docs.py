@@ -1,17 +1,22 @@
-"""The examples of docs/client.md run as they are."""
+"""The examples of docs/client.md run as they are, and what its tables say is so."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_rocket import errors
+from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
+from spark_rocket.errors import ClientError
 from spark_rocket.testing import LocalCluster
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "client.md"
 _TEXT = DOCUMENT.read_text(encoding="utf-8")
+_PROSE = re.sub(r"^```.*?^```", "", _TEXT, flags=re.M | re.S)
 
 
 def _examples() -> Iterator[tuple[str, int, str]]:
@@ -39,6 +44,24 @@ def test_an_example_runs(line: int, code: str, name_server: str, monkeypatch: py
 
 
 def test_links_within_the_document_lead_somewhere() -> None:
-    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", _TEXT, flags=re.M | re.S), re.M)
+    headings = re.findall(r"^#+ (.*)", _PROSE, re.M)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", _TEXT)) <= anchors
+    assert set(re.findall(r"\]\(#([^)]+)\)", _PROSE)) <= anchors
+
+
+def test_errors_have_the_codes_that_are_told() -> None:
+    told = re.findall(r"^\| (?:[├└] )?`(\w+Error)` \| `(\w+)` \| (yes|no|some) \|", _PROSE, re.M)
+    assert len(told) > 15
+    for name, code, retriable in told:
+        kind = getattr(errors, name)
+        assert kind.code == code, name
+        assert retriable == "some" or kind.retriable is (retriable == "yes"), name
+    clients = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ClientError)}
+    assert clients <= {name for name, _, _ in told}
+
+
+@pytest.mark.parametrize("client", [Producer, PushConsumer, LitePullConsumer])
+def test_every_setting_is_told(client: type[Producer | PushConsumer | LitePullConsumer]) -> None:
+    settings = set(inspect.signature(client).parameters) - {"group"}
+    told = set(re.findall(r"\b(\w+)\b", " ".join(re.findall(r"`([^`]+)`", _PROSE))))
+    assert settings <= told
