@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from spark_rocket.client.decoding import batches_of, messages_of
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.subscription import TagExpression
 
@@ -140,7 +141,10 @@ class PulledMessages:
     # --- taking -----------------------------------------------------------------------------------------------
 
     def take_messages(self, timeout: float, limit: int | None = None) -> list[MessageExt]:
-        """What one pull found, or the first ``limit`` of it; an empty list when nothing comes in time."""
+        """What one pull found, or the first ``limit`` of it; an empty list when nothing comes in time.
+
+        ProtocolError for what cannot be decoded, again and again: it stays where it is, and others have to wait.
+        """
 
         def first(process_queue: ProcessQueue, one: _Found) -> tuple[list[MessageExt], int | None]:
             if one.messages is None:
@@ -172,7 +176,13 @@ class PulledMessages:
                 if waiting is None:
                     return []
                 process_queue, one = waiting.process_queue, waiting.found[0]
-                items, rest = items_of(process_queue, one)
+                try:
+                    items, rest = items_of(process_queue, one)
+                except ProtocolError as error:
+                    raise ProtocolError(
+                        f"What was pulled from {process_queue.queue} at {one.start} cannot be decoded: {error.message}",
+                        remedy=f"Seek to {one.result.next_offset}, behind it, or further; {error.remedy}".rstrip("; "),
+                    ) from error
                 with self._changed:
                     if self._waiting.get(process_queue) is not waiting:  # forgotten meanwhile: sought elsewhere, lost
                         continue

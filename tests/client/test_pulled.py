@@ -1,0 +1,159 @@
+"""What was pulled and not handed out yet."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.pulled import PulledMessages
+from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.errors import ProtocolError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.record import encode_record
+from spark_rocket.protocol.subscription import parse_tags
+
+HOST = pack_host(("127.0.0.1", 1))
+
+
+class Rig:
+    """Two queues, and pulls of them as pullers would report them."""
+
+    def __init__(self, tags: str = "*", /, **limits: int) -> None:
+        self.roomy: list[int] = []
+        self.pulled = PulledMessages(
+            pull_batch_size=limits.get("batch", 10),
+            max_messages=limits.get("messages", 1000),
+            max_bytes=limits.get("size", 1 << 20),
+            max_of_all=limits.get("all", 10_000),
+            tags_of=lambda _: parse_tags(tags),
+            has_room=lambda queue: self.roomy.append(queue.queue.queue_id),
+        )
+        self.queues = [ProcessQueue(MessageQueue("t", "b", i), 0) for i in (0, 1)]
+
+    def pull(self, queue: int, count: int, tags: str = "a") -> None:
+        start = self.queues[queue].end
+        records = b"".join(
+            encode_record(
+                b"t",
+                queue,
+                b"x",
+                encode_properties({"TAGS": tags}),
+                queue_offset=offset,
+                physical_offset=offset * 100,
+                born_timestamp=1,
+                born_host=HOST,
+                store_timestamp=2,
+                store_host=HOST,
+            )
+            for offset in range(start, start + count)
+        )
+        status = PullStatus.FOUND if count else PullStatus.NO_NEW_MSG
+        result = PullResult(status, start + count, 0, start + count, memoryview(records))
+        self.pulled.receive(self.queues[queue], result)
+
+    def take(self, limit: int | None = None) -> list[tuple[int, int]]:
+        return [(message.queue_id, message.queue_offset) for message in self.pulled.take_messages(0, limit)]
+
+    def positions(self) -> list[int]:
+        return [self.pulled.position(queue) for queue in self.queues]
+
+
+def test_queues_take_turns_and_keep_their_order() -> None:
+    rig = Rig()
+    for _ in range(3):
+        rig.pull(0, 2)
+    rig.pull(1, 1)
+    assert rig.positions() == [0, 0]
+    assert [rig.take() for _ in range(5)] == [
+        [(0, 0), (0, 1)],
+        [(1, 0)],
+        [(0, 2), (0, 3)],
+        [(0, 4), (0, 5)],
+        [],
+    ]
+    assert rig.positions() == [6, 1]
+
+
+def test_a_part_leaves_the_place_within_a_pull() -> None:
+    rig = Rig()
+    rig.pull(0, 3)
+    assert rig.take(limit=2) == [(0, 0), (0, 1)]
+    assert rig.positions()[0] == 2
+    assert [len(batch) for batch in rig.pulled.take_batches(0)] == [1]
+    assert rig.positions()[0] == 3
+
+
+def test_nothing_passes_what_waits() -> None:
+    """A pull that found nothing moves the end on, and not the place."""
+    rig = Rig()
+    rig.pull(0, 2)
+    rig.pull(0, 0)
+    rig.queues[0].put((), 50)
+    assert rig.positions()[0] == 0
+    rig.take()
+    assert rig.positions()[0] == 50
+
+
+def test_what_has_another_tag_is_passed_over() -> None:
+    rig = Rig("b")
+    rig.pull(0, 2, tags="a")
+    rig.pull(1, 1, tags="b")
+    assert rig.take() == [(1, 0)]
+    assert rig.take() == []
+    assert rig.positions() == [2, 1]
+
+
+def test_what_is_forgotten_does_not_come() -> None:
+    rig = Rig()
+    rig.pull(0, 2)
+    assert rig.take(limit=1) == [(0, 0)]
+    assert rig.pulled.forget(rig.queues[0]) == 1
+    rig.pull(0, 2)
+    assert rig.take() == []
+    assert not rig.pulled.holds(rig.queues[0])
+
+
+@pytest.mark.parametrize("limits", [{"messages": 3}, {"size": 250}, {"all": 3}])
+def test_full_until_something_is_taken(limits: dict[str, int]) -> None:
+    rig = Rig(**limits)
+    queue = rig.queues[0]
+    full = []
+    for _ in range(3):
+        rig.pull(0, 2)
+        full.append(rig.pulled.is_full(queue))
+    assert full == list(accumulate(full, max)), "once full, always fuller"
+    assert full[-1]
+    while rig.pulled.is_full(queue):
+        assert rig.take()
+    assert rig.roomy == [0]
+
+
+def test_a_sparse_pull_counts_for_what_it_may_hold() -> None:
+    rig = Rig(batch=10, messages=100)
+    result = PullResult(PullStatus.FOUND, 50_000, 0, 50_000, memoryview(b""))
+    rig.pulled.receive(rig.queues[0], result)
+    assert not rig.pulled.is_full(rig.queues[0])
+
+
+def test_what_cannot_be_decoded_is_named_and_stays() -> None:
+    rig = Rig()
+    rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(b"\1\2\3")))
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"queue_id=0\) at 0 .*Seek to 4"):
+            rig.take()
+    assert rig.positions()[0] == 0
+
+
+def test_the_end() -> None:
+    rig = Rig()
+    woken: list[int] = []
+    rig.pulled.wakers.add(lambda: woken.append(1))
+    rig.pull(0, 1)
+    rig.pulled.close()
+    rig.pull(0, 1)
+    assert rig.pulled.take_messages(60) == []
+    assert len(woken) == 2
