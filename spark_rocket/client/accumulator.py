@@ -37,47 +37,44 @@ Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 class Batch:
     """Messages on their way into one request."""
 
-    __slots__ = ("deadline", "due", "futures", "keys", "messages", "pieces", "size", "timeout")
+    __slots__ = ("condition", "deadline", "due", "held", "size", "timeout")
 
     def __init__(self, due: float, timeout: float, deadline: float) -> None:
         self.due = due
         self.timeout = timeout
         self.deadline = deadline
         self.size = 0
-        self.messages: list[Message] = []
-        self.keys: list[str] = []
-        self.pieces: list[bytes] = []
-        self.futures: list[Future[SendResult]] = []
+        self.condition = threading.Condition()
+        self.held: list[tuple[Message, str, bytes, SendFuture]] = []
 
 
 class BatchSend(AsyncSend):
     """A batch under way. It has the places in flight of all its messages."""
 
-    __slots__ = ("_accumulator", "_batch", "count")
+    __slots__ = ("_accumulator", "_futures", "_keys", "_size", "count")
 
     def __init__(self, accumulator: Accumulator, producer: Producer, key: Key, batch: Batch) -> None:
         topic, queue, _ = key
-        out = Outgoing(topic, b"".join(batch.pieces), msg_id=",".join(batch.keys))
-        super().__init__(producer, out, batch.messages, queue, batch.timeout, batch.deadline)
-        self.count = len(batch.futures)
+        messages, self._keys, pieces, self._futures = zip(*batch.held, strict=True)
+        out = Outgoing(topic, b"".join(pieces), msg_id=",".join(self._keys))
+        super().__init__(producer, out, messages, queue, batch.timeout, batch.deadline)
+        self.count = len(messages)
         self._accumulator = accumulator
-        self._batch = batch
+        self._size = batch.size
 
     def _succeeded(self, result: SendResult) -> None:
-        batch = self._batch
-        self._accumulator.answered(batch.size)
+        self._accumulator.answered(self._size)
         ids: Sequence[str] = result.offset_msg_id.split(",")
         if len(ids) != self.count:
             ids = [result.offset_msg_id] * self.count
         status, queue, offset = result.status, result.queue, result.queue_offset
-        for future, key, offset_msg_id in zip(batch.futures, batch.keys, ids, strict=True):
+        for future, key, offset_msg_id in zip(self._futures, self._keys, ids, strict=True):
             future.set_result(SendResult(status, key, offset_msg_id, queue, offset))
             offset += 1
 
     def _failed(self, error: Exception) -> None:
-        batch = self._batch
-        self._accumulator.answered(batch.size)
-        for future in batch.futures:
+        self._accumulator.answered(self._size)
+        for future in self._futures:
             future.set_exception(error)
 
 
@@ -112,11 +109,8 @@ class Accumulator:
                 self._wake()
             elif deadline < batch.deadline:
                 batch.timeout, batch.deadline = timeout, deadline
-            future = SendFuture()
-            batch.messages.append(message)
-            batch.keys.append(unique_key)
-            batch.pieces.append(piece)
-            batch.futures.append(future)
+            future = SendFuture(batch.condition)
+            batch.held.append((message, unique_key, piece, future))
             batch.size += size
             full = batch.size >= self._max_bytes
         if full:

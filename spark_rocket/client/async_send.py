@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from concurrent.futures._base import FINISHED, PENDING
+from typing import TYPE_CHECKING, Any
 
 from spark_rocket.client.hooks import SendContext
 from spark_rocket.client.outgoing import STORED_CODES, Outgoing
@@ -27,10 +28,39 @@ if TYPE_CHECKING:
 
 
 class SendFuture(Future[SendResult]):
-    """A future that cannot be cancelled: the message is on its way."""
+    """A future that cannot be cancelled: the message is on its way.
+
+    The futures of a batch are done together and share one condition, whose making is the dearest part of a future's.
+    """
+
+    def __init__(self, condition: threading.Condition | None = None) -> None:
+        if condition is None:
+            super().__init__()
+            return
+        # What Future's own does, but for the condition.
+        self._condition = condition
+        self._state = PENDING
+        self._result = None
+        self._exception = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
 
     def cancel(self) -> bool:
         return False
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        """A condition that is shared is notified for others too."""
+        if self._state != FINISHED:
+            with self._condition:
+                self._condition.wait_for(lambda: self._state == FINISHED, timeout)
 
 
 class InFlight:

@@ -81,6 +81,8 @@ def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -
 def is_plain(message: Message) -> bool:
     """Whether it may go out in a batch with others: not delayed, transactional, a retry or a reply."""
     properties = message.properties
+    if not properties:
+        return not message.topic.startswith("%RETRY%")
     return (
         properties.get(DELAY, "0") == "0"
         and not any(name in properties for name in _TIMES)
@@ -184,9 +186,17 @@ class Packer:
     def piece(self, message: Message) -> tuple[str, bytes]:
         """A message's unique key and its part of a batch's body."""
         self._check(message)
-        properties = self._complete(message)
-        body = encode_batch_body(((message.flag, message.body, encode_properties(properties)),))
-        return properties[UNIQ_KEY], body
+        properties, body = message.properties, message.body
+        if UNIQ_KEY in properties or WAIT in properties:
+            properties = self._complete(message)
+            unique_key = properties[UNIQ_KEY]
+            raw = encode_properties(properties)
+        else:  # the same, quicker
+            unique_key = self._next_key()
+            raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true".encode()
+            if properties:
+                raw += b"\x02" + encode_properties(properties)
+        return unique_key, encode_batch_body(((message.flag, body, raw),))
 
     def goes_alone(self, message: Message) -> bool:
         """Whether a message is rather sent singly than accumulated."""

@@ -136,7 +136,7 @@ class Producer(Client):
         self._retry_times = retry_times_when_send_failed
         self._retry_codes = frozenset(int(code) for code in retry_response_codes)
         self._packer = Packer(
-            lambda: self.running().next_key(),
+            self._next_key,
             max_message_size=max_message_size,
             compress_over=compress_msg_body_over_howmuch,
             compress=compress_type,
@@ -510,7 +510,13 @@ class Producer(Client):
         return result
 
     def _reserve(self, deadline: float) -> None:
-        self.in_flight.reserve(deadline, lambda: not self.running().remoting.is_reading_thread())
+        self.in_flight.reserve(deadline, self._may_wait)
+
+    def _may_wait(self) -> bool:
+        return not self.running().remoting.is_reading_thread()
+
+    def _next_key(self) -> str:
+        return (self._started or self.running()).next_key()
 
     def _post(
         self,
