@@ -23,6 +23,7 @@ from queue import SimpleQueue
 
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.listeners import (
+    ALL_OF_THEM,
     Complaints,
     ConcurrentListener,
     ConsumeConcurrentlyContext,
@@ -175,7 +176,7 @@ class ConsumeConcurrently:
                 self._try_to_return(process_queue, messages, consumed, context)
             now = time.time_ns()
             spent, began = now - began, now
-            self._mean_ns += (min(spent, LONG_NS) - self._mean_ns) / 64
+            self._mean_ns += ((spent if spent < LONG_NS else LONG_NS) - self._mean_ns) / 64
             if spent > LONG_NS:
                 self._settle(run)
         self._settle(run)
@@ -214,7 +215,9 @@ class ConsumeConcurrently:
         except BaseException as error:  # SystemExit too: the thread is the consumer's
             self._complaints.failed(error, len(messages), context.message_queue)
         else:
-            if status is not _SUCCESS and not isinstance(status, ConsumeConcurrentlyStatus):
+            if status is _SUCCESS and around is None and context.ack_index == ALL_OF_THEM:
+                return len(messages)
+            if not isinstance(status, ConsumeConcurrentlyStatus):
                 self._complaints.nonsense(status, "ConsumeConcurrentlyStatus", context.message_queue)
         success = status is _SUCCESS
         if around is not None:

@@ -87,6 +87,8 @@ _HEADS = {
     bits: struct.Struct(f">IIIiiqqiq{born_host}sq{store_host}siqi")
     for (born_host, store_host), bits in _HOST_BITS.items()
 }
+_UNIQ_KEY = b"UNIQ_KEY\x01"
+_MOST_SHAPES = 64  # of property strings of one run; more say that they have little in common
 _UNUSUAL = COMPRESSED | _HOSTS_MASK | NEED_UNWRAP | INNER_BATCH
 _TWO_WORDS = struct.Struct(">II")
 _SYS_FLAG = struct.Struct(">i")
@@ -381,6 +383,7 @@ def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = 
     unpack = _HEADS[0].unpack_from
     hosts: dict[bytes, tuple[tuple[str, int], str]] = {}
     topics: dict[bytes, str] = {}
+    shapes: dict[tuple[bytes, bytes], dict[str, str]] = {}
     length = len(raw)
     last_head = length - FIXED_SIZE
     position = 0
@@ -427,7 +430,7 @@ def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = 
                         MessageExt(
                             topic,
                             body,
-                            decode_properties(raw[properties_at:end]),
+                            _properties_of(raw[properties_at:end], shapes),
                             flag,
                             broker_name,
                             queue_id,
@@ -455,6 +458,24 @@ def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = 
             add(message)
         position += record.size
     return messages
+
+
+def _properties_of(raw: bytes, shapes: dict[tuple[bytes, bytes], dict[str, str]]) -> dict[str, str]:
+    """Properties of one of many messages: often they differ in the unique key only, and the rest is read once."""
+    start = raw.find(_UNIQ_KEY)
+    end = raw.find(b"\x02", start)
+    if start < 0 or end < 0 or len(shapes) == _MOST_SHAPES or (start and raw[start - 1] != 2):
+        return decode_properties(raw)
+    shape = raw[:start], raw[end:]
+    known = shapes.get(shape)
+    if known is None:
+        found = decode_properties(raw)
+        if _UNIQ_KEY not in shape[1]:  # the last of two is the one that counts
+            shapes[shape] = found.copy()
+        return found
+    found = known.copy()
+    found["UNIQ_KEY"] = str(raw[start + len(_UNIQ_KEY) : end], "utf-8", "replace")
+    return found
 
 
 def _host_of(raw: bytes, hosts: dict[bytes, tuple[tuple[str, int], str]]) -> tuple[tuple[str, int], str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol import record as r
-from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record import ScanKind, decode_record, encode_record, iter_records, scan_record, view_record
 
 IPV4, IPV6 = r.pack_host(("10.1.2.3", 4567)), r.pack_host(("2001:db8::1", 10911))
@@ -366,3 +366,20 @@ def test_message_ids() -> None:
     assert plain.msg_id == plain.offset_msg_id
     keyed = decode_record(encode_record(**{**DEFAULTS, "properties": b"UNIQ_KEY\x01ABC"}))
     assert keyed.msg_id == "ABC"
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(
+                ["UNIQ_KEY\x01", "UNIQ_KEY\x01A", "UNIQ_KEY\x01B\x01", "XUNIQ_KEY\x01C", "TAGS\x01é", "", "x"]
+            )
+        ),
+        max_size=6,
+    ),
+    st.booleans(),
+)
+def test_properties_of_many_records_are_those_of_each(runs: list[list[str]], terminated: bool) -> None:
+    raws = [("\x02".join(pieces) + "\x02" * terminated).encode() for pieces in runs]
+    data = b"".join(encode_record(**DEFAULTS | {"properties": raw}) for raw in raws)
+    assert [message.properties for message in r.decode_messages(data)] == [decode_properties(raw) for raw in raws]
