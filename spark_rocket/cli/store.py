@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import errno
 import json
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.protocol.record import RecordView
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
     from spark_rocket.store.store_stats import Files, QueueStats, StoreStats
 
 _SHOWN_PER_KIND = 10
-_LARGE = 64 << 20  # a store from this size on has a progress bar
+_REMEDIES = {
+    errno.EACCES: "Run this as the user whom the store belongs to.",
+    errno.EPERM: "Run this as the user whom the store belongs to.",
+    errno.EROFS: "Only rebuild writes: run it on a copy of the directory. The others can look at this one.",
+    errno.EIO: "The disk cannot read it: copy what can be read to another one, and look at the copy.",
+}
 _PREVIEW = 60
 _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
 
@@ -67,15 +73,15 @@ def add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "rocket store dump rocket-data --topic orders --since 2026-11-21T08:00 --json | head",
     )
     dump.add_argument("-t", "--topic", action="append", help="of this topic (may be given several times)")
-    dump.add_argument("-q", "--queue", type=_number, metavar="ID", help="of this queue id")
-    dump.add_argument("--from-offset", type=_number, metavar="N", help="from this queue offset on")
-    dump.add_argument("--to-offset", type=_number, metavar="N", help="up to this queue offset, and with it")
-    dump.add_argument("--since", type=_time, metavar="TIME", help="stored then or later: 2026-11-21T08:00, or ms")
-    dump.add_argument("--until", type=_time, metavar="TIME", help="stored then or earlier")
+    dump.add_argument("-q", "--queue", type=number, metavar="ID", help="of this queue id")
+    dump.add_argument("--from-offset", type=number, metavar="N", help="from this queue offset on")
+    dump.add_argument("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
+    dump.add_argument("--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00, or ms")
+    dump.add_argument("--until", type=moment, metavar="TIME", help="stored then or earlier")
     dump.add_argument("-k", "--key", help="with this key, or unique key")
-    dump.add_argument("--at", type=_number, metavar="PHYSICAL", help="only the message at this offset of the log")
+    dump.add_argument("--at", type=number, metavar="PHYSICAL", help="only the message at this offset of the log")
     dump.add_argument("--by-queue", action="store_true", help="by topic, queue and offset, as consumers read them")
-    dump.add_argument("-n", "--limit", type=_limit, metavar="N", help="at most so many")
+    dump.add_argument("-n", "--limit", type=limit, metavar="N", help="at most so many")
     dump.add_argument("--json", action="store_true", help="everything of a message as JSON, one a line")
 
     rebuild = _action(
@@ -132,7 +138,9 @@ def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], opt
 
     directory = store_directory(options.directory)
     if not directory.is_dir():
-        print(f"rocket: {options.directory} is no store directory: it has no commitlog in it.", file=sys.stderr)
+        given = options.directory
+        why = "it has no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "there is none"
+        print(f"rocket: {given} is no store directory: {why}.", file=sys.stderr)
         return 1
     config = None
     if options.config is not None:
@@ -145,6 +153,14 @@ def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], opt
     except BrokenPipeError:  # the reader has had enough; what is left in the buffer must not be tried again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None and error.errno == errno.ENOSPC:  # nothing but the output has no name
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print("rocket: what was asked for cannot be written: the disk that it goes to is full.", file=sys.stderr)
+            return 1
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        print(f"rocket: {error.filename or directory}: {error.strerror or error}. {remedy}".rstrip(), file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("rocket: interrupted, and not done.", file=sys.stderr)
         return 1
@@ -158,12 +174,12 @@ def _check(options: argparse.Namespace, directory: Path, config: StoreConfig | N
     from spark_rocket.store.check import check_store
 
     notes: list[str] = []
-    with _Bar() as bar:
+    with Bar() as bar:
         problems = check_store(directory, config, progress=bar, notes=notes)
     problems.sort(key=_order)
     counts = Counter(problem.kind for problem in problems)
     for problem in problems if options.all or options.json else _first_of_each_kind(problems):
-        print(json.dumps(_plain(asdict(problem)), ensure_ascii=False) if options.json else problem)
+        print(json.dumps(plain(asdict(problem)), ensure_ascii=False) if options.json else problem)
     if not options.json:
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
         if hidden and not options.all:
@@ -192,8 +208,8 @@ def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
 
 
 def _dump(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
-    from spark_rocket.store.dump import DumpFilter, dump_log, dump_queues, to_json
-    from spark_rocket.store.salvage import Damage
+    from spark_rocket.protocol.record import RecordView
+    from spark_rocket.store.dump import DumpFilter, dump_log, dump_queues, to_json, why_nothing
     from spark_rocket.store.store_view import view_store
 
     wanted = DumpFilter(
@@ -207,12 +223,12 @@ def _dump(options: argparse.Namespace, directory: Path, config: StoreConfig | No
         physical_offset=options.at,
     )
     count, damaged = 0, False
-    with view_store(directory, config) as view, _Bar(is_wanted=not sys.stdout.isatty()) as bar:
+    with view_store(directory, config) as view, Bar(is_wanted=not sys.stdout.isatty()) as bar:
         if not options.json:
             print(f"{'stored':<23}  {'topic, queue, offset':<32}  {'at':>14}  {'bytes':>9}  {'tags':<10}  body")
         source = dump_queues(view, wanted) if options.by_queue else dump_log(view, wanted, progress=bar)
         for found in source:
-            if isinstance(found, Damage):
+            if not isinstance(found, RecordView):
                 damaged = True
                 bar.clear()
                 print(f"rocket: damaged: {found}", file=sys.stderr)
@@ -222,6 +238,8 @@ def _dump(options: argparse.Namespace, directory: Path, config: StoreConfig | No
             if count == options.limit:
                 break
         bar.clear()
+        if not count:
+            print(f"rocket: no message was found. {why_nothing(view, wanted)}".rstrip(), file=sys.stderr)
         for problem in view.problems:  # of a queue they are known when it is its turn
             print(f"rocket: {problem}", file=sys.stderr)
         return 1 if damaged or view.problems else 0
@@ -233,7 +251,7 @@ def _line(record: RecordView) -> str:
     tags = str(find_property(bytes(record.properties), b"TAGS") or b"", "utf-8", "replace")
     place = f"{str(record.topic, 'utf-8', 'replace')}, {record.queue_id}, {record.queue_offset}"
     return (
-        f"{_moment(record.store_timestamp):<23}  {place:<32}  {record.physical_offset:>14}  {record.size:>9,}  "
+        f"{moment_text(record.store_timestamp):<23}  {place:<32}  {record.physical_offset:>14}  {record.size:>9,}  "
         f"{tags:<10}  {_preview(bytes(record.body[: 4 * _PREVIEW]))}"
     )
 
@@ -258,7 +276,7 @@ def _preview(body: bytes) -> str:
 def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
     from spark_rocket.store.rebuild import rebuild_store
 
-    with _Bar() as bar:
+    with Bar() as bar:
         report = rebuild_store(
             directory, config, skip_damage=options.skip_damage, dry_run=options.dry_run, progress=bar
         )
@@ -280,7 +298,9 @@ def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig |
             f"index {made}: {report.keys:,} keys, {sizes.max_hash_slot_num:,} slots and {sizes.max_index_num:,} a file"
         )
     if report.lower_checkpoint_to >= 0:
-        print(f"checkpoint {'would be ' if options.dry_run else ''}set back to {_moment(report.lower_checkpoint_to)}")
+        print(
+            f"checkpoint {'would be ' if options.dry_run else ''}set back to {moment_text(report.lower_checkpoint_to)}"
+        )
     if options.dry_run:
         print("Nothing was changed (--dry-run).")
     return 1 if report.damage or report.holes else 0
@@ -290,11 +310,12 @@ def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig |
 
 
 def _stats(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
+    from spark_rocket.store.dump import DumpFilter, why_nothing
     from spark_rocket.store.store_stats import store_stats
     from spark_rocket.store.store_view import view_store
 
     topics = frozenset(options.topic) if options.topic else None
-    with view_store(directory, config) as view, _Bar(is_bytes=options.scan) as bar:
+    with view_store(directory, config) as view, Bar(is_bytes=options.scan) as bar:
         stats = store_stats(view, topics, scan=options.scan, progress=bar)
         problems = list(view.problems)
     for problem in (*problems, *stats.damage):
@@ -305,16 +326,16 @@ def _stats(options: argparse.Namespace, directory: Path, config: StoreConfig | N
     else:
         _print_stats(directory, stats, options.scan)
     if topics and not stats.queues:
-        print(f"rocket: {directory} has no queue of {', '.join(sorted(topics))}.", file=sys.stderr)
+        print(f"rocket: {why_nothing(view, DumpFilter(topics=topics)) or 'no such topic was found'}", file=sys.stderr)
         return 1
     return 1 if problems or stats.damage else 0
 
 
 def _print_json_stats(stats: StoreStats) -> None:
     for queue in stats.queues:
-        print(json.dumps(_camel(asdict(queue)), ensure_ascii=False))
+        print(json.dumps(camel(asdict(queue)), ensure_ascii=False))
     totals = {name: value for name, value in asdict(stats).items() if name not in ("queues", "damage")}
-    print(json.dumps(_camel(totals), ensure_ascii=False))
+    print(json.dumps(camel(totals), ensure_ascii=False))
 
 
 def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
@@ -326,16 +347,18 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
         messages, size = sum(queue.messages for queue in queues), sum(queue.bytes for queue in queues)
         first = min((queue.first_store_time for queue in queues if queue.first_store_time >= 0), default=-1)
         last = max(queue.last_store_time for queue in queues)
-        rows.append((topic, f"all {len(queues)}", f"{messages:,}", _size(size), "", _moment(first), _moment(last)))
+        rows.append(
+            (topic, f"all {len(queues)}", f"{messages:,}", size_text(size), "", moment_text(first), moment_text(last))
+        )
         rows += [
             (
                 "",
                 str(queue.queue_id),
                 f"{queue.messages:,}",
-                _size(queue.bytes),
+                size_text(queue.bytes),
                 f"{queue.min_offset:,} to {queue.max_offset:,}",
-                _moment(queue.first_store_time),
-                _moment(queue.last_store_time),
+                moment_text(queue.first_store_time),
+                moment_text(queue.last_store_time),
             )
             for queue in queues
         ]
@@ -343,9 +366,10 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
         _print_table(rows, right={1, 2, 3})
         print()
     span = stats.log_max_offset - stats.log_min_offset
+    until = f"{stats.log_max_offset:,}: {size_text(span)}" if span >= 0 else "?: no consume queue knows of a message"
     print(f"{directory}")
-    print(f"  log offsets     {stats.log_min_offset:,} to {stats.log_max_offset:,}: {_size(span)}")
-    print(f"  stored          {_moment(stats.first_store_time)} to {_moment(stats.last_store_time)}")
+    print(f"  log offsets     {stats.log_min_offset:,} to {until}")
+    print(f"  stored          {moment_text(stats.first_store_time)} to {moment_text(stats.last_store_time)}")
     entries = f", {stats.index_entries:,} entries" if stats.index_entries >= 0 else " (entries: give -c broker.conf)"
     for name, files, more in (
         ("commitlog", stats.log, ""),
@@ -360,7 +384,7 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
 
 def _files(files: Files) -> str:
     word = "file" if files.count == 1 else "files"
-    return f"{files.count:,} {word} of {_size(files.size)}, {_size(files.on_disk)} on disk"
+    return f"{files.count:,} {word} of {size_text(files.size)}, {size_text(files.on_disk)} on disk"
 
 
 def _print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:
@@ -368,96 +392,3 @@ def _print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:
     for row in rows:
         cells = [text.rjust(widths[i]) if i in right else text.ljust(widths[i]) for i, text in enumerate(row)]
         print("  ".join(cells).rstrip())
-
-
-# --- values as people read them ---------------------------------------------------------------------------------
-
-
-def _size(count: int) -> str:
-    if count < 1024:
-        return f"{count:,} B"
-    power = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / (1 << 10 * power):,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
-
-
-def _moment(milliseconds: int) -> str:
-    """Local time to the millisecond; what no calendar has, as a number."""
-    if milliseconds < 0:
-        return "-"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return str(milliseconds)
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not text.isascii():
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
-    return int(text)
-
-
-def _limit(text: str) -> int:
-    if not _number(text):
-        raise argparse.ArgumentTypeError("give at least 1")
-    return int(text)
-
-
-def _time(text: str) -> int:
-    if text.isdecimal() and text.isascii() and len(text) > 8:
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
-            f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00), or milliseconds"
-        ) from None
-
-
-def _camel(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        head + "".join(part.capitalize() for part in rest): _camel(value) if isinstance(value, dict) else value
-        for name, value in values.items()
-        for head, *rest in [name.split("_")]
-    }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-
-
-class _Bar:
-    """How far it is, on stderr: only where a person looks at it, and only for what takes long."""
-
-    def __init__(self, *, is_bytes: bool = True, is_wanted: bool = True) -> None:
-        self._is_bytes = is_bytes
-        self._is_shown = is_wanted and sys.stderr.isatty()
-        self._begin = self._last = time.monotonic()
-        self._has_line = False
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if not self._is_shown or now - self._last < 0.2 or (self._is_bytes and total < _LARGE) or not total:
-            return
-        self._last = now
-        rate = done / (now - self._begin)
-        left = f", {(total - done) / rate:,.0f} s left" if rate else ""
-        if self._is_bytes:
-            text = f"{_size(done)} of {_size(total)}, {_size(int(rate))}/s{left}"
-        else:
-            text = f"{done:,} of {total:,} queues{left}"
-        filled = 30 * done // total
-        print(f"\r\033[K[{'#' * filled}{' ' * (30 - filled)}] {100 * done // total} %  {text}", end="", file=sys.stderr)
-        sys.stderr.flush()
-        self._has_line = True
-
-    def clear(self) -> None:
-        """Take the line away, so that something else can be printed."""
-        if self._has_line:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-            self._has_line = False

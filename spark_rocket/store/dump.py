@@ -1,9 +1,9 @@
 """The messages of a stopped store, one by one: in the order of the log, or queue by queue, all or some.
 
 In the order of the log everything that is whole comes out, whatever has become of the consume queues, and every bad
-stretch between (:class:`Damage`) in its place. By queue the messages come as a consumer would have them; an entry whose
-record is not there or not whole is a :class:`Damage` too. Records that have no entry (prepared and rolled-back
-transactional ones, deleted topics) come in the order of the log only.
+stretch between (:class:`Damage`) in its place. By queue the messages come as a consumer would have them; a record that
+is not whole is a :class:`Damage` too, and entries that lead to no place in the log are :class:`BadEntries`. Records
+that have no entry (prepared and rolled-back transactional ones, deleted topics) come in the order of the log only.
 
 Reads by ``pread``; memory does not grow with the log. Thread-safety: for one thread. Corresponds to nothing in RocketMQ
 (mqadmin asks a running broker).
@@ -12,8 +12,9 @@ Reads by ``pread``; memory does not grow with the log. Thread-safety: for one th
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,24 @@ from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue
 
 _ENTRIES = 8192  # that are read at a time
+
+
+@dataclass(frozen=True, slots=True)
+class BadEntries:
+    """Entries of a queue, one behind the other, that lead nowhere for the same reason."""
+
+    path: Path
+    position: int
+    """Of the first in its file."""
+    topic: str
+    queue_id: int
+    first: int
+    last: int
+    reason: str
+
+    def __str__(self) -> str:
+        which = f"message {self.first}" if self.first == self.last else f"messages {self.first} to {self.last}"
+        return f"{self.path} at byte {self.position}: {which} of {self.topic}, queue {self.queue_id}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -112,14 +131,15 @@ def dump_log(
 
 def dump_queues(
     view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
-) -> Iterator[RecordView | Damage]:
+) -> Iterator[RecordView | Damage | BadEntries]:
     """Wanted messages by topic, queue and offset. StoreError when there is no such queue."""
     wanted = wanted or DumpFilter()
     keys = [key for key in sorted(view.queues) if wanted.wants_queue(*key)]
     if not keys:
         raise StoreError(
-            f"{view.config.consume_queue_path} has no such queue.",
-            remedy="Leave --by-queue out to look at the log itself, or make the queues anew: `rocket store rebuild`.",
+            why_nothing(view, wanted) or f"{view.config.consume_queue_path} has no queues.",
+            remedy="Leave --by-queue out to look at the log itself, or make the queues anew: "
+            f"`rocket store rebuild {view.path}`.",
         )
     for done, key in enumerate(keys):
         queue = view.queue(*key)
@@ -129,29 +149,39 @@ def dump_queues(
             progress(done + 1, len(keys))
 
 
-def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iterator[RecordView | Damage]:
+def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iterator[RecordView | Damage | BadEntries]:
     if view.log.min_offset:
         queue.correct_min_offset(view.log.min_offset)
     number = max(queue.min_offset, wanted.min_offset or 0)
     end = queue.max_offset if wanted.max_offset is None else min(queue.max_offset, wanted.max_offset + 1)
-    while number < end:
-        raw = queue.read(number, min(end - number, _ENTRIES))
-        if not raw:
-            return
+    bad: BadEntries | None = None
+    while number < end and (raw := queue.read(number, min(end - number, _ENTRIES))):
         for physical, size, _ in ENTRY.iter_unpack(raw):
             found = _record_of(view, queue, number, physical, size)
-            if isinstance(found, Damage) or wanted.wants(found):
-                yield found
+            if isinstance(found, BadEntries) and bad is not None and found.reason == bad.reason:
+                bad = replace(bad, last=number)
+            else:
+                if bad is not None:
+                    yield bad
+                bad = found if isinstance(found, BadEntries) else None
+                if isinstance(found, Damage) or (isinstance(found, RecordView) and wanted.wants(found)):
+                    yield found
             number += 1
+    if bad is not None:
+        yield bad
 
 
-def _record_of(view: StoreView, queue: ViewedQueue, number: int, physical: int, size: int) -> RecordView | Damage:
+def _record_of(
+    view: StoreView, queue: ViewedQueue, number: int, physical: int, size: int
+) -> RecordView | Damage | BadEntries:
     """The record that an entry is for, or what is wrong with it."""
     name = f"message {number} of {queue.topic}, queue {queue.queue_id}"
-    file = view.log.find(physical) if physical >= 0 else None
+    file = view.log.find(physical) if physical >= 0 and size > 0 else None
     if file is None:
-        directory = queue.files.directory
-        return Damage(directory, number * ENTRY_SIZE, physical, size, f"{name}: its entry points outside the log")
+        reason = "no record can be there" if physical < 0 or size <= 0 else "the log has no file there, or a short one"
+        at = queue.files.find(number * ENTRY_SIZE)
+        path, begin = (at.path, at.file_from_offset) if at is not None else (queue.files.directory, 0)
+        return BadEntries(path, number * ENTRY_SIZE - begin, queue.topic, queue.queue_id, number, number, reason)
     position = physical - file.file_from_offset
     found = scan_record(file.read(position, min(size, file.size - position)))
     record = found.record
@@ -164,6 +194,23 @@ def _record_of(view: StoreView, queue: ViewedQueue, number: int, physical: int, 
     else:
         return record
     return Damage(file.path, position, physical, size, reason)
+
+
+def why_nothing(view: StoreView, wanted: DumpFilter) -> str:
+    """What is there instead of a topic or queue that no message was found of; empty if that is not the reason."""
+    topics = {topic for topic, _ in view.queues}
+    for topic in sorted(wanted.topics or ()):
+        if topics and topic not in topics:
+            return f"There is no queue of {topic}. Topics here: {_some(sorted(topics))}."
+    ids = sorted({queue_id for topic, queue_id in view.queues if wanted.topics is None or topic in wanted.topics})
+    if ids and wanted.queue_id is not None and wanted.queue_id not in ids:
+        return f"There is no queue {wanted.queue_id}. Queues here: {_some(ids)}."
+    return ""
+
+
+def _some(names: Sequence[object]) -> str:
+    shown = ", ".join(map(str, names[:20]))
+    return f"{shown} and {len(names) - 20:,} more" if len(names) > 20 else shown
 
 
 def to_json(record: RecordView) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class StoreStats:
     everything: Files = field(default_factory=Files)
     log_min_offset: int = 0
     log_max_offset: int = 0
-    """One past the last record that a consume queue, or the scan, knows of."""
+    """One past the last record that a consume queue, or the scan, knows of; −1 where no queue knows any."""
     first_store_time: int = -1
     last_store_time: int = -1
     index_entries: int = -1
@@ -90,6 +90,8 @@ def store_stats(
     stats.log_max_offset = stats.log_min_offset
     queues = _scanned(view, stats, progress) if scan else _listed(view, stats, progress)
     stats.queues = [queue for queue in queues if topics is None or queue.topic in topics]
+    if stats.log_max_offset == stats.log_min_offset and view.log.files and any(view.log.files[0].read(0, 4)):
+        stats.log_max_offset = -1
     times = [queue.first_store_time for queue in queues if queue.first_store_time >= 0]
     stats.first_store_time = min(times, default=-1)
     stats.last_store_time = max((queue.last_store_time for queue in queues), default=-1)

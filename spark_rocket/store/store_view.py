@@ -64,6 +64,8 @@ class ViewedFile(MappedFile):
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield fd
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         finally:
             os.close(fd)
 
@@ -116,8 +118,9 @@ class ViewedFiles(MappedFileQueue):
         self._by_offset = {file.file_from_offset: file for file in files}
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that an offset lies in."""
-        return self._by_offset.get(offset - (offset - self.min_offset) % self.file_size) if self.files else None
+        """The file that an offset lies in; None where it has been cut off, or a file is missing."""
+        file = self._by_offset.get(offset - (offset - self.min_offset) % self.file_size) if self.files else None
+        return file if file is not None and offset < file.file_from_offset + file.size else None
 
 
 class ViewedQueue(ConsumeQueue):

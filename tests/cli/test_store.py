@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli import store as verbs
+from spark_rocket.cli.text import Bar, moment_text, size_text
 from tests import golden
 from tests.store.helpers import opened, put, small
 
@@ -70,6 +71,27 @@ def test_nonsense_directories(verb: str, tmp_path: Path, capsys: Said) -> None:
         assert said.out == ""
         assert said.err.count("\n") == 1
         assert "no store directory" in said.err
+        why = "there is none" if directory.name == "nowhere" else "it is a file" if directory.is_file() else "commitlog"
+        assert why in said.err
+
+
+def test_a_full_disk_behind_the_output_is_told_apart(store: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "spark_rocket.cli", "store", "dump", str(store)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "rocket: what was asked for cannot be written: the disk that it goes to is full.\n"
+
+
+@pytest.mark.parametrize("arguments", [["stats"], ["stats", "--scan"], ["dump"], ["dump", "--by-queue"], ["check"]])
+@pytest.mark.parametrize("size", [0, 300_000, 300_001])
+def test_a_log_file_that_was_cut_off(store: Path, conf: str, arguments: list[str], size: int, capsys: Said) -> None:
+    path = sorted((store / "commitlog").iterdir())[1]
+    os.truncate(path, size)
+    assert run(arguments[0], store, "-c", conf, *arguments[1:]) == 1
+    said = capsys.readouterr()
+    assert f"{path}: it has {size} bytes" in said.out + said.err
+    assert len(said.out.splitlines()) > 5
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -237,6 +259,11 @@ def test_dump_goes_on_behind_damage_and_says_where_it_is(store: Path, capsys: Sa
 
 def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
     assert run("dump", store, "-t", "None") == 0
+    assert "no message was found. There is no queue of None. Topics here: " in capsys.readouterr().err
+    assert run("dump", store, "-t", "GoldenA", "-q", 99) == 0
+    assert "There is no queue 99. Queues here: 0, 1, 2, 3." in capsys.readouterr().err
+    assert run("dump", store, "-t", "GoldenA", "--key", "nobody's") == 0
+    assert capsys.readouterr().err == "rocket: no message was found.\n"
     assert run("dump", store, "-t", "None", "--by-queue") == 1
     assert "rocket store rebuild" in capsys.readouterr().err
 
@@ -307,7 +334,15 @@ def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
     assert "GoldenA" not in said
     assert "the log, all of it read" in said
     assert run("stats", store, "-t", "None") == 1
-    assert "has no queue of None" in capsys.readouterr().err
+    assert "There is no queue of None. Topics here: " in capsys.readouterr().err
+
+
+def test_stats_without_consume_queues_does_not_say_that_the_log_is_empty(store: Path, conf: str, capsys: Said) -> None:
+    shutil.rmtree(store / "consumequeue")
+    assert run("stats", store, "-c", conf) == 0
+    assert "log offsets     0 to ?: no consume queue knows of a message" in capsys.readouterr().out
+    assert run("stats", store, "-c", conf, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["logMaxOffset"] == -1
 
 
 def test_stats_as_json(store: Path, conf: str, capsys: Said) -> None:
@@ -336,7 +371,7 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(sys, "stderr", terminal)
         now = iter(range(100))
         monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
-        with verbs._Bar() as bar:
+        with Bar() as bar:
             bar(1 << 20, 2 << 20)  # nobody waits for so little
             bar(1 << 30, 2 << 30)
         said = ""
@@ -352,7 +387,7 @@ def test_a_file_gets_none(tmp_path: Path, capsys: Said) -> None:
     store = opened(config)
     put(store, "T", 0, b"x")
     store.close()
-    with verbs._Bar() as bar:
+    with Bar() as bar:
         bar(1 << 30, 2 << 30)
     assert capsys.readouterr().err == ""
 
@@ -362,9 +397,9 @@ def test_a_file_gets_none(tmp_path: Path, capsys: Said) -> None:
     [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5,120.0 TiB")],
 )
 def test_sizes(count: int, text: str) -> None:
-    assert verbs._size(count) == text
+    assert size_text(count) == text
 
 
 def test_times_that_no_calendar_has() -> None:
-    assert verbs._moment(1 << 62) == str(1 << 62)
-    assert verbs._moment(-1) == "-"
+    assert moment_text(1 << 62) == str(1 << 62)
+    assert moment_text(-1) == "-"

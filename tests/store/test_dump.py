@@ -6,6 +6,7 @@ import base64
 import os
 import random
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from spark_rocket.errors import StoreError, StoreLockedError
 from spark_rocket.protocol.record import RecordView, view_record
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.check import check_store
-from spark_rocket.store.dump import DumpFilter, dump_log, dump_queues, host_text, to_json
+from spark_rocket.store.dump import BadEntries, DumpFilter, dump_log, dump_queues, host_text, to_json
 from spark_rocket.store.rebuild import rebuild_store
 from spark_rocket.store.salvage import Damage
 from spark_rocket.store.store_stats import store_stats
@@ -23,7 +24,7 @@ from spark_rocket.store.store_view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import START, Clock, golden, opened, put, small
 
-Found = RecordView | Damage
+Found = RecordView | Damage | BadEntries
 
 
 def dumped(config: StoreConfig, wanted: DumpFilter | None = None, *, by_queue: bool = False) -> list[Found]:
@@ -112,7 +113,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
     config = small(tmp_path / "store")
     opened(config).close()
     assert dumped(config) == []
-    with pytest.raises(StoreError, match="no such queue"):
+    with pytest.raises(StoreError, match="has no queues"):
         dumped(config, by_queue=True)
 
 
@@ -272,10 +273,26 @@ def test_by_queue_an_entry_without_its_record_is_reported(config: StoreConfig) -
     overwrite(queue, 20 * 8, (1 << 40).to_bytes(8, "big"))
     found = dumped(config, DumpFilter(topics=frozenset({"T"}), queue_id=1), by_queue=True)
     reasons = [damage.reason for damage in damages(found)]
-    assert [reason.split(":")[0] for reason in reasons] == [f"message {i} of T, queue 1" for i in (4, 6, 8)]
+    assert [reason.split(":")[0] for reason in reasons] == [f"message {i} of T, queue 1" for i in (4, 6)]
     assert "CRC" in reasons[0]
-    assert "outside the log" in reasons[2]
+    (bad,) = (one for one in found if isinstance(one, BadEntries))
+    assert (bad.first, bad.last, bad.position) == (8, 8, 160)
+    assert "the log has no file there" in bad.reason
     assert [place[2] for place in places(found)][:6] == [0, 1, 2, 3, 5, 7]
+
+
+def test_by_queue_entries_that_lead_nowhere_are_one_line_a_run(config: StoreConfig) -> None:
+    before = places(dumped(config, DumpFilter(queue_id=1), by_queue=True))
+    log(config, 1).unlink()
+    overwrite(config.consume_queue_path / "T" / "1" / f"{0:020d}", 20, struct.pack(">qi", -47061, -395))
+    found = dumped(config, DumpFilter(queue_id=1), by_queue=True)
+    bad = [one for one in found if isinstance(one, BadEntries)]
+    assert damages(found) == []
+    assert str(bad[0]).endswith("at byte 20: message 1 of T, queue 1: no record can be there")
+    assert [one.topic for one in bad] == ["T", "T", "U"]
+    gone = {(one.topic, one.queue_id, number) for one in bad for number in range(one.first, one.last + 1)}
+    assert gone | set(places(found)) == set(before)
+    assert len(gone) > 10
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""Values as people read and write them on the command line, and a bar that shows how far something is.
+
+Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+_LARGE = 64 << 20  # a store from this size on has a progress bar
+
+
+def size_text(count: int) -> str:
+    if count < 1024:
+        return f"{count:,} B"
+    power = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / (1 << 10 * power):,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
+
+
+def moment_text(milliseconds: int) -> str:
+    """Local time to the millisecond; what no calendar has, as a number."""
+    if milliseconds < 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)
+
+
+def number(text: str) -> int:
+    if not text.isdecimal() or not text.isascii():
+        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
+    return int(text)
+
+
+def limit(text: str) -> int:
+    if not number(text):
+        raise argparse.ArgumentTypeError("give at least 1")
+    return int(text)
+
+
+def moment(text: str) -> int:
+    if text.isdecimal() and text.isascii() and len(text) > 8:
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00), or milliseconds"
+        ) from None
+
+
+def camel(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        head + "".join(part.capitalize() for part in rest): camel(value) if isinstance(value, dict) else value
+        for name, value in values.items()
+        for head, *rest in [name.split("_")]
+    }
+
+
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+class Bar:
+    """How far it is, on stderr: only where a person looks at it, and only for what takes long."""
+
+    def __init__(self, *, is_bytes: bool = True, is_wanted: bool = True) -> None:
+        self._is_bytes = is_bytes
+        self._is_shown = is_wanted and sys.stderr.isatty()
+        self._begin = self._last = time.monotonic()
+        self._has_line = False
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self._is_shown or now - self._last < 0.2 or (self._is_bytes and total < _LARGE) or not total:
+            return
+        self._last = now
+        rate = done / (now - self._begin)
+        left = f", {(total - done) / rate:,.0f} s left" if rate else ""
+        if self._is_bytes:
+            text = f"{size_text(done)} of {size_text(total)}, {size_text(int(rate))}/s{left}"
+        else:
+            text = f"{done:,} of {total:,} queues{left}"
+        filled = 30 * done // total
+        print(f"\r\033[K[{'#' * filled}{' ' * (30 - filled)}] {100 * done // total} %  {text}", end="", file=sys.stderr)
+        sys.stderr.flush()
+        self._has_line = True
+
+    def clear(self) -> None:
+        """Take the line away, so that something else can be printed."""
+        if self._has_line:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            self._has_line = False
