@@ -1,0 +1,194 @@
+"""Single sends that go out together."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.errors import BrokerError, MessageTooLargeError, ProtocolError
+from spark_rocket.model import Message, MessageQueue, SendStatus
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import decode_batch_body
+from spark_rocket.testing import LocalCluster
+from tests.client.fakes import FakeCluster, says
+
+SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+HOUR = 3600.0
+
+
+def stored(request: RemotingCommand) -> RemotingCommand:
+    count = len(decode_batch_body(request.body)) if request.code == BATCH else 1
+    ids = ",".join(f"{i:02X}" for i in range(count))
+    ext = {"msgId": ids, "queueId": request.ext_fields["e"], "queueOffset": "100"}
+    return RemotingCommand.response(request, 0, None, ext)
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(2)
+    cluster.add("t", queues=1)
+    cluster.add("u", queues=1)
+    for code in (SEND, BATCH):
+        cluster.everywhere(code, stored)
+    return cluster
+
+
+@pytest.fixture
+def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
+    """Batches go out when they are full, or at the end, unless a delay is given."""
+
+    def make(**options: Any) -> Producer:
+        settings = {"auto_batch": True, "member": False, "batch_max_delay": HOUR, **options}
+        return closing(Producer("g", name_server=mq.name_server.address, **settings))
+
+    return make
+
+
+def sends(mq: FakeCluster) -> list[RemotingCommand]:
+    return [request for broker in mq.brokers for request in broker.requests]
+
+
+def test_each_message_has_a_result_of_its_own(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    messages = [Message.of("t", f"m{i}", tags=f"T{i}", keys="k", flag=i) for i in range(3)]
+    futures = [producer.send_async(message) for message in messages]
+    assert not any(future.done() for future in futures)
+    producer.close()
+    results = [future.result(20) for future in futures]
+    (request,) = sends(mq)
+    assert (request.code, request.ext_fields["m"], request.ext_fields["i"]) == (BATCH, "true", "")
+    parts = decode_batch_body(request.body)
+    assert [(flag, bytes(body)) for flag, body, _ in parts] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
+    properties = [decode_properties(raw) for *_, raw in parts]
+    assert [one["UNIQ_KEY"] for one in properties] == [result.msg_id for result in results]
+    assert [{name: one[name] for name in ("TAGS", "KEYS", "WAIT")} for one in properties] == [
+        {"TAGS": f"T{i}", "KEYS": "k", "WAIT": "true"} for i in range(3)
+    ]
+    assert [result.queue_offset for result in results] == [100, 101, 102]
+    assert [result.offset_msg_id for result in results] == ["00", "01", "02"]
+    assert {result.status for result in results} == {SendStatus.SEND_OK}
+    assert {result.queue.topic for result in results} == {"t"}
+    assert messages[0].properties == {"TAGS": "T0", "KEYS": "k"}
+
+
+def test_a_full_batch_goes_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(batch_max_bytes=1000)
+    futures = [producer.send_async(Message("t", b"x" * 300)) for _ in range(6)]
+    for future in futures:
+        future.result(20)
+    assert [len(decode_batch_body(request.body)) for request in sends(mq)] == [3, 3]
+
+
+def test_the_first_message_waits_no_longer_than_the_delay(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(batch_max_delay=0.01)
+    assert producer.send(Message.of("t", "one")).queue_offset == 100
+    assert producer.send_async(Message.of("t", "two")).result(20).queue_offset == 100
+    assert [request.code for request in sends(mq)] == [BATCH, BATCH]
+
+
+def test_what_goes_together(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    b1 = MessageQueue("t", "b1", 0)
+    for _ in range(2):
+        producer.send_async(Message.of("t", "a"))
+        producer.send_async(Message.of("u", "a"))
+        producer.send_async(Message.of("t", "a"), queue=b1)
+        producer.send_async(Message.of("t", "a"), queue=b1)
+        producer.send_async(Message.of("t", "a", wait_store_ok=False))
+        producer.send_async(Message.of("u", "a", sharding_key="s"))
+    producer.close()
+    counts = Counter((request.ext_fields["b"], len(decode_batch_body(request.body))) for request in sends(mq))
+    assert counts == {("t", 2): 2, ("u", 2): 2, ("t", 4): 1}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message.of("t", "a", delay_level=3),
+        Message.of("t", "a", deliver_at_ms=5),
+        Message.of("t", "x" * 5000),
+        Message.of("t", "a", properties={"TRAN_MSG": "true"}),
+        Message.of("%RETRY%g", "a"),
+    ],
+)
+def test_what_goes_alone(mq: FakeCluster, produce: Callable[..., Producer], message: Message) -> None:
+    mq.add("%RETRY%g")
+    produce().send(message)
+    assert [request.code for request in sends(mq)] == [SEND]
+
+
+def test_what_does_not_fit_goes_alone(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(total_batch_max_bytes=200)
+    first = producer.send_async(Message("t", b"x" * 100))
+    assert producer.send(Message("t", b"x" * 100)).queue_offset == 100
+    assert [request.code for request in sends(mq)] == [SEND]
+    producer.close()
+    assert first.result(20)
+    producer = produce(batch_max_bytes=50)
+    producer.send(Message("t", b"x" * 100))
+    assert [request.code for request in sends(mq)].count(SEND) == 2
+
+
+def test_what_is_wrong_is_said_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(max_message_size=100)
+    with pytest.raises(MessageTooLargeError):
+        producer.send_async(Message("t", b"x" * 101))
+    with pytest.raises(ProtocolError, match="separator"):
+        producer.send_async(Message("t", b"x", {"k": "\x02"}))
+    with pytest.raises(ProtocolError, match="32,767"):
+        producer.send_async(Message("t", b"x", {"k": "v" * 40_000}))
+    producer.close()
+    assert not sends(mq)
+
+
+def test_a_batch_that_fails_fails_each(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.everywhere(BATCH, says(ResponseCode.MESSAGE_ILLEGAL, "no"))
+    producer = produce()
+    futures = [producer.send_async(Message.of("t", "a")) for _ in range(3)]
+    producer.close()
+    assert {type(future.exception(20)) for future in futures} == {BrokerError}
+    assert len(sends(mq)) == 1
+
+
+def test_a_batch_is_tried_again_elsewhere(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.brokers[0].answers[BATCH] = says(ResponseCode.SYSTEM_BUSY, "busy")
+    producer = produce(batch_max_bytes=200)
+    futures = [producer.send_async(Message("t", b"x" * 60)) for _ in range(4)]
+    assert [future.result(20).queue_offset for future in futures] == [100, 101] * 2
+    assert {future.result().queue.broker_name for future in futures} == {"b1"}
+    assert [len(broker.requests) for broker in mq.brokers] == [1, 2]
+
+
+def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
+    """Four threads, one queue each; each thread's messages are in its queue in order, where the results say."""
+    topic = cluster.create_topic("accumulated", 4)
+    found: dict[int, list[Any]] = {}
+    with Producer("order", name_server=cluster.name_server, auto_batch=True, batch_max_bytes=4000) as producer:
+        queues = producer.queues(topic)
+
+        def send(index: int) -> None:
+            queue = queues[index]
+            found[index] = [producer.send_async(Message.of(topic, f"{i}"), queue=queue) for i in range(1500)]
+
+        threads = [threading.Thread(target=send, args=(index,)) for index in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with Reader(cluster.name_server) as reader:
+        for index, futures in found.items():
+            results = [future.result(0) for future in futures]
+            assert [result.queue_offset for result in results] == list(range(1500))
+            read: list[Any] = []
+            while len(read) < 1500:
+                read += reader.messages(queues[index], len(read))
+            assert [message.body for message in read] == [b"%d" % i for i in range(1500)]
+            assert [message.msg_id for message in read] == [result.msg_id for result in results]
+            assert [message.offset_msg_id for message in read] == [result.offset_msg_id for result in results]

@@ -1,0 +1,119 @@
+"""A broker is killed and comes back while messages are sent: what was acknowledged is there, and no call hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.errors import RocketError
+from spark_rocket.model import Message, SendResult
+from spark_rocket.testing import LocalCluster
+
+TIMEOUT = 3.0
+GRACE = 20.0  # for a machine that is busy: what hangs, hangs for ever
+
+
+class Traffic:
+    """One producer's messages: what was acknowledged, what failed, and the longest that a call took."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, how: str) -> None:
+        self.name = how
+        self.acknowledged: set[bytes] = set()
+        self.failed = 0
+        self.longest = 0.0
+        self.enough = threading.Event()
+        self._topic = topic
+        self._how = how
+        self._producer = Producer(
+            f"GID_{how}",
+            name_server=cluster.name_server,
+            send_timeout=TIMEOUT,
+            auto_batch=how == "accumulated",
+            instance_name=how,
+            max_in_flight=500,
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pending: list[tuple[bytes, Future[SendResult]]] = []
+        number = 0
+        while not self._stop.is_set():
+            body = f"{self._how} {number}".encode()
+            number += 1
+            begun = time.monotonic()
+            try:
+                if self._how == "sync":
+                    self._producer.send(Message(self._topic, body))
+                    self._note(body, None)
+                else:
+                    pending.append((body, self._producer.send_async(Message(self._topic, body))))
+            except RocketError as error:
+                self._note(body, error)
+                self._stop.wait(0.02)
+            self.longest = max(self.longest, time.monotonic() - begun)
+            if len(pending) >= 200:
+                self._settle(pending)
+        self._settle(pending)
+
+    def _settle(self, pending: list[tuple[bytes, Future[SendResult]]]) -> None:
+        for body, future in pending:
+            self._note(body, future.exception(TIMEOUT + GRACE))
+        pending.clear()
+
+    def _note(self, body: bytes, error: BaseException | None) -> None:
+        if error is None:
+            self.acknowledged.add(body)
+            if len(self.acknowledged) % 400 == 0:
+                self.enough.set()
+        else:
+            assert isinstance(error, RocketError), error
+            self.failed += 1
+
+    def await_more(self) -> None:
+        self.enough.clear()
+        assert self.enough.wait(60)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(TIMEOUT + 2 * GRACE)
+        assert not self._thread.is_alive()
+        self._producer.close()
+
+
+@pytest.mark.parametrize("stop", ["kill_broker", "restart_broker"])
+def test_what_was_acknowledged_is_there(tmp_path: Path, stop: str) -> None:
+    with LocalCluster(data_dir=tmp_path / "data") as cluster:
+        topic = cluster.create_topic("chaos", 4)
+        every = [Traffic(cluster, topic, how) for how in ("sync", "async", "accumulated")]
+        try:
+            for traffic in every:
+                traffic.await_more()
+            restart: Callable[[], Any] = cluster.restart_broker
+            if stop == "kill_broker":
+                cluster.kill_broker()
+            restart()
+            for traffic in every:
+                traffic.await_more()
+        finally:
+            for traffic in every:
+                traffic.stop()
+        found: set[bytes] = set()
+        with Reader(cluster.name_server) as reader:
+            for queue in reader.queues(topic):
+                offset, end = reader.min_offset(queue), reader.max_offset(queue)
+                while offset < end:
+                    messages = reader.messages(queue, offset)
+                    found.update(message.body for message in messages)
+                    offset = messages[-1].queue_offset + 1
+        for traffic in every:
+            assert not traffic.acknowledged - found, traffic.name
+            assert traffic.longest < TIMEOUT + GRACE

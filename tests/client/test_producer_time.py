@@ -1,0 +1,395 @@
+"""How long a send may take, whatever it does in that time; what is refused before; hooks; groups."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer, ServiceState, select_by_random
+from spark_rocket.client.hooks import SendContext, SendHook
+from spark_rocket.client.validators import check_topic_to_send
+from spark_rocket.errors import (
+    BrokerError,
+    ClientError,
+    GroupInUseError,
+    IllegalMessageError,
+    IllegalNameError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    RocketError,
+    SendForbiddenError,
+    StateError,
+)
+from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.bodies import HeartbeatData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.compression import decompress_body
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.subscription import java_hash
+from tests.client.fakes import FakeCluster, says
+
+SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
+HOWS = ["send", "send_async"]
+MESSAGE = Message.of("t", "b")
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(2)
+    cluster.add("t", queues=2)
+    for code in (SEND, BATCH):
+        cluster.everywhere(code, says(0, ext=STORED))
+    cluster.everywhere(RequestCode.HEART_BEAT, says(0))
+    cluster.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
+    return cluster
+
+
+@pytest.fixture
+def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
+    def make(group: str = "g", **options: Any) -> Producer:
+        return closing(Producer(group, name_server=mq.name_server.address, **{"member": False, **options}))
+
+    return make
+
+
+def done(producer: Producer, how: str, message: Any = MESSAGE, **options: Any) -> SendResult:
+    """Send one way or the other. The answer is waited for longer than any time-out here: nothing may hang."""
+    sent = getattr(producer, how)(message, **options)
+    return sent.result(20) if isinstance(sent, Future) else sent
+
+
+def sends(mq: FakeCluster) -> list[RemotingCommand]:
+    return [request for broker in mq.brokers for request in broker.requests if request.code in (SEND, BATCH)]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_the_time_out_is_for_all_attempts(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.everywhere(SEND, lambda request: None)
+    producer = produce(send_timeout=0.3)
+    with pytest.raises(RemotingTimeoutError) as caught:
+        done(producer, how)
+    assert caught.value.retriable
+    assert len(sends(mq)) == 1, "the first attempt had all of it"
+    producer = produce(send_timeout=1.0, send_msg_max_timeout_per_request=0.1)
+    with pytest.raises(RemotingTimeoutError):
+        done(producer, how)
+    assert len(sends(mq)) == 1 + 3
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_the_time_out_covers_the_route(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: None
+    with pytest.raises(RocketError) as caught:
+        done(produce(send_timeout=0.2), how)
+    assert caught.value.code == "NAME_SERVER_UNREACHABLE"
+    assert caught.value.retriable
+
+
+def test_a_retry_that_waits_for_its_turn_is_over_in_time(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
+    producer = produce(send_timeout=0.3)
+    producer.queues("t")
+    release = threading.Event()
+    producer.running().later(lambda: release.wait(30) and None)
+    try:
+        with pytest.raises(RemotingTimeoutError):
+            producer.send_async(MESSAGE).result(20)
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(("again", "brokers"), [(False, 1), (True, 2)])
+def test_stored_but_not_safely(
+    mq: FakeCluster, produce: Callable[..., Producer], how: str, again: bool, brokers: int
+) -> None:
+    mq.everywhere(SEND, says(ResponseCode.FLUSH_DISK_TIMEOUT, ext=STORED))
+    producer = produce(retry_another_broker_when_not_store_ok=again, retry_times_when_send_failed=1,
+                       retry_times_when_send_async_failed=1)  # fmt: skip
+    assert done(producer, how).status is SendStatus.FLUSH_DISK_TIMEOUT
+    assert len([broker for broker in mq.brokers if SEND in broker.codes()]) == brokers
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_what_is_retried_can_be_chosen(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
+    with pytest.raises(BrokerError):
+        done(produce(retry_response_codes=[ResponseCode.SYSTEM_ERROR]), how)
+    assert len(sends(mq)) == 1
+
+
+def test_slow_brokers_are_passed_over(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.brokers[0].close()
+    producer = produce(send_latency_fault_enable=True)
+    for how in HOWS * 4:
+        assert done(producer, how).queue.broker_name == "b1"
+    assert not producer.faults.is_available("b0") or producer.faults.is_available("b1")
+
+
+# --- which queue --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [*HOWS, "send_oneway"])
+@pytest.mark.parametrize("options", [{}, {"auto_batch": True}])
+def test_a_sharding_key_keeps_its_queue(
+    mq: FakeCluster, produce: Callable[..., Producer], how: str, options: dict[str, bool]
+) -> None:
+    producer = produce(**options)
+    queues = producer.queues("t")
+    wanted = queues[abs(java_hash("order-1")) % len(queues)]
+    for _ in range(3):
+        sent = getattr(producer, how)(Message.of("t", "b", sharding_key="order-1"))
+        if isinstance(sent, Future):
+            sent.result(20)
+    index = int(wanted.broker_name[1:])
+    for _ in range(3):
+        assert mq.brokers[index].arrived.acquire(timeout=10)
+    assert {request.ext_fields["e"] for request in sends(mq)} == {str(wanted.queue_id)}
+    assert not [code for code in mq.brokers[1 - index].codes() if code in (SEND, BATCH)]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_ordered_messages_are_not_moved(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
+    with pytest.raises(BrokerError):
+        done(produce(), how, Message.of("t", "b", sharding_key="k"))
+    assert len(sends(mq)) == 1
+
+
+def test_any_queue_at_random(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce()
+    assert {select_by_random(producer.queues("t"), MESSAGE) for _ in range(200)} == set(producer.queues("t"))
+    assert producer.send(MESSAGE, selector=select_by_random).queue.topic == "t"
+
+
+# --- what is refused before anything is sent ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [*HOWS, "send_oneway"])
+@pytest.mark.parametrize(
+    ("message", "kind", "code"),
+    [
+        (Message("t", b""), IllegalMessageError, "ILLEGAL_MESSAGE"),
+        (Message("t", None), IllegalMessageError, "ILLEGAL_MESSAGE"),  # type: ignore[arg-type]
+        (Message("t", "text"), IllegalMessageError, "ILLEGAL_MESSAGE"),  # type: ignore[arg-type]
+        (Message("", b"b"), IllegalNameError, "ILLEGAL_NAME"),
+        (Message("a topic", b"b"), IllegalNameError, "ILLEGAL_NAME"),
+        (Message("t" * 128, b"b"), IllegalNameError, "ILLEGAL_NAME"),
+        (Message("RMQ_SYS_TRANS_HALF_TOPIC", b"b"), IllegalNameError, "ILLEGAL_NAME"),
+    ],
+)
+def test_messages_that_are_none(
+    mq: FakeCluster, produce: Callable[..., Producer], how: str, message: Message, kind: type[ClientError], code: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        done(produce(), how, message)
+    assert (caught.value.code, caught.value.retriable) == (code, False)
+    assert caught.value.remedy
+    assert not mq.name_server.requests
+
+
+@pytest.mark.parametrize("group", ["", " ", "a b", "g" * 256])
+def test_groups_that_are_none(group: str) -> None:
+    with pytest.raises(IllegalNameError):
+        Producer(group)
+
+
+def test_ways_to_compress(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    with pytest.raises(ClientError, match="lz4, zstd, zlib"):
+        produce(compress_type="rar")
+    body = b"abc" * 5000
+    for kind, bits in (("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)):
+        produce(compress_type=kind).send(Message("t", body))
+        request = sends(mq)[-1] if len(sends(mq)) == 1 else next(
+            one for one in sends(mq) if int(one.ext_fields["f"]) == bits
+        )  # fmt: skip
+        assert int(request.ext_fields["f"]) == bits
+        assert decompress_body(request.body, bits) == body
+
+
+@pytest.mark.parametrize(
+    ("delay", "properties"),
+    [
+        ({"delay_level": 3}, {"DELAY": "3"}),
+        ({"delay_seconds": 4}, {"TIMER_DELAY_SEC": "4"}),
+        ({"delay_ms": 5}, {"TIMER_DELAY_MS": "5"}),
+        ({"deliver_at_ms": 6}, {"TIMER_DELIVER_MS": "6"}),
+        ({"wait_store_ok": False}, {"WAIT": "false"}),
+    ],
+)
+def test_delays_are_properties(
+    mq: FakeCluster, produce: Callable[..., Producer], delay: dict[str, Any], properties: dict[str, str]
+) -> None:
+    produce().send(Message.of("t", "b", **delay))
+    assert properties.items() <= decode_properties(sends(mq)[0].ext_fields["i"]).items()
+
+
+def test_delays_that_exclude_each_other() -> None:
+    with pytest.raises(IllegalMessageError, match="'DELAY': '3'"):
+        Message.of("t", "b", delay_level=3, delay_ms=1)
+    with pytest.raises(IllegalMessageError):
+        Message.of("t", "b", delay_ms=-1)
+
+
+def test_names_of_topics_that_may_be_sent_to() -> None:
+    assert check_topic_to_send("%RETRY%g") == "%RETRY%g"
+
+
+# --- how many are under way -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_places_in_flight(mq: FakeCluster, produce: Callable[..., Producer], block: bool) -> None:
+    mq.everywhere(SEND, lambda request: None)
+    producer = produce(max_in_flight=2, block_when_full=block, send_timeout=2.0)
+    under_way = [producer.send_async(MESSAGE, timeout=1.0) for _ in range(2)]
+    with pytest.raises(RemotingTooMuchRequestError) as caught:
+        producer.send_async(MESSAGE, timeout=0.05)
+    assert caught.value.retriable
+    for one in under_way:
+        with pytest.raises(RemotingTimeoutError):
+            one.result(20)
+    mq.everywhere(SEND, says(0, ext=STORED))
+    assert producer.send_async(MESSAGE).result(20), "the places are free again"
+
+
+def test_a_send_from_a_callback(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(max_in_flight=1)
+    second: Future[Future[SendResult]] = Future()
+    producer.send_async(MESSAGE).add_done_callback(lambda _: second.set_result(producer.send_async(MESSAGE)))
+    assert second.result(20).result(20).queue_offset == 7
+
+
+def test_a_send_under_way_cannot_be_cancelled(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    mq.everywhere(SEND, lambda request: None)
+    sent = produce(send_timeout=0.2).send_async(MESSAGE)
+    assert not sent.cancel()
+    with pytest.raises(RemotingTimeoutError):
+        sent.result(20)
+
+
+@pytest.mark.parametrize("auto_batch", [False, True])
+def test_closing_leaves_no_future_behind(mq: FakeCluster, produce: Callable[..., Producer], auto_batch: bool) -> None:
+    producer = produce(auto_batch=auto_batch)
+    futures = [producer.send_async(MESSAGE) for _ in range(50)]
+    producer.close()
+    assert all(future.done() for future in futures)
+    assert {future.result().status for future in futures} == {SendStatus.SEND_OK}
+    mq.everywhere(SEND, lambda request: None)
+    mq.everywhere(BATCH, lambda request: None)
+    producer = produce(auto_batch=auto_batch, send_timeout=0.2)
+    futures = [producer.send_async(MESSAGE, timeout=10) for _ in range(5)]
+    producer.close()
+    for future in futures:
+        with pytest.raises((StateError, RemotingError)):
+            future.result(0)
+    for how in HOWS:
+        with pytest.raises(StateError, match="was closed"):
+            done(producer, how)
+
+
+# --- hooks ----------------------------------------------------------------------------------------------------------
+
+
+class Noting(SendHook):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, SendContext]] = []
+
+    def before(self, context: SendContext) -> None:
+        context.attributes["noted"] = True
+        self.seen.append(("before", context))
+        raise ValueError("a hook's own trouble")
+
+    def after(self, context: SendContext) -> None:
+        assert context.attributes["noted"]
+        self.seen.append(("after", context))
+        raise ValueError("a hook's own trouble")
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_hooks_see_every_attempt(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    hook = Noting()
+    for broker in mq.brokers:
+        answers = iter([says(2, "busy"), *[says(0, ext=STORED)] * 9])
+        broker.answers[SEND] = lambda request, answers=answers: next(answers)(request)  # type: ignore[misc]
+    result = done(produce(send_hooks=[hook]), how)
+    assert [when for when, _ in hook.seen] == ["before", "after"] * 3
+    contexts = [context for when, context in hook.seen if when == "after"]
+    assert [type(context.error) for context in contexts] == [BrokerError, BrokerError, type(None)]
+    assert contexts[-1].result == result
+    assert contexts[-1].queue.broker_name == result.queue.broker_name
+    assert contexts[0].message is MESSAGE
+    assert contexts[0].mode == ("sync" if how == "send" else "async")
+
+
+@pytest.mark.parametrize("how", [*HOWS, "send_oneway"])
+def test_a_hook_may_forbid(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    def forbid(context: SendContext) -> None:
+        raise PermissionError(f"not to {context.queue.topic}")
+
+    with pytest.raises(SendForbiddenError, match="not to t"):
+        done(produce(forbidding_hooks=[forbid]), how)
+    assert not sends(mq)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def heartbeats(mq: FakeCluster) -> list[HeartbeatData]:
+    return [
+        HeartbeatData.from_json(request.body)
+        for request in mq.brokers[0].requests
+        if request.code == RequestCode.HEART_BEAT
+    ]
+
+
+def test_brokers_are_told_of_a_group(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce("GID_named", member=True)
+    assert producer.state is ServiceState.CREATE_JUST
+    producer.send(MESSAGE)
+    assert producer.state is ServiceState.RUNNING
+    deadline = time.monotonic() + 20
+    while not heartbeats(mq) and time.monotonic() < deadline:
+        mq.brokers[0].arrived.acquire(timeout=0.1)
+    assert [one.group_name for one in heartbeats(mq)[0].producer_data_set] == ["GID_named"]
+    producer.close()
+    assert producer.state is ServiceState.SHUTDOWN_ALREADY
+    (goodbye,) = [one for one in mq.brokers[0].requests if one.code == RequestCode.UNREGISTER_CLIENT]
+    assert goodbye.ext_fields["producerGroup"] == "GID_named"
+
+
+def test_one_producer_of_a_group_in_an_instance(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    first = produce("GID_one", member=True)
+    first.start()
+    second = produce("GID_one", member=True)
+    with pytest.raises(GroupInUseError, match="GID_one") as caught:
+        second.send(MESSAGE)
+    assert (caught.value.code, caught.value.retriable) == ("GROUP_IN_USE", False)
+    assert second.state is ServiceState.START_FAILED
+    with pytest.raises(StateError, match="could not be started"):
+        second.send(MESSAGE)
+    elsewhere = produce("GID_one", member=True, instance_name="two")
+    elsewhere.start()
+    first.close()
+    produce("GID_one", member=True).start()
+
+
+def test_nobody_is_told_of_the_default_group(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producers = [produce("spark_rocket_producer", member=True) for _ in range(2)]
+    for producer in producers:
+        producer.send(MESSAGE)
+        assert producer.running().members.producers == {}
+    assert not heartbeats(mq)
+
+
+def test_the_first_message_of_a_queue(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    result = produce().send([MESSAGE], queue=MessageQueue("t", "b1", 1))
+    assert result.queue == MessageQueue("t", "b1", 0), "as the answer says"
