@@ -5,12 +5,13 @@ PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 ARGS   ?=
 
-.PHONY: help demo test crash lint bench setup clean
+.PHONY: help demo test crash chaos lint bench setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
 	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
+	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
 	@echo "make clean   remove what the others made, .venv too"
@@ -26,6 +27,10 @@ crash: export KILL_ROUNDS ?= 50
 crash: export BAD_FILES ?= all
 crash: $(STAMP)
 	@$(RUN) python -m pytest -m crash -s tests/store tests/broker tests/crash $(ARGS)
+
+chaos: export PUSH_MEMBERS ?= 100
+chaos: $(STAMP)
+	@$(RUN) python -m pytest tests/client/test_push_chaos.py $(ARGS)
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .

@@ -1,15 +1,26 @@
-"""A backlog pulled into Arrow columns by one thread, against receiving the same bytes and doing nothing with them."""
+"""A backlog pulled into Arrow columns by one thread and drained by push consumers."""
 
 from __future__ import annotations
 
+import itertools
 import socket
+import threading
 import time
+
+import pyarrow as pa
 
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
-from spark_rocket.client import Reader
-from spark_rocket.model import MessageQueue
+from spark_rocket.client import (
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    PushConsumer,
+    Reader,
+)
+from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.columnar import decode_records
+from spark_rocket.protocol.record import decode_messages
 
 MESSAGES = 500_000
 PULL_BYTES = 4 * 1024 * 1024
@@ -63,3 +74,78 @@ def pull(lab: Lab, _: str) -> Pair:
         return MESSAGES * (1 - left / total_bytes) / elapsed
 
     return Pair(pulled, received)
+
+
+_groups = itertools.count()
+
+
+class _Listener:
+    """Counts, and says when that was all."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self._calls = itertools.count(1)
+        self._rows = 0
+        self._lock = threading.Lock()
+
+    def messages(self, _: list[MessageExt], __: object) -> ConsumeConcurrentlyStatus:
+        if next(self._calls) == MESSAGES:
+            self.done.set()
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def batches(self, batch: pa.RecordBatch, _: object) -> ConsumeOrderlyStatus:
+        with self._lock:
+            self._rows += batch.num_rows
+            if self._rows >= MESSAGES:
+                self.done.set()
+        return ConsumeOrderlyStatus.SUCCESS
+
+
+def drained(lab: Lab, topic: str, *, arrow: bool) -> float:
+    """Messages a second from a consumer's start until its listener has had all of a topic."""
+    listener = _Listener()
+    with PushConsumer(
+        f"drain{next(_groups)}",
+        None if arrow else listener.messages,
+        batches=listener.batches if arrow else None,
+        name_server=lab.cluster.name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+    ) as consumer:
+        consumer.subscribe(topic)
+        begun = time.perf_counter()
+        consumer.start()
+        if not listener.done.wait(120):
+            raise TimeoutError("the backlog was not drained within two minutes")
+        return MESSAGES / (time.perf_counter() - begun)
+
+
+@benchmark("client.push", unit="messages/s", ceiling="decoding the same records on one thread, and a call for each")
+def push(lab: Lab, _: str) -> Pair:
+    topic = lab.filled(128, MESSAGES)
+
+    def called() -> float:
+        with Reader(lab.cluster.name_server) as reader:
+            queue = reader.queues(topic)[0]
+            records = reader.pull(queue, 0, max_msgs=32_768, max_bytes=PULL_BYTES).records
+        count, begun = 0, time.perf_counter()
+        for _ in range(10):
+            for message in decode_messages(records):
+                count += len([message])
+        return count / (time.perf_counter() - begun)
+
+    return Pair(lambda: drained(lab, topic, arrow=False), called)
+
+
+@benchmark("client.push.arrow", unit="messages/s", ceiling="one thread that pulls queue after queue into columns")
+def push_arrow(lab: Lab, _: str) -> Pair:
+    topic = lab.filled(128, MESSAGES)
+
+    def pulled() -> float:
+        with Reader(lab.cluster.name_server) as reader:
+            queues = reader.queues(topic)
+            begun = time.perf_counter()
+            for queue in queues:
+                pull_into_columns(reader, queue)
+            return MESSAGES / (time.perf_counter() - begun)
+
+    return Pair(lambda: drained(lab, topic, arrow=True), pulled)
