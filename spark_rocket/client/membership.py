@@ -8,8 +8,9 @@ every 20 s           ``rebalance`` of each consumer, and at once on NOTIFY_CONSU
 ===================  ==============================================================================================
 
 One thread does the first two, one the third, since it waits for brokers and listeners. Requests of brokers run on a
-small pool, never on a thread that reads a connection: they may call brokers themselves. What a member's method raises
-is logged and stops nothing else. All threads start with the first member and end with the last.
+few threads of their own, never on one that reads a connection: they may call brokers themselves. What a member's method
+raises is logged and stops nothing else. All threads start with the first member and end with the last, and none keeps
+the interpreter from ending.
 
 Thread-safety: all methods. After a fork the child has no members: they live in the parent.
 Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
@@ -21,7 +22,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError
@@ -83,7 +85,8 @@ class Membership:
         self._stop = threading.Event()
         self._rebalance_now = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._answering = 0  # threads
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -249,9 +252,9 @@ class Membership:
         self._stop.set()
         self._rebalance_now.set()
         self._threads = []
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
+        for _ in range(self._answering):
+            self._asked.put(None)
+        self._answering = 0
 
     def close(self) -> None:
         with self._lock:
@@ -269,10 +272,16 @@ class Membership:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return handler(address, request)
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="rocket-callback")
-            self._pool.submit(self._answer, handler, address, request)
+            self._asked.put(lambda: self._answer(handler, address, request))
+            if self._answering < CALLBACK_THREADS:
+                self._answering += 1
+                name = f"rocket-callback-{self._answering}"
+                threading.Thread(target=self._answer_forever, args=(self._asked,), name=name, daemon=True).start()
         return None
+
+    def _answer_forever(self, asked: SimpleQueue[Callable[[], None] | None]) -> None:
+        while (work := asked.get()) is not None:
+            work()
 
     def _answer(self, handler: RequestHandler, address: str, request: RemotingCommand) -> None:
         try:

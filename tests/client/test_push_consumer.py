@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -347,6 +349,7 @@ def test_two_members_share_and_the_one_that_stays_takes_over(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     seen = [Seen(), Seen()]
+    seen[1].changed = seen[0].changed
     pair = [consumer(listener, instance_name=f"i{number}") for number, listener in enumerate(seen)]
     for one in pair:
         one.subscribe(topic)
@@ -546,3 +549,40 @@ def test_a_forked_child_leaves_the_parents_consumer_alone(
     send(producer, topic, 5, 5)
     seen.until_has(10)
     assert one.state is ServiceState.RUNNING
+
+
+def test_an_sql_expression_chooses(group: str, consumer: Callable[..., PushConsumer]) -> None:
+    with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as cluster:
+        topic, seen = cluster.create_topic("t", 2), Seen()
+        one = consumer(seen, name_server=cluster.name_server)
+        one.subscribe(topic, sql="size > 3 AND colour IN ('red', 'blue')")
+        one.start()
+        with Producer("p", name_server=cluster.name_server) as producer:
+            for size in range(6):
+                for colour in ("red", "green", "blue"):
+                    properties = {"size": str(size), "colour": colour}
+                    producer.send(Message.of(topic, f"{size}{colour}", properties=properties))
+        seen.until_has(4)
+        assert sorted(seen.bodies) == [b"4blue", b"4red", b"5blue", b"5red"]
+        one.close()
+
+
+def test_a_process_ends_although_its_listener_does_not(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    send(producer, topic, 1)
+    code = """
+import sys, threading
+from spark_rocket.client import ConsumeFromWhere, PushConsumer
+began = threading.Event()
+def listener(messages, context):
+    began.set()
+    threading.Event().wait()
+consumer = PushConsumer("endless", listener, name_server=sys.argv[1],
+                        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+consumer.subscribe(sys.argv[2])
+consumer.start()
+assert began.wait(10)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, cluster.name_server, topic], timeout=6 * SECONDS, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
