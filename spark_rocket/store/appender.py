@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 _SHORT = Struct(">h")
 _pack_short = _SHORT.pack
 _MAX_STEP_BACK = 60_000  # milliseconds
+_TELL_AGAIN = 60_000  # milliseconds
 
 Bytes = bytes | bytearray | memoryview
 ArriveCallback = Callable[[str, int, int, int, int], None]
@@ -80,6 +81,8 @@ class MessageAppender:
         self.store_timestamp = 0
         self.put_total = 0
         self.put_bytes = 0
+        self._told: tuple[int | None, int] = (None, 0)
+        """Why there was no room, and when the log was last told."""
         self.write_error: StoreNotWritableError | None = StoreNotWritableError(
             f"The store in {config.store_path} is not running.", remedy="Start it."
         )
@@ -303,9 +306,12 @@ class MessageAppender:
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(self.write_error))
 
     def _full(self, error: OSError) -> PutResult:
-        """No room on the disk: this put is refused, the next one tries again."""
-        _log.error("no room for a message in %s: %s", self._config.store_path, error)
-        text = f"The disk of {self._config.store_path} has no room: {error}."
+        """No room on the disk: this put is refused, the next one tries again. Said in the log once a minute."""
+        now, path = self._clock(), self._config.store_path
+        if error.errno != self._told[0] or abs(now - self._told[1]) >= _TELL_AGAIN:
+            self._told = (error.errno, now)
+            _log.error("No room for messages in %s: %s. They are refused until there is.", path, error)
+        text = f"The disk of {path} has no room: {error}."
         refusal = StoreNotWritableError(text, remedy="Free some space; the broker goes on by itself.")
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(refusal))
 

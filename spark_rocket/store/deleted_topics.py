@@ -45,6 +45,11 @@ class DeletedTopics:
             if path == self.backup:
                 _log.warning("%s is missing or cannot be read; %s is used", self.path, self.backup.name)
             return
+        if isinstance(broken, PermissionError):
+            raise StoreCorruptError(
+                f"{self.path} cannot be read: {broken.strerror}.",
+                remedy=f"Give the user that runs this the right to read {self.path.parent} and what is in it.",
+            )
         if broken is not None:
             raise StoreCorruptError(
                 f"{self.path} cannot be read: {broken}.",

@@ -11,6 +11,7 @@ Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from collections.abc import Callable
@@ -36,6 +37,16 @@ from spark_rocket.store.results import GetMessageResult, QueryMessageResult
 from spark_rocket.store.retention import DiskUsage, Retention
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
 from spark_rocket.store.tags import DelayLevels
+
+_RIGHTS = "Give the user that runs the broker the right to read and write there."
+_SPACE = "Free some space on that disk, and start again."
+_REMEDIES = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "Mount that file system for writing; `rocket store dump` and Spark's storePath only read.",
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+}
 
 
 def now_ms() -> int:
@@ -111,7 +122,7 @@ class MessageStore:
             if isinstance(error, OSError):
                 raise StoreNotWritableError(
                     f"The store in {self.config.store_path} cannot be opened: {error}.",
-                    remedy="Give the broker the right to read and write there, and some free space.",
+                    remedy=_REMEDIES.get(error.errno or 0, "Mend the disk or the directory, and start again."),
                     retriable=False,
                 ) from error
             raise
@@ -132,17 +143,18 @@ class MessageStore:
         self._queues.load()
         self._deleted.load()
         self._ends.load()
-        write_abort(self.config.store_path)
         try:
+            write_abort(self.config.store_path)
             recovery = Recovery(
                 self.config, self._log, self._queues, self._checkpoint, self._delays, self._deleted, self._ends
             )
             report = recovery.run(clean=clean)
             if self._index is not None:
                 self._index.load(clean=report.clean)
-        except StoreError:
+        except (StoreError, OSError):
             if clean:  # refused, not crashed: the next attempt must be as careful with the tail as this one
-                abort_path(self.config.store_path).unlink(missing_ok=True)
+                with suppress(OSError):
+                    abort_path(self.config.store_path).unlink(missing_ok=True)
             raise
         self.recovery = report
         if not self._checkpoint.existed:

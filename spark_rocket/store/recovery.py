@@ -152,7 +152,27 @@ class Recovery:
                 queue.distrust(report.start_offset)
             if queue.unflushed and not queue.dirty:
                 self._queues.mark_dirty(queue)
+        self._correct_checkpoint(report)
         return report
+
+    def _correct_checkpoint(self, report: RecoveryReport) -> None:
+        """Times ahead of a log that is whole are garbled; believed, they would mislead the recovery after a kill."""
+        checkpoint, newest = self._checkpoint, report.max_store_timestamp
+        if not report.records:
+            return
+        times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
+        wrong = [
+            f"{name} {time}"
+            for name, time in zip(("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp"), times, strict=True)
+            if not 0 <= time <= newest
+        ]
+        if not wrong:
+            return
+        _log.warning("%s: %s: the log's last message is of %d; corrected", checkpoint.path, ", ".join(wrong), newest)
+        physic, logics, index = (time if 0 <= time <= newest else 0 for time in times)
+        checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp = physic, logics
+        checkpoint.index_msg_timestamp = index
+        checkpoint.save()
 
     def _short(self) -> dict[tuple[str, int], int]:
         """Queues that have lost their end, or everything."""
@@ -341,9 +361,12 @@ class Recovery:
                     path.write_bytes(data.rstrip(b"\0"))
                     report.quarantined.append(path)
         _log.warning(
-            "%s: %s; whole records lie behind it in what was never flushed; it is cut off, a copy is in %s",
+            "%s: %s; whole records lie behind it %s; it is cut off, a copy is in %s",
             self._place(offset),
             report.cut_reason,
+            "in what was never flushed"
+            if self._checkpoint.existed
+            else "and without a checkpoint nobody knows whether they were flushed",
             directory,
         )
 
@@ -366,6 +389,7 @@ class Recovery:
 
     def _trim_queues(self, report: RecoveryReport, dispatcher: Dispatcher, start: int, end: int) -> None:
         """Drop entries for records that are not there."""
+        dropped: list[tuple[int, int, Path]] = []
         for queue in self._queues.opened():
             seen = dispatcher.seen.get(queue)
             if seen is not None:
@@ -377,6 +401,7 @@ class Recovery:
                             remedy="Put the end of the log back, or run `rocket store rebuild`; without the file "
                             f"{self._checkpoint.path} the queue is cut to what the log has.",
                         )
+                    dropped.append((queue.max_offset - seen, seen, queue.files.directory))
                     report.entries_mended += queue.max_offset - seen
                     queue.truncate(seen)
                 while not report.clean and queue.max_offset > queue.min_offset:
@@ -385,10 +410,24 @@ class Recovery:
                     queue.truncate(queue.max_offset - 1)  # of the torn last record
             elif not report.clean and not self._is_sound(queue, start):
                 keep = self._sound_length(queue, start)
+                dropped.append((queue.max_offset - keep, keep, queue.files.directory))
                 report.entries_mended += queue.max_offset - keep
                 queue.truncate(keep)
             if not report.clean and queue.has_data_behind():
                 queue.truncate(queue.max_offset)
+        if dropped:
+            most, length, directory = max(dropped)
+            _log.warning(
+                "The log in %s ends at offset %d and lacks %d messages that %d consume queues have entries for: these "
+                "are dropped, their numbers are given again. The most are of %s: it ended at %d, and now at %d.",
+                self._log.queue.directory,
+                end,
+                sum(count for count, _, _ in dropped),
+                len(dropped),
+                directory,
+                length + most,
+                length,
+            )
 
     def _is_sound(self, queue: ConsumeQueue, start: int) -> bool:
         """Whether the last entry of a queue that the scan did not meet is of a record before the scan's start."""

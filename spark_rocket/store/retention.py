@@ -113,10 +113,10 @@ class Retention:
         if not self.remover.pending_bytes:
             with suppress(OSError):  # a full disk, perhaps: another run tries it again
                 self._deleted.forget_before(self._log.min_offset)
-        count, report.reason = self._due(now_ms, report.disk_used, over)
+        count, report.reason, is_forced = self._due(now_ms, report.disk_used, over)
         self._manual_runs = max(self._manual_runs - 1, 0)
         if count:
-            report.removed = self._remove(count, report.reason)
+            report.removed = self._remove(count, report.reason, is_forced)
         report.unfinished = self.trim_queues()
         return report
 
@@ -189,8 +189,8 @@ class Retention:
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    def _due(self, now: int, used: float, over: int) -> tuple[int, str]:
-        """How many files of the log are to go, and why the last of them."""
+    def _due(self, now: int, used: float, over: int) -> tuple[int, str, bool]:
+        """How many files of the log are to go, why the last of them, and whether some go before their time."""
         config, log = self.config, self._log
         files = log.queue.files
         forced = -(-(over - self.remover.pending_bytes) // log.file_size) if config.clean_file_forcibly_enable else 0
@@ -200,7 +200,7 @@ class Retention:
             occasion = f"disk {used:.0%} full"
         else:
             occasion = f"deleteWhen {config.delete_when}" if self._is_time(now) else ""
-        reason = ""
+        reason, is_forced = "", False
         count = 0
         while count < min(len(files) - 1, config.delete_file_batch_max):
             end = files[count + 1].file_from_offset
@@ -208,6 +208,8 @@ class Retention:
                 break
             if count < forced:
                 reason = f"disk {used:.0%} full, more than diskSpaceCleanForciblyRatio"
+                stored, _ = _begin(files[count + 1])
+                is_forced = is_forced or stored is None or not self._is_past(stored, now)
             elif 0 < config.file_reserved_size <= log.max_offset - end:
                 reason = "beyond fileReservedSize"
             elif occasion and self._is_expired(files[count + 1], now):
@@ -215,19 +217,14 @@ class Retention:
             else:
                 break
             count += 1
-        return count, reason
+        return count, reason, is_forced
 
     def _is_time(self, now: int) -> bool:
         return time.localtime(now / 1000).tm_hour in delete_hours(self.config.delete_when)
 
     def _is_expired(self, following: MappedFile, now: int) -> bool:
         """Whether everything before a file is older than fileReservedTime."""
-        try:
-            head = following.read(0, _HEAD_SIZE)
-            problem = "does not begin with a record" if any(head) else ""
-        except OSError as error:
-            head, problem = b"", f"cannot be read ({error})"
-        stored = _store_time(head, following.file_from_offset)
+        stored, problem = _begin(following)
         if stored is None:
             if problem and self._distrusted != following.path:
                 self._distrusted = following.path
@@ -238,19 +235,25 @@ class Retention:
                     problem,
                 )
             return False
+        return self._is_past(stored, now)
+
+    def _is_past(self, stored: int, now: int) -> bool:
         return now - stored >= self.config.file_reserved_time * _HOUR
 
-    def _remove(self, count: int, reason: str) -> int:
+    def _remove(self, count: int, reason: str, is_forced: bool) -> int:
         """Take the first files out of the log, and everybody's minimum offsets with them; delete them later."""
         files = self._log.queue.files
         removed = self._log.queue.remove_before(files[count].file_from_offset)
         self.remover.remove(removed, pause=self.config.delete_commit_log_files_interval / 1000, sync=True)
         self._queues.correct_min_offsets(self._log.min_offset)
-        _log.info(
-            "%d files of %s from %s on are deleted: %s",
-            len(removed),
+        _log.log(
+            logging.WARNING if is_forced else logging.INFO,
+            "%s of %s from %s on %s deleted%s: %s",
+            "1 file" if len(removed) == 1 else f"{len(removed)} files",
             self._log.queue.directory,
             removed[0].path.name,
+            "is" if len(removed) == 1 else "are",
+            ", with messages younger than fileReservedTime" if is_forced else "",
             reason,
         )
         return len(removed)
@@ -294,6 +297,15 @@ def _readable(size: int) -> str:
     """Bytes in the words of Apache's tools."""
     power = min((size.bit_length() - 1) // 10, 5) if size else 0
     return f"{size / 1024**power:.1f} {'KMGTP'[power - 1]}iB" if power else f"{size} B"
+
+
+def _begin(file: MappedFile) -> tuple[int | None, str]:
+    """When a file's first record was stored; None if nobody knows, and what is then wrong with it, if anything."""
+    try:
+        head = file.read(0, _HEAD_SIZE)
+    except OSError as error:
+        return None, f"cannot be read ({error})"
+    return _store_time(head, file.file_from_offset), "does not begin with a record" if any(head) else ""
 
 
 def _store_time(head: bytes, offset: int) -> int | None:

@@ -16,7 +16,7 @@ from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.store import PutStatus, StoreConfig
 from spark_rocket.store.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, bodies, opened, put, put_batch, small
+from tests.store.helpers import BORN, Clock, bodies, opened, put, put_batch, small
 
 
 class Budget:
@@ -65,6 +65,27 @@ def test_nothing_half_visible(make_store: MakeStore, monkeypatch: pytest.MonkeyP
     put(store, "T", 1, b"after")
     put_batch(store, "T", 2, [(0, b"after", b"")])
     assert bodies(store, "T", 1) == [*stored[1], b"after"]
+
+
+def test_a_full_disk_is_told_of_once_a_minute(
+    make_store: MakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = make_store()
+    disk = Budget(monkeypatch, 0)
+
+    def refused(count: int) -> int:
+        before = caplog.text.count("No room for messages")
+        for number in range(count):
+            result = store.put_message("T", number, b"x", b"", born_timestamp=1, born_host=BORN)
+            assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+        return caplog.text.count("No room for messages") - before
+
+    assert refused(50) == 1
+    clock.now += 59_999
+    assert refused(50) == 0
+    clock.now += 1
+    assert refused(50) == 1
+    disk.left = 1 << 30
 
 
 def test_the_index_waits_for_room(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_rocket.errors import StoreCorruptError
+from spark_rocket.errors import StoreCorruptError, StoreNotWritableError
 from spark_rocket.store import StoreConfig, recovery
 from spark_rocket.store.check import check_store
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.recovery import is_deleted
 from tests.store.helpers import START, Clock, bodies, golden, log_records, opened, put, put_batch, small
 
@@ -209,13 +212,17 @@ def test_a_bad_record_in_the_middle_is_never_hidden(filled: StoreConfig) -> None
     assert read_all(filled) == ALL
 
 
-def test_a_refused_store_opens_without_its_checkpoint_and_keeps_what_was_cut(filled: StoreConfig) -> None:
+def test_a_refused_store_opens_without_its_checkpoint_and_keeps_what_was_cut(
+    filled: StoreConfig, caplog: pytest.LogCaptureFixture
+) -> None:
     overwrite(log_file(filled, 8), 5000, b"\xff")
     with pytest.raises(StoreCorruptError) as error:
         opened(filled)
     assert str(filled.store_path / "checkpoint") in error.value.remedy
     (filled.store_path / "checkpoint").unlink()
     store = opened(filled)
+    assert "without a checkpoint nobody knows whether they were flushed" in caplog.text
+    assert "never flushed" not in caplog.text
     assert store.recovery is not None
     assert store.recovery.quarantined
     assert store.max_physical_offset < 8 * filled.mapped_file_size_commit_log + 5000
@@ -251,6 +258,78 @@ def test_lost_files_of_the_log(filled: StoreConfig) -> None:
         opened(filled)
     middle.write_bytes(kept)
     assert read_all(filled) == ALL
+
+
+def test_messages_that_go_with_the_checkpoint_are_told_of(
+    filled: StoreConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last file of the log lost, and then the checkpoint deleted: queues end earlier than they did."""
+    log_file(filled, 9).unlink()
+    (filled.store_path / "checkpoint").unlink()
+    store = opened(filled)
+    ends = [store.get_max_offset("T", queue_id) for queue_id in range(3)]
+    lost = COUNT - sum(ends)
+    assert lost > 3
+    assert f"lacks {lost} messages that 3 consume queues have entries for" in caplog.text
+    assert f"it ended at {COUNT // 3}, and now at {min(ends)}" in caplog.text
+    store.close()
+    assert check_store(filled.store_path, filled) == []
+
+
+@pytest.mark.parametrize("at", [0, 8, 16])
+@pytest.mark.parametrize("garbled", [2_000_000_000_000, -5])
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_garbled_time_in_the_checkpoint_is_corrected_and_told_of(
+    filled: StoreConfig, caplog: pytest.LogCaptureFixture, at: int, garbled: int, abort: bool
+) -> None:
+    path = filled.store_path / "checkpoint"
+    overwrite(path, at, garbled.to_bytes(8, "big", signed=True))
+    if abort:
+        killed(filled)
+        if at == 0 and garbled > 0:  # the log may have lost its end
+            with pytest.raises(StoreCorruptError, match="checkpoint says that later records were flushed"):
+                opened(filled)
+            return
+    store = opened(filled)
+    name = {0: "physic", 8: "logics", 16: "index"}[at]
+    assert f"{name}MsgTimestamp {garbled}: the log's last message is of {START + 10 * COUNT}" in caplog.text
+    assert int.from_bytes(path.read_bytes()[at : at + 8], "big", signed=True) == 0
+    assert store.query_message("T", "k7", 1, 0, 1 << 62).records
+    store.close()
+    assert read_all(filled) == ALL
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("what", ["write_abort", "Recovery.run", "IndexService.load"])
+def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
+    filled: StoreConfig, monkeypatch: pytest.MonkeyPatch, what: str, number: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        (filled.store_path / "abort").touch()
+        raise OSError(number, os.strerror(number), "x")
+
+    monkeypatch.setattr(f"spark_rocket.store.message_store.{what}", refuse)
+    with pytest.raises(StoreNotWritableError, match=os.strerror(number)) as error:
+        opened(filled)
+    words = {errno.EACCES: "right to read and write", errno.EIO: "Mend", errno.EROFS: "Mount", errno.ENOSPC: "space"}
+    assert words[number] in error.value.remedy
+    monkeypatch.undo()
+    store = opened(filled)
+    assert store.recovery is not None
+    assert store.recovery.clean
+    store.close()
+    assert read_all(filled) == ALL
+
+
+def test_a_list_of_deleted_topics_that_may_not_be_read(filled: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(path: Path) -> dict[str, int]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(DeletedTopics, "_read", staticmethod(forbid))
+    with pytest.raises(StoreCorruptError, match=r"deletedTopic\.json cannot be read: Permission denied") as error:
+        opened(filled)
+    assert "the right to read" in error.value.remedy
+    assert "Delete" not in error.value.remedy
 
 
 def test_the_first_files_of_the_log_gone_is_a_trimmed_log(filled: StoreConfig) -> None:

@@ -210,7 +210,7 @@ def test_a_run_has_a_bound(it: Trimmable) -> None:
     assert [it.run().removed for _ in range(4)] == [4, 4, 1, 0]
 
 
-def test_by_force_as_many_as_bring_the_disk_back(it: Trimmable) -> None:
+def test_by_force_as_many_as_bring_the_disk_back(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
     it.clock.now = START + 1000 * COUNT  # nothing has expired
     it.disk.at(85)
     assert it.run().removed == 0
@@ -218,6 +218,22 @@ def test_by_force_as_many_as_bring_the_disk_back(it: Trimmable) -> None:
     report = it.run()
     assert report.removed == 3
     assert "diskSpaceCleanForciblyRatio" in report.reason
+    (told,) = [record for record in caplog.records if " deleted" in record.getMessage()]
+    assert told.levelno == logging.WARNING
+    assert "3 files of" in told.getMessage()
+    assert "are deleted, with messages younger than fileReservedTime: disk 85% full" in told.getMessage()
+
+
+def test_by_force_what_has_expired_is_no_reason_to_warn(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
+    it.store.retention.config = replace(it.config, delete_file_batch_max=1)
+    it.disk.at(85)
+    it.disk.used += SIZE
+    with caplog.at_level(logging.INFO):
+        assert it.run().removed == 1
+    (told,) = [record for record in caplog.records if " deleted" in record.getMessage()]
+    assert told.levelno == logging.INFO
+    assert "1 file of" in told.getMessage()
+    assert " on is deleted: " in told.getMessage()
 
 
 def test_what_is_still_to_be_deleted_counts_as_free(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
