@@ -39,6 +39,7 @@ from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
+from spark_rocket.client.decoding import batches_of, messages_of
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.listeners import (
     BatchListener,
@@ -54,8 +55,9 @@ from spark_rocket.client.reader import DEFAULT_MAX_MSGS, PullResult, Reader
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, RETRY_PREFIX, RETRY_TOPIC, SendBack
+from spark_rocket.client.share import find_routes
 from spark_rocket.client.validators import check_group, check_range, check_topic
-from spark_rocket.errors import ClientError, RocketError, RunTooLargeError, StateError, TopicNotFoundError
+from spark_rocket.errors import ClientError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import (
     CONSUME_PASSIVELY,
@@ -207,7 +209,7 @@ class PushConsumer(Client):
         try:
             if self.message_model is MessageModel.CLUSTERING:
                 self._subscribe_retry()
-            self._find_routes(warn=True)
+            find_routes(instance, list(self._subscriptions), warn=True)
             self._rebalance = self._make_rebalance(instance)
             self._service = self._make_service(instance, self._rebalance)
             self._service.start()
@@ -226,20 +228,27 @@ class PushConsumer(Client):
                 threading.Thread(target=self._every, args=(seconds, chore), name="rocket-consumer", daemon=True).start()
 
     def close(self) -> None:
-        """Stop pulling, let listeners finish, commit, leave the group."""
-        with self._table_lock if self._pid in (0, os.getpid()) else nullcontext():
-            first, self._stopping = not self._stopping, True
-        shared = self._shared
-        if first and shared is not None and self._pid == os.getpid():  # a forked child leaves the parent's work alone
-            self._stop.set()
-            if self._rebalance is not None and self._service is not None:
-                for puller in self._rebalance.pullers():
-                    puller.process_queue.paused = True
-                self._service.close(self._shutdown_timeout)
-                self._rebalance.close()
-            shared.members.leave_consumer(self)
-        self._reader.close()
-        super().close()
+        """Stop pulling, let listeners finish, commit, leave the group. Whoever calls it first does that."""
+        mine = self._pid in (0, os.getpid())  # a forked child leaves the parent's work, and its locks, alone
+        with self._table_lock if mine else nullcontext():
+            if self._stopping:
+                return
+            self._stopping = True
+        try:
+            if mine and self._shared is not None and self._pid:
+                self._leave(self._shared)
+        finally:
+            self._reader.close()
+            super().close()
+
+    def _leave(self, instance: ClientInstance) -> None:
+        self._stop.set()
+        if self._rebalance is not None and self._service is not None:
+            for process_queue in self._rebalance.process_queues():
+                process_queue.paused = True
+            self._service.close(self._shutdown_timeout)
+            self._rebalance.close()
+        instance.members.leave_consumer(self)
 
     def suspend(self) -> None:
         """Pull nothing for now; what is pulled already is still consumed."""
@@ -282,20 +291,11 @@ class PushConsumer(Client):
         if self._rebalance is None or self._stop.is_set():
             return
         try:
-            self._find_routes(warn=False)
+            find_routes(self._instance(), list(self._subscriptions), warn=False)
             self._instance().members.greet_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)
         self._rebalance.balance(list(self._subscriptions))
-
-    def _find_routes(self, *, warn: bool) -> None:
-        """Know the brokers of every topic; one that does not exist yet is waited for."""
-        for topic in list(self._subscriptions):
-            try:
-                self._instance().routes.route(topic)
-            except TopicNotFoundError as error:
-                if warn and not topic.startswith(RETRY_PREFIX):  # the first heartbeat makes that one
-                    logger.warning("%s is waited for: %s", topic, error)
 
     # --- what tools ask through brokers -----------------------------------------------------------------------
 
@@ -460,15 +460,9 @@ class PushConsumer(Client):
         )
 
     def _decode(self, process_queue: ProcessQueue, found: PullResult) -> list[MessageExt]:
-        """The messages of a pull that were asked for: brokers compare hashes of tags, and retries have two topics."""
+        """The messages of a pull that were asked for."""
         queue = process_queue.queue
-        first = process_queue.end
-        messages = decode_messages(found.records, queue.broker_name)
-        tags = self._tags.get(queue.topic)
-        if tags is not None and not tags.matches_all:
-            messages = [message for message in messages if tags.matches(message.tags)]
-        if messages and messages[0].queue_offset < first:
-            messages = [message for message in messages if message.queue_offset >= first]
+        messages = messages_of(found, queue, process_queue.end, self._tags_of(queue.topic))
         if queue.topic.startswith(RETRY_PREFIX):
             self._show_origin(messages)
         return self.hooks.choose(queue, messages) if self.hooks.filter else messages
@@ -480,20 +474,8 @@ class PushConsumer(Client):
             message.topic = message.properties.get(RETRY_TOPIC, message.topic)
 
     def _decode_batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
-        from spark_rocket.protocol.columnar import decode_records  # only who wants Arrow pays for loading it
-
         queue = process_queue.queue
-        tags = self._tags.get(queue.topic)
-        wanted = None if tags is None or tags.matches_all else tags.tags
-        start: int | None = process_queue.end
-        while start is not None:
-            end = None
-            try:
-                batch = decode_records(found.records, broker_name=queue.broker_name, start_offset=start, tags=wanted)
-            except RunTooLargeError as error:  # bodies that inflate to more than is decoded at once
-                end = error.queue_offset
-                batch = decode_records(
-                    found.records, broker_name=queue.broker_name, start_offset=start, end_offset=end, tags=wanted
-                )
-            yield batch
-            start = end
+        return batches_of(found, queue, process_queue.end, self._tags_of(queue.topic))
+
+    def _tags_of(self, topic: str) -> TagExpression:
+        return self._tags.get(topic) or parse_tags(None)

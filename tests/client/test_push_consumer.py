@@ -507,9 +507,13 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
     assert began.wait(SECONDS)
     closer = threading.Thread(target=one.close)
     closer.start()
+    assert one._stop.wait(SECONDS)
+    one.close()  # somebody else's second call takes nothing away from the first
+    assert one.state is ServiceState.RUNNING
     go.set()
     closer.join(SECONDS)
     assert not closer.is_alive()
+    assert one.state is ServiceState.SHUTDOWN_ALREADY
     assert committed(cluster, group, topic) == len(seen.bodies)
 
 
