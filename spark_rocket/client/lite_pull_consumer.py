@@ -107,7 +107,7 @@ class LitePullConsumer(Client):
         self.consume_from_where = consume_from_where
         self.auto_commit = auto_commit
         self.poll_timeout = poll_timeout
-        self._strategy = allocate_strategy or AllocateAveragely()
+        self._strategy = allocate_strategy or AllocateAveragely() if message_model is MessageModel.CLUSTERING else None
         self._auto_commit_interval = auto_commit_interval
         self._next_auto_commit = 0.0
         self._listener = message_queue_listener
@@ -433,7 +433,7 @@ class LitePullConsumer(Client):
             logger.info("routes stay as they are: %s", error)
         for topic in list(self._subscriptions):
             try:
-                mine = share_of(instance, self.group, topic, self.message_model, self._strategy)
+                mine = share_of(instance, self.group, topic, self._strategy)
             except RocketError as error:
                 logger.info("the queues of %s stay as they are: %s", topic, error)
                 continue

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_rocket.client.allocation import AllocateStrategy
@@ -25,14 +24,13 @@ from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller
 from spark_rocket.client.reader import Reader
 from spark_rocket.client.rebalance_locks import QueueLocks
-from spark_rocket.client.send_back import RETRY_PREFIX
+from spark_rocket.client.share import first_offset, share_of
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
-DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
 
 
 class Rebalance:
@@ -103,7 +101,7 @@ class Rebalance:
                 if self._closed:
                     return
                 try:
-                    mine = self._share_of(topic)
+                    mine = share_of(self._instance, self._group, topic, self._strategy)
                 except RocketError as error:
                     logger.info("the queues of %s stay as they are: %s", topic, error)
                     continue
@@ -141,20 +139,6 @@ class Rebalance:
             self._offsets.persist({process_queue.queue: offset})
         self._drop([process_queue.queue], unlock=False)
         self._try_to_begin(process_queue.queue, offset)
-
-    def _share_of(self, topic: str) -> list[MessageQueue] | None:
-        """The queues that are this member's now; None when the brokers do not say who else is there."""
-        instance = self._instance
-        queues = sorted(instance.routes.route(topic).readable)
-        if self._strategy is None:
-            return queues
-        members = instance.consumer_ids(self._group, topic)
-        if members is not None and instance.client_id not in members:
-            instance.members.send_heartbeats()  # a broker that was started again has forgotten this member
-            members = instance.consumer_ids(self._group, topic)
-        if members is None or instance.client_id not in members:
-            return None
-        return self._strategy.allocate(self._group, instance.client_id, queues, members)
 
     def _take(self, topic: str, mine: list[MessageQueue]) -> None:
         wanted = set(mine)
@@ -202,7 +186,7 @@ class Rebalance:
                 logger.info("%s is still locked by another member", queue)
                 return False
         if offset is None:
-            offset = self._first_offset(queue)
+            offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
         process_queue.put((), offset)
         puller = self._make_puller(process_queue, offset)
         with self._table:
@@ -210,20 +194,6 @@ class Rebalance:
         logger.info("group %s takes %s at %d", self._group, queue, offset)
         puller.pull()
         return True
-
-    def _first_offset(self, queue: MessageQueue) -> int:
-        """Where the group goes on in a queue, or begins."""
-        kept = self._offsets.read(queue)
-        if kept is not None:
-            return kept
-        if queue.topic.startswith(RETRY_PREFIX) or self._where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
-            return self._reader.min_offset(queue)
-        if self._where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
-            return self._reader.max_offset(queue)
-        moment = self._from_timestamp
-        if moment is None:
-            moment = int(time.time() * 1000) - DEFAULT_LOOK_BACK_MS
-        return self._reader.offset_for_time(queue, moment)
 
     # --- giving up --------------------------------------------------------------------------------------------
 

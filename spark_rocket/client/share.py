@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from spark_rocket.client.allocation import AllocateStrategy
 from spark_rocket.client.instance import ClientInstance
-from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
+from spark_rocket.client.listeners import ConsumeFromWhere
 from spark_rocket.client.offset_store import OffsetStore
 from spark_rocket.client.reader import Reader
 from spark_rocket.client.send_back import RETRY_PREFIX
@@ -35,11 +35,12 @@ def find_routes(instance: ClientInstance, topics: Iterable[str], *, warn: bool) 
 
 
 def share_of(
-    instance: ClientInstance, group: str, topic: str, model: MessageModel, strategy: AllocateStrategy
+    instance: ClientInstance, group: str, topic: str, strategy: AllocateStrategy | None
 ) -> list[MessageQueue] | None:
-    """The queues that are this member's now; None when the brokers do not say who is there."""
+    """The queues that are this member's now; all if there is no strategy (broadcasting); None when the brokers do not
+    say who is there."""
     queues = sorted(instance.routes.route(topic).readable)
-    if model is MessageModel.BROADCASTING:
+    if strategy is None:
         return queues
     members = instance.consumer_ids(group, topic)
     if members is not None and instance.client_id not in members:
