@@ -8,12 +8,14 @@ What a consumer reads of it is compared with its consume-queue entry and its CRC
 - the entry, for the log has the message elsewhere: StoreCorruptError names the consume queue's file and byte, because
   going on would leave out messages that are whole.
 
-Which it is follows from a scan of the log between the records of the entries around.
+Which it is follows from a scan of the log between the records of the entries around. It takes some 40 ms, so a call
+makes one at most and answers with what it has; what was found is remembered, and a damaged stretch is scanned once.
 Thread-safety: for the store's one thread. Corresponds to nothing in RocketMQ, which serves the bytes as they are.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -24,7 +26,7 @@ from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_HOST_V6
-from spark_rocket.store.record_scan import LogScan, parse
+from spark_rocket.store.record_scan import Ints, LogScan, parse
 from spark_rocket.store.salvage import next_good
 
 _HEAD = np.dtype(
@@ -47,6 +49,21 @@ _HEAD = np.dtype(
 """Of a record with IPv4 hosts, which is 91 bytes long at least."""
 _NEIGHBOURS = 64  # entries that are tried on each side for one whose record is good
 _FAR = 16 << 20  # bytes of the log that are scanned for a record
+_STRETCHES = 16
+
+
+class _Stretch(NamedTuple):
+    """A part of the log with damage in it: what it has of the queue's messages from ``first`` on and before ``end``."""
+
+    first: int
+    end: int
+    start: int
+    stop: int
+    numbers: Ints
+    offsets: Ints
+
+    def covers(self, number: int, physical: int) -> bool:
+        return self.first <= number < self.end and self.start <= physical < self.stop
 
 
 class OldRecords:
@@ -55,6 +72,8 @@ class OldRecords:
     def __init__(self, commit_log: CommitLog, deleted: DeletedTopics) -> None:
         self._log = commit_log
         self._deleted = deleted
+        self._stretches: dict[tuple[str, int], _Stretch] = {}  # the last one of each queue
+        self._scans = 0
 
     def are_plausible(self, raw: bytes) -> bool:
         """Whether entries could be read at all: in ascending order, of records that are within the log."""
@@ -100,8 +119,11 @@ class OldRecords:
         topics = starts + 88 + bodies
         if (bodies < 0).any() or (topics + 3 > starts + sizes).any():
             return False
-        properties = topics + 1 + source[topics]
+        field = np.frombuffer(queue.topic_field, np.uint8)
+        properties = topics + len(field)
         if (properties + 2 > starts + sizes).any():
+            return False
+        if (np.lib.stride_tricks.sliding_window_view(source, len(field))[topics] != field).any():
             return False
         lengths = source[properties].astype(np.int64) << 8 | source[properties + 1]
         if (properties + 2 + lengths != starts + sizes).any():
@@ -127,8 +149,9 @@ class OldRecords:
                 continue
             if parts and (len(parts) >= max_msgs or total + size > max_bytes):
                 return len(parts), index, b"".join(parts)
+            scans = self._scans
             try:
-                record = self._record(queue, offset + index, physical, size)
+                record = self.record(queue, offset + index, physical, size)
             except StoreCorruptError:
                 if not parts:
                     raise
@@ -136,9 +159,11 @@ class OldRecords:
             if record:
                 parts.append(record)
                 total += size
+            if self._scans != scans:
+                return len(parts), index + 1, b"".join(parts)
         return len(parts), len(raw) // ENTRY_SIZE, b"".join(parts)
 
-    def _record(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
+    def record(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bytes:
         """The record of an entry; empty when it is damaged. StoreCorruptError when the entry is."""
         if record := self._good(queue, number, physical, size):
             return record
@@ -166,17 +191,34 @@ class OldRecords:
                 and record.physical_offset == physical
                 and record.queue_offset == number
                 and record.queue_id == queue.queue_id
+                and record.topic == queue.topic.encode()
             ):
                 return raw
         return b""
 
     def _is_elsewhere(self, queue: ConsumeQueue, number: int, physical: int) -> bool:
         """Whether the log has the message between the good records of the entries around it."""
-        start, stop = physical, self._log.max_offset
+        key = queue.topic, queue.queue_id
+        stretch = self._stretches.get(key)
+        if stretch is None or not stretch.covers(number, physical):
+            stretch = self._scan(queue, number, physical)
+            self._stretches.pop(key, None)
+            self._stretches[key] = stretch
+            if len(self._stretches) > _STRETCHES:
+                del self._stretches[next(iter(self._stretches))]
+        for offset in stretch.offsets[stretch.numbers == number].tolist():
+            if self._good(queue, number, offset, int.from_bytes(self._log.read(offset, 4), "big")):
+                return True
+        return False
+
+    def _scan(self, queue: ConsumeQueue, number: int, physical: int) -> _Stretch:
+        """Look at the log between the good records of the entries around one, or as far as is bearable."""
+        self._scans += 1
+        first, end, start, stop = number, queue.max_offset, physical, self._log.max_offset
         for before in range(number - 1, max(number - _NEIGHBOURS, queue.min_offset) - 1, -1):
             entry = queue.entry(before)
             if self._good(queue, before, entry[0], entry[1]):
-                start = entry[0] + entry[1]
+                first, start = before + 1, entry[0] + entry[1]
                 break
         else:
             if number - queue.min_offset <= _NEIGHBOURS:
@@ -184,17 +226,20 @@ class OldRecords:
         for behind in range(number + 1, min(number + _NEIGHBOURS, queue.max_offset)):
             entry = queue.entry(behind)
             if self._good(queue, behind, entry[0], entry[1]):
-                stop = entry[0]
+                end, stop = behind, entry[0]
                 break
         stop = min(stop, start + _FAR)
-        while start < stop:
-            scan = LogScan(self._log.queue, start, stop)
+        numbers, offsets = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        at = start
+        while at < stop:
+            scan = LogScan(self._log.queue, at, stop)
             for block in scan:
-                for index in np.flatnonzero((block.queue_offsets == number) & (block.queue_ids == queue.queue_id)):
-                    if block.topics()[int(index)] == queue.topic:
-                        return True
+                wanted = (block.queue_ids == queue.queue_id) & (block.queue_offsets >= first)
+                wanted &= block.queue_offsets < end
+                numbers.append(block.queue_offsets[wanted])
+                offsets.append(block.physical_offsets[wanted])
             file = self._log.queue.find(scan.end.offset)
             if scan.end.offset >= stop or file is None:
                 break
-            start = file.file_from_offset + next_good(file, scan.end.offset - file.file_from_offset)
-        return False
+            at = file.file_from_offset + next_good(file, scan.end.offset - file.file_from_offset)
+        return _Stretch(first, end, start, stop, np.concatenate(numbers), np.concatenate(offsets))
