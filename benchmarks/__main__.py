@@ -7,12 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import broker, client, codec, spark, store, store_disk, store_search
+from benchmarks import broker, client, client_send, codec, spark, store, store_disk, store_search
 from benchmarks.lab import Lab
 from benchmarks.registry import REGISTRY, Result, run, select
 from jobs.terminal import table
 
-FAMILIES = (codec, store, store_disk, store_search, broker, client, spark)  # importing them registered their benchmarks
+FAMILIES = (codec, store, store_disk, store_search, broker, client, client_send, spark)  # importing them registered their benchmarks
 
 
 def figure(number: float) -> str:

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_rocket.client.async_send import AsyncSend, SendFuture
-from spark_rocket.client.outgoing import Outgoing
+from spark_rocket.client.outgoing import Outgoing, batch_properties
 from spark_rocket.model import Message, MessageQueue, SendResult
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class BatchSend(AsyncSend):
     __slots__ = ("_accumulator", "_futures", "_keys", "_size", "count")
 
     def __init__(self, accumulator: Accumulator, producer: Producer, key: Key, batch: Batch) -> None:
-        topic, queue, _ = key
+        topic, queue, wait = key
         messages, self._keys, pieces, self._futures = zip(*batch.held, strict=True)
-        out = Outgoing(topic, b"".join(pieces), msg_id=",".join(self._keys))
+        out = Outgoing(topic, b"".join(pieces), properties=batch_properties(wait), msg_id=",".join(self._keys))
         super().__init__(producer, out, messages, queue, batch.timeout, batch.deadline)
         self.count = len(messages)
         self._accumulator = accumulator

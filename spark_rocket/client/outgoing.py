@@ -92,6 +92,11 @@ def is_plain(message: Message) -> bool:
     )
 
 
+def batch_properties(wait: str | None) -> str:
+    """What a batch says beside its messages: brokers look for WAIT there."""
+    return f"WAIT\x01{wait or 'true'}"
+
+
 class Outgoing:
     """One send, whichever queue it goes to in the end."""
 
@@ -244,6 +249,11 @@ class Packer:
                     f"A batch for {topic!r} holds a delayed, transactional or retry message, or a reply.",
                     remedy="Send such messages singly.",
                 )
+            if message.properties.get(WAIT, "true") != messages[0].properties.get(WAIT, "true"):
+                raise ClientError(
+                    f"A batch for {topic!r} holds messages that wait for the disk and others that do not.",
+                    remedy="Send a batch for each kind.",
+                )
         pieces = [self.piece(message) for message in messages]
         body = b"".join([piece for _, piece in pieces])
         if len(body) > self._max_message_size:
@@ -252,7 +262,12 @@ class Packer:
                 f" {self._max_message_size:,}.",
                 remedy="Cut it with split_batch(messages).",
             )
-        return Outgoing(topic, body, msg_id=",".join([key for key, _ in pieces]))
+        return Outgoing(
+            topic,
+            body,
+            properties=batch_properties(messages[0].properties.get(WAIT)),
+            msg_id=",".join([key for key, _ in pieces]),
+        )
 
     def _check(self, message: Message) -> None:
         if message.topic not in self._checked:

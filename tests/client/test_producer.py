@@ -265,6 +265,7 @@ def test_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
         ([Message.of("t", "a"), Message.of("u", "b")], "'u'"),
         ([Message("t", b"", {"DELAY": "3"})], "delayed"),
         ([Message("%RETRY%g", b"")], "retry"),
+        ([Message.of("t", "a"), Message.of("t", "b", wait_store_ok=False)], "wait for the disk"),
     ],
 )
 def test_what_is_no_batch(produce: Callable[..., Producer], messages: list[Message], problem: str) -> None:

@@ -63,7 +63,7 @@ def test_each_message_has_a_result_of_its_own(mq: FakeCluster, produce: Callable
     producer.close()
     results = [future.result(20) for future in futures]
     (request,) = sends(mq)
-    assert (request.code, request.ext_fields["m"], request.ext_fields["i"]) == (BATCH, "true", "")
+    assert (request.code, request.ext_fields["m"], request.ext_fields["i"]) == (BATCH, "true", "WAIT\x01true")
     parts = decode_batch_body(request.body)
     assert [(flag, bytes(body)) for flag, body, _ in parts] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
     properties = [decode_properties(raw) for *_, raw in parts]
@@ -106,6 +106,7 @@ def test_what_goes_together(mq: FakeCluster, produce: Callable[..., Producer]) -
     producer.close()
     counts = Counter((request.ext_fields["b"], len(decode_batch_body(request.body))) for request in sends(mq))
     assert counts == {("t", 2): 2, ("u", 2): 2, ("t", 4): 1}
+    assert Counter(request.ext_fields["i"] for request in sends(mq)) == {"WAIT\x01true": 4, "WAIT\x01false": 1}
 
 
 @pytest.mark.parametrize(
