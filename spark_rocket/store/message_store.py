@@ -265,6 +265,11 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         return list(ENTRY.iter_unpack(queue.read(offset, count))) if queue is not None else []
 
+    def look_message(self, topic: str, queue_id: int, offset: int) -> bytes | None:
+        """The record of a queue's message, if it is whole. StoreCorruptError when its entry is what is damaged."""
+        queue = self._queues.find(topic, queue_id)
+        return self._reader.message_at(queue, offset) if queue is not None else None
+
     def look_message_by_offset(self, physical_offset: int) -> bytes | None:
         """The record that starts at a physical offset, if one does."""
         return self._reader.record_at(physical_offset)

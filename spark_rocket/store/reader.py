@@ -152,6 +152,11 @@ class StoreReader:
         last = stops[np.concatenate((breaks, [count - 1]))].tolist()
         return count, int(sizes.sum()), examined, self._log.read_many(first, last)
 
+    def message_at(self, queue: ConsumeQueue, offset: int) -> bytes | None:
+        """The record of one message, looked at from its size to its CRC; None when it is damaged."""
+        physical, size, _ = queue.entry(offset)
+        return self._old.record(queue, offset, physical, size) or None
+
     # --- time ---------------------------------------------------------------------------------------------------
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:

@@ -63,6 +63,7 @@ class ScheduleMessageService:
         self._version = DataVersion()
         self._delivered_to = 0
         self._next = 0
+        self._unreadable: dict[int, str] = {}  # levels, and what was said of them
 
     # --- delivering ---------------------------------------------------------------------------------------------
 
@@ -81,7 +82,9 @@ class ScheduleMessageService:
             except _RefusedError:
                 return now_ms + RETRY_MS
             except StoreError as error:
-                _log.error("Delay level %d cannot be read: %s", index + 1, error)
+                if self._unreadable.get(index + 1) != str(error):
+                    _log.error("Delay level %d cannot be read: %s", index + 1, error)
+                self._unreadable[index + 1] = str(error)
                 due = now_ms + RETRY_MS
             if due is not None and due <= now_ms:  # out of time; the other levels come first next time
                 self._next = (index + 1) % count
@@ -114,10 +117,11 @@ class ScheduleMessageService:
         return None
 
     def _deliver_one(self, level: int, offset: int, physical_offset: int) -> None:
-        record = self._store.look_message_by_offset(physical_offset)
+        # An entry may be damaged: it must not have another message delivered, nor a whole one left out.
+        record = self._store.look_message(SCHEDULE_TOPIC, level - 1, offset)
         if record is None:
             _log.warning(
-                "Message %d of delay level %d is not delivered: there is no record at offset %d of the commit log.",
+                "Message %d of delay level %d is not delivered: its record at offset %d of the commit log is damaged.",
                 offset,
                 level,
                 physical_offset,
