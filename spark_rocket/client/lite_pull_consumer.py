@@ -120,13 +120,14 @@ class LitePullConsumer(Client):
             tags_of=self._tags_of,
             has_room=lambda process_queue: self._queues.has_room(process_queue),
         )
+        self._local_offsets: LocalOffsetStore | None = None
+        if message_model is MessageModel.BROADCASTING:
+            self._local_offsets = LocalOffsetStore(local_directory() / (config.instance_name or "DEFAULT"), group)
         self._queues = AssignedQueues(
             group,
             self._instance,
             self._reader,
-            RemoteOffsetStore(self._reader, group)
-            if message_model is MessageModel.CLUSTERING
-            else LocalOffsetStore(local_directory() / (config.instance_name or "DEFAULT"), group),
+            self._local_offsets or RemoteOffsetStore(self._reader, group),
             self._pulled,
             where=consume_from_where,
             from_timestamp=consume_timestamp_ms,
@@ -222,6 +223,8 @@ class LitePullConsumer(Client):
             self._pid = os.getpid()
         self._started_ms = time.time_ns() // 1_000_000
         try:
+            if self._local_offsets is not None:
+                self._local_offsets.open()
             if self._wanted:
                 self._begin_assigned()
             elif self._subscriptions:

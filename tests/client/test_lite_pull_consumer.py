@@ -298,6 +298,17 @@ def test_broadcasting_keeps_offsets_in_a_file(
         again.commit()
 
 
+def test_a_damaged_file_is_no_new_beginning(
+    topic: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
+    file = tmp_path / "x" / f"g{topic}" / "offsets.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    with pytest.raises(ClientError, match=r"offsets\.json"):
+        make(topic, instance_name="x", message_model=MessageModel.BROADCASTING)
+
+
 def test_a_commit_that_fails_says_so(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
     mq = fake(1)
     queue = MessageQueue(mq.add("t"), "b0", 0)
