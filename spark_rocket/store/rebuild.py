@@ -133,20 +133,11 @@ def _refuse_what_cannot_be(view: StoreView, *, is_configured: bool) -> None:
             f"{view.path} has {foreign[0]}, which cannot be made from the log here.",
             remedy="Delete consumequeue and let the broker that made the store rebuild it at its start.",
         )
-    if is_configured:
-        return
-    usual = StoreConfig(view.path)
-    sizes = {file.stat().st_size for file in view.config.consume_queue_path.glob("*/*/*")} - {0}
-    index = view.config.index_path
-    is_usual = view.config.mapped_file_size_commit_log == usual.mapped_file_size_commit_log
-    if (
-        len(sizes) > 1
-        or not view.index_size_known
-        or not (is_usual or (sizes and index.is_dir() and any(index.iterdir())))
-    ):
+    if not view.sizes_are_known:
         raise StoreError(
             f"The sizes of the files of {view.path} are not all known.",
-            remedy="Give the broker's configuration with -c broker.conf.",
+            remedy=f"Give the broker's configuration: `rocket store rebuild {view.path} -c broker.conf` (an empty file "
+            "if it had none).",
         )
 
 

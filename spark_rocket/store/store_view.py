@@ -5,20 +5,19 @@ read-only mount or a backup will do. While a view is open nobody can start a bro
 ``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
 
 A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
-Sizes that no configuration gives are taken from the files; those of the index cannot be seen there, and are Apache's.
+Sizes that no configuration gives are taken from the files (file_sizes.py). What may not be read is a problem too.
 
 Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.dispatch import entries_of
-from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.file_sizes import FileSizes, look_at_sizes
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.problem import Problem
@@ -41,8 +40,6 @@ Progress = Callable[[int, int], None]
 
 LMQ_PREFIX = "%LMQ%"
 """Light queues of Apache's: their entries are for records of other topics."""
-
-_SAMPLE = 64  # queue files whose sizes are looked at
 
 # What Apache's brokers have and the tools do not look into.
 _UNKNOWN = {
@@ -76,16 +73,24 @@ class ViewedFile(MappedFile):
 class ViewedFiles(MappedFileQueue):
     """A row of files with whatever is wrong with it; a file may be missing in the middle."""
 
-    def __init__(self, directory: Path, file_size: int, *, setting: str, problems: list[Problem]) -> None:
+    def __init__(
+        self, directory: Path, file_size: int, *, setting: str, problems: list[Problem], is_guessed: bool = False
+    ) -> None:
         super().__init__(directory, file_size, setting=setting)
         self._problems = problems
+        self._expected = "such files here have" if is_guessed else f"{setting} says"
+        self.gaps: list[Problem] = []
+        """Of the problems those that are files that end too early, or are missing between others."""
+        self.unreadable: list[Problem] = []
+        """Those that are a lack of rights, or of the disk."""
         self._by_offset: dict[int, MappedFile] = {}
         self._loaded = False
         self.sound = True
 
-    def _wrong(self, path: Path, text: str) -> None:
+    def _wrong(self, path: Path, text: str) -> Problem:
         self.sound = False
         self._problems.append(Problem("files", path, text))
+        return self._problems[-1]
 
     def load(self) -> None:
         """Find the files on disk; problems are added to the list that was given."""
@@ -97,6 +102,9 @@ class ViewedFiles(MappedFileQueue):
                 names = sorted(entries, key=lambda entry: entry.name)
         except FileNotFoundError:
             names = []
+        except OSError as error:
+            self.unreadable.append(self._wrong(self.directory, cannot_be_read(error)))
+            return
         files: list[MappedFile] = []
         for entry in names:
             path = self.directory / entry.name
@@ -106,13 +114,19 @@ class ViewedFiles(MappedFileQueue):
             length, offset = entry.stat().st_size, int(entry.name)
             if length == 0 and entry is names[-1]:
                 continue  # a creation that a crash cut short; a broker's start removes it
+            if not os.access(path, os.R_OK):
+                self.unreadable.append(self._wrong(path, cannot_be_read()))
+                continue
             if length != self.file_size:
-                self._wrong(path, f"it has {length} bytes where {self.setting} says {self.file_size}")
+                problem = self._wrong(path, f"it has {length} bytes where {self._expected} {self.file_size}")
+                if length < self.file_size:
+                    self.gaps.append(problem)
             if files and (offset - files[0].file_from_offset) % self.file_size:
                 self._wrong(path, f"its name is no multiple of {self.file_size} bytes behind the first file's")
                 continue
             if files and offset != files[-1].file_from_offset + self.file_size:
-                self._wrong(path, f"the files between {files[-1].path.name} and this one are missing")
+                text = f"the files between {files[-1].path.name} and this one are missing"
+                self.gaps.append(self._wrong(path, text))
             files.append(ViewedFile(path, min(length, self.file_size), offset))
         self.files = files
         self._by_offset = {file.file_from_offset: file for file in files}
@@ -140,14 +154,21 @@ class ViewedQueue(ConsumeQueue):
         self.loaded = True
 
 
+def cannot_be_read(error: OSError | None = None) -> str:
+    """A problem's text."""
+    return f"it cannot be read: {(error and error.strerror) or os.strerror(errno.EACCES)}"
+
+
 class StoreView:
     """The files of a stopped store. See :func:`view_store`."""
 
     def __init__(self, path: Path, config: StoreConfig | None) -> None:
         self.path = path
         self.problems: list[Problem] = []
-        self.config = replace(config, store_path=path) if config else guess_config(path)
-        self.index_size_known = config is not None or _has_default_index(self.config)
+        sizes = FileSizes(config, True, True, True) if config else look_at_sizes(path)
+        self.config = replace(sizes.config, store_path=path)
+        self.index_size_known, self.sizes_are_known = sizes.knows_index, sizes.are_known
+        self._are_guessed = config is None
         self.delays = DelayLevels(self.config.delay_levels())
         self.deleted = DeletedTopics(path)
         try:
@@ -159,6 +180,7 @@ class StoreView:
             self.config.mapped_file_size_commit_log,
             setting="mappedFileSizeCommitLog",
             problems=self.problems,
+            is_guessed=self._are_guessed,
         )
         self.log.load()
         self.queues: dict[tuple[str, int], ViewedQueue] = {}
@@ -166,24 +188,34 @@ class StoreView:
         self._find_queues()
 
     def _find_queues(self) -> None:
-        root = self.config.consume_queue_path
-        for topic_directory in sorted(root.iterdir()) if root.is_dir() else ():
+        for topic_directory in self._inside(self.config.consume_queue_path):
             if not topic_directory.is_dir():
                 self.problems.append(Problem("files", topic_directory, "this is not a topic's directory"))
                 continue
-            with os.scandir(topic_directory) as entries:
-                for entry in entries:
-                    if not entry.name.isdecimal() or not entry.is_dir():
-                        text = "this is not a queue's directory: their names are numbers"
-                        self.problems.append(Problem("files", Path(entry.path), text))
-                        continue
-                    key = topic_directory.name, int(entry.name)
-                    size = self.config.mapped_file_size_consume_queue
-                    queue = ViewedQueue(Path(entry.path), *key, size, self._cache)
-                    queue.files = ViewedFiles(
-                        Path(entry.path), size, setting="mappedFileSizeConsumeQueue", problems=self.problems
-                    )
-                    self.queues[key] = queue
+            for directory in self._inside(topic_directory):
+                if not directory.name.isdecimal() or not directory.is_dir():
+                    text = "this is not a queue's directory: their names are numbers"
+                    self.problems.append(Problem("files", directory, text))
+                    continue
+                key = topic_directory.name, int(directory.name)
+                size = self.config.mapped_file_size_consume_queue
+                queue = ViewedQueue(directory, *key, size, self._cache)
+                queue.files = ViewedFiles(
+                    directory,
+                    size,
+                    setting="mappedFileSizeConsumeQueue",
+                    problems=self.problems,
+                    is_guessed=self._are_guessed,
+                )
+                self.queues[key] = queue
+
+    def _inside(self, directory: Path) -> list[Path]:
+        """What is in a directory; nothing if it is missing, and a problem if it may not be read."""
+        try:
+            return sorted(directory.iterdir()) if directory.is_dir() else []
+        except OSError as error:
+            self.problems.append(Problem("files", directory, cannot_be_read(error)))
+            return []
 
     def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:
         """The queue, opened; None if it has no directory."""
@@ -227,7 +259,7 @@ class StoreView:
             f"{self.path / name}: {what}; not checked" for name, what in _UNKNOWN.items() if (self.path / name).exists()
         ]
         for place in (self.path, self.path / "config"):
-            names = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+            names = [path.name for path in self._inside(place)]
             tables = [name for name in names if "rocksdb" in name.lower() or name == "consumequeue_r"]
             notes += [f"{place / name}: tables of RocksDB; not checked" for name in tables]
         return notes
@@ -266,26 +298,3 @@ def _hold(path: Path) -> int:
         os.close(fd)
         raise refusal from None
     return fd
-
-
-def guess_config(path: Path) -> StoreConfig:
-    """A configuration with the file sizes that the files have; Apache's defaults where there are none."""
-    config = StoreConfig(path)
-    log_size = _usual_size(config.commit_log_path.glob("*"))
-    queue_size = _usual_size(config.consume_queue_path.glob("*/*/*"))
-    if log_size >= 4096:
-        config = replace(config, mapped_file_size_commit_log=log_size)
-    if queue_size >= ENTRY_SIZE and not queue_size % ENTRY_SIZE:
-        config = replace(config, mapped_file_size_consume_queue=queue_size)
-    return config
-
-
-def _usual_size(paths: Iterable[Path]) -> int:
-    files = islice((path for path in paths if len(path.name) == 20 and path.name.isdecimal()), _SAMPLE)
-    sizes = Counter(size for path in files if path.is_file() and (size := path.stat().st_size))
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
-
-
-def _has_default_index(config: StoreConfig) -> bool:
-    files = config.index_path.iterdir() if config.index_path.is_dir() else ()
-    return all(path.stat().st_size in (0, config.index_file_size) for path in files)
