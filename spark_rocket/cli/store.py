@@ -171,7 +171,7 @@ def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], opt
 
 
 def _check(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
-    from spark_rocket.store.check import check_store
+    from spark_rocket.store.check import check_store, remedy_of
 
     notes: list[str] = []
     with Bar() as bar:
@@ -184,11 +184,20 @@ def _check(options: argparse.Namespace, directory: Path, config: StoreConfig | N
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
         if hidden and not options.all:
             print(f"… and {hidden:,} more; --all shows them")
+        for remedy, about in _grouped((remedy_of(problem), problem.kind) for problem in problems):
+            print(f"what to do: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
         for note in notes:
             print(f"note: {note}")
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
         print(f"{directory}: {len(problems):,} problem(s): {kinds}" if problems else f"{directory}: in order")
     return 1 if problems else 0
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    groups: dict[str, dict[str, None]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, {})[value] = None
+    return ((key, list(values)) for key, values in groups.items())
 
 
 def _order(problem: Problem) -> tuple[int, str, Path, int]:

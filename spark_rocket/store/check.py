@@ -37,7 +37,31 @@ from spark_rocket.store.problem import Problem
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import abort_path
-from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue, view_store
+from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue, cannot_be_read, view_store
+
+_BROKER = "Start and stop its broker: that mends it."
+_REBUILD = "`rocket store rebuild DIR` makes queues and index anew from the log."
+_LOG = (
+    "Put the file back from a copy. Without one, `rocket store rebuild DIR --skip-damage` goes on with what is whole; "
+    "`rocket store dump` shows it."
+)
+REMEDIES = {
+    "lock": _BROKER,
+    "abort": _BROKER,
+    "record": _LOG,
+    "hidden": _LOG,
+    "end": _BROKER,
+    "tail": "Start and stop its broker: it cuts what is behind the end, or says why not.",
+    "queue": _REBUILD,
+    "offsets": _LOG,
+    "entry": _REBUILD,
+    "filler": _REBUILD,
+    "index": _REBUILD,
+    "index.behind": _BROKER,
+    "checkpoint": "Delete it: the next start reads the whole log, and makes it anew.",
+    "timer": _BROKER,
+}
+"""What to do about a problem, by its kind. Of ``files`` the path says it, see :func:`remedy_of`."""
 
 _LARGEST_EXT_ADDRESS = -(1 << 31) - 1  # tags codes from here down are addresses in consumequeue_ext
 
@@ -55,10 +79,23 @@ def check_store(
     given what is there and could not be checked, a sentence each.
     """
     with view_store(path, config) as view:
-        problems = _Check(view, progress).run()
+        check = _Check(view, progress)
+        problems = check.run()
         if notes is not None:
-            notes += view.not_looked_at()
+            notes += [*check.notes, *view.not_looked_at()]
         return problems
+
+
+def remedy_of(problem: Problem) -> str:
+    """What to do about a problem."""
+    of_queue = "consumequeue" in problem.path.parts[-4:]
+    if problem.kind in REMEDIES:
+        return _REBUILD if of_queue and problem.kind == "tail" else REMEDIES[problem.kind]
+    if problem.text.startswith(cannot_be_read()):
+        return "Run this as the user whom the store belongs to."
+    if of_queue or "index" in problem.path.parts[-2:]:
+        return f"{_REBUILD} Move away what does not belong there."
+    return f"{_LOG} Move away what does not belong there."
 
 
 @dataclass(slots=True)
@@ -82,6 +119,7 @@ class _Check:
         self._known = topics_on_record(view.path)
         self._seen: dict[tuple[str, int], _Seen] = {}
         self._max_timestamp = 0
+        self.notes: list[str] = []
         self._damage: list[Damage] = []
         batches = view.path / "batchconsumequeue"
         self._elsewhere = {path.name for path in batches.iterdir()} if batches.is_dir() else set()
@@ -99,12 +137,15 @@ class _Check:
             self._add("lock", lock, "its content is not the word lock")
         if self._log.files and all(file.size != self._log.file_size for file in self._log.files):
             return self._problems  # the sizes are not this store's: everything else would be nonsense
-        index = IndexCheck(self._config, self._problems, size_known=self._view.index_size_known)
+        index = IndexCheck(self._config, self._problems, None if self._view.index_size_known else self.notes)
         self._check_log(index)
         self._check_queues()
         index.finish(self._log.min_offset, is_killed=self._view.is_killed)
         self._check_checkpoint()
-        self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
+        try:
+            self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
+        except OSError as error:
+            self._add("timer", Path(error.filename or path / "timerlog"), cannot_be_read(error))
         return self._problems
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -127,13 +168,17 @@ class _Check:
             index.take(part)
             if self._progress is not None:
                 self._progress(int(part.physical_offsets[-1]) - start, total)
+        if not self._view.is_killed:  # a killed one's next start cuts the tail, and removes files made ahead
+            self._check_end(scan)
+        if self._progress is not None:
+            self._progress(total, total)
+
+    def _check_end(self, scan: Salvage) -> None:
         file = self._log.find(scan.end)
-        if scan.tail is not None and not self._view.is_killed:
+        if scan.tail is not None:
             self._report(scan.tail)
         elif file is not None and file is not self._log.files[-1] and scan.end < file.file_from_offset + file.size:
             self._add("end", file.path, "the log ends here, but files follow", scan.end)
-        if self._progress is not None:
-            self._progress(total, total)
 
     def _report(self, damage: Damage, next_good: int = -1) -> None:
         if next_good < 0:
@@ -232,8 +277,9 @@ class _Check:
         checkpoint = Checkpoint(self._config.store_path / "checkpoint")
         try:
             checkpoint.load()
-        except StoreCorruptError as error:
-            self._add("checkpoint", checkpoint.path, error.message)
+        except (StoreCorruptError, OSError) as error:
+            text = cannot_be_read(error) if isinstance(error, OSError) else error.message
+            self._add("checkpoint", checkpoint.path, text)
             return
         if not checkpoint.existed:
             if self._log.files:

@@ -18,7 +18,7 @@ from spark_rocket.store.index_keys import keys_of
 from spark_rocket.store.problem import Problem
 from spark_rocket.store.record_scan import Ints, RecordBlock
 from spark_rocket.store.salvage import Damage
-from spark_rocket.store.store_view import ViewedFile
+from spark_rocket.store.store_view import ViewedFile, cannot_be_read
 
 _PIECE = 1 << 18  # entries that are read at a time
 _NOTHING = np.zeros(0, np.int64)
@@ -45,7 +45,8 @@ class ViewedIndexFile(IndexFile):
 class IndexCheck:
     """The index files of a store, against its log."""
 
-    def __init__(self, config: StoreConfig, problems: list[Problem], *, size_known: bool = True) -> None:
+    def __init__(self, config: StoreConfig, problems: list[Problem], unknown: list[str] | None = None) -> None:
+        """``unknown``: where to note that the sizes of the files are not known, if they are not."""
         self._config = config
         self._problems = problems
         self._directory = config.index_path
@@ -54,18 +55,28 @@ class IndexCheck:
         self._sorted = True
         self._behind = 0
         self._loose: list[int] = []
-        paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
-        self._exists = bool(paths)
-        for path in paths:
-            length = path.stat().st_size
-            if length == 0 and path is paths[-1]:
-                continue  # a creation that a crash cut short; a broker's start removes it
-            if length != config.index_file_size:
-                text = f"it has {length} bytes where maxHashSlotNum and maxIndexNum say {config.index_file_size}"
-                self._add("files", path, text if size_known else f"{text}: the index was not checked, give -c")
-                self._exists = False
+        self._exists = False
+        try:
+            paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
+            if paths and unknown is not None:
+                unknown.append(
+                    f"{self._directory}: not checked: its files have not Apache's size, and their number of slots and "
+                    "entries is not to be seen; give the broker's configuration with -c broker.conf"
+                )
                 return
-            self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
+            for path in paths:
+                length = path.stat().st_size
+                if length == 0 and path is paths[-1]:
+                    continue  # a creation that a crash cut short; a broker's start removes it
+                if length != config.index_file_size:
+                    text = f"it has {length} bytes where maxHashSlotNum and maxIndexNum say {config.index_file_size}"
+                    self._add("files", path, text)
+                    return
+                self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
+        except OSError as error:
+            self._add("files", Path(error.filename or self._directory), cannot_be_read(error))
+            return
+        self._exists = bool(paths)
         if not self._sorted:
             self._add("index", self._directory, "entries are not in the order of the log")
         self._pieces = self._all_pieces()

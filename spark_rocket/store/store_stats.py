@@ -21,8 +21,9 @@ from spark_rocket.protocol.record import ScanKind, scan_record
 from spark_rocket.store.check_index import ViewedIndexFile
 from spark_rocket.store.dispatch import entries_of
 from spark_rocket.store.layout import ENTRY_TYPE
+from spark_rocket.store.problem import Problem
 from spark_rocket.store.salvage import Damage, Salvage
-from spark_rocket.store.store_view import Progress, StoreView, ViewedQueue
+from spark_rocket.store.store_view import Progress, StoreView, ViewedQueue, cannot_be_read
 
 _PIECE = 1 << 16  # entries that are read at a time
 
@@ -80,7 +81,11 @@ def store_stats(
     """Figures of a store, or of some of its topics (totals are the whole store's all the same)."""
     stats = StoreStats(log_min_offset=view.log.min_offset)
     for path in _walk(view.path):
-        status = path.stat()
+        try:
+            status = path.stat()
+        except OSError as error:
+            view.problems.append(Problem("files", path, cannot_be_read(error)))
+            continue
         kinds = {"commitlog": stats.log, "consumequeue": stats.consume_queues, "index": stats.index}
         kind = kinds.get(path.relative_to(view.path).parts[0])
         for files in (stats.everything, kind) if kind is not None else (stats.everything,):
@@ -96,11 +101,18 @@ def store_stats(
     stats.first_store_time = min(times, default=-1)
     stats.last_store_time = max((queue.last_store_time for queue in queues), default=-1)
     if view.index_size_known:
-        paths = [path for path in sorted(_walk(view.config.index_path)) if path.stat().st_size]
-        config = view.config
-        index = [ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num) for path in paths]
-        stats.index_entries = sum(file.count - 1 for file in index)
+        stats.index_entries = sum(_index_entries(view, path) for path in sorted(_walk(view.config.index_path)))
     return stats
+
+
+def _index_entries(view: StoreView, path: Path) -> int:
+    config = view.config
+    try:
+        if path.stat().st_size == config.index_file_size:
+            return ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num).count - 1
+    except OSError as error:
+        view.problems.append(Problem("files", path, cannot_be_read(error)))
+    return 0
 
 
 def _walk(directory: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -214,8 +215,63 @@ def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Said)
 
 
 def test_check_asks_for_the_configuration_where_it_needs_it(store: Path, capsys: Said) -> None:
-    assert run("check", store) == 1
-    assert "the index was not checked, give -c" in capsys.readouterr().out
+    assert run("check", store) == 0
+    said = capsys.readouterr().out
+    assert f"note: {store}/index: not checked: " in said
+    assert "give the broker's configuration with -c broker.conf" in said
+
+
+def test_check_says_what_to_do_once_for_each_way_out(store: Path, conf: str, capsys: Said) -> None:
+    damage(store)
+    for path in (store / "consumequeue" / "GoldenA").glob("*/*"):
+        path.write_bytes(bytes(reversed(path.read_bytes())))
+    (store / "lock").write_text("key")
+    assert run("check", store, "-c", conf) == 1
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("what to do: ")]
+    assert said[0] == "what to do: lock: Start and stop its broker: that mends it."
+    assert said[1].startswith("what to do: record, hidden, offsets: Put the file back from a copy. Without one, ")
+    assert f"`rocket store rebuild {store} --skip-damage`" in said[1]
+    assert f"entry: `rocket store rebuild {store}` makes" in said[2].replace("tail, entry", "entry")
+    assert len(said) == 3
+
+
+def test_what_may_not_be_read_is_named_and_the_rest_looked_at(
+    store: Path, conf: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """As root everything may be read, so that the system is asked by a stand-in."""
+    forbidden = {
+        store / "commitlog" / f"{1 << 20:020d}",
+        store / "consumequeue" / "GoldenB",
+        store / "consumequeue" / "GoldenA" / "1" / f"{0:020d}",
+        store / "index",
+        store / "checkpoint",
+    }
+
+    def refusing(function: Any) -> Any:
+        def call(path: Any, *arguments: Any, **more: Any) -> Any:
+            if not isinstance(path, int) and Path(path) in forbidden:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return function(path, *arguments, **more)
+
+        return call
+
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in forbidden and access(path, mode))
+    for name in ("open", "scandir", "listdir"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    monkeypatch.setattr(Path, "read_bytes", refusing(Path.read_bytes))
+    assert run("check", store, "-c", conf) == 1
+    said = capsys.readouterr().out
+    for path in forbidden:
+        assert f"{path}: it cannot be read: Permission denied" in said
+    assert "Run this as the user whom the store belongs to." in said
+    for arguments in (["stats"], ["dump", "--by-queue"], ["dump"]):
+        assert run(arguments[0], store, "-c", conf, *arguments[1:]) == 1
+        read = capsys.readouterr()
+        assert f"{store / 'commitlog' / f'{1 << 20:020d}'}: it cannot be read: Permission denied" in read.err
+        assert len(read.out.splitlines()) > 40
+    assert run("rebuild", store, "-c", conf, "--skip-damage") == 1
+    assert "it cannot be read: Permission denied" in capsys.readouterr().err
 
 
 # --- dump -------------------------------------------------------------------------------------------------------
@@ -306,7 +362,7 @@ def test_rebuild_says_what_it_will_do_and_does_it(store: Path, conf: str, capsys
 
 def test_rebuild_refuses_damage_and_unknown_sizes(store: Path, conf: str, capsys: Said) -> None:
     assert run("rebuild", store) == 1
-    assert "Give the broker's configuration with -c broker.conf." in capsys.readouterr().err
+    assert f"Give the broker's configuration: `rocket store rebuild {store} -c broker.conf`" in capsys.readouterr().err
     damage(store)
     before = snapshot(store)
     assert run("rebuild", store, "-c", conf) == 1

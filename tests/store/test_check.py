@@ -11,7 +11,8 @@ import pytest
 
 from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.check import check_store
+from spark_rocket.store.check import REMEDIES, check_store, remedy_of
+from spark_rocket.store.problem import Problem
 from tests.golden import extract_store
 from tests.store.helpers import Clock, golden, opened, put, put_batch, small
 
@@ -269,6 +270,29 @@ def test_the_tail_of_a_killed_store_is_let_be(config: StoreConfig) -> None:
     assert kinds(config) == {"abort"}
     damage_body(config)
     assert kinds(config) == {"abort", "record", "hidden", "offsets"}
+
+
+def test_a_file_made_ahead_of_a_killed_writer_is_no_problem(config: StoreConfig) -> None:
+    size = config.mapped_file_size_commit_log
+    (config.commit_log_path / f"{int(log(config, -1).name) + size:020d}").write_bytes(bytes(size))
+    assert kinds(config) == {"end"}
+    leave_abort(config)
+    assert kinds(config) == {"abort"}
+
+
+@pytest.mark.parametrize("kind", sorted(REMEDIES))
+def test_every_kind_has_a_way_out(kind: str) -> None:
+    assert remedy_of(Problem(kind, Path("store"), "")).endswith(".")
+
+
+def test_ways_out_of_wrong_files_depend_on_whose_they_are(tmp_path: Path) -> None:
+    for place, word in (
+        ("commitlog/00000000000000000000", "from a copy"),
+        ("consumequeue/T/0/00000000000000000000", "makes queues and index anew"),
+        ("index/20261121000000000", "makes queues and index anew"),
+    ):
+        assert word in remedy_of(Problem("files", tmp_path / place, "it has 5 bytes where such files here have 6"))
+        assert "as the user" in remedy_of(Problem("files", tmp_path / place, "it cannot be read: Permission denied"))
 
 
 def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> None:
