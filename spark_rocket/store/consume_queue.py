@@ -19,6 +19,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
@@ -155,6 +156,13 @@ class ConsumeQueue:
         """Let a queue without files begin at ``offset``."""
         self.max_offset = self.min_offset = self.flushed_offset = offset
         self.limit = -1
+
+    def go_on_at(self, offset: int) -> None:
+        """Let an empty queue begin at ``offset``, and have a file that says so at the next start."""
+        self.start_at(offset)
+        with suppress(OSError):  # a full disk: then the next start finds the same as this one
+            self.make_room(1)
+        self.flushed_offset = offset - 1  # the file is to be flushed
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Serve nothing whose record is gone from the log's beginning."""

@@ -297,6 +297,7 @@ class MessageStore:
         self._appender.forget(topic)
         if any(name == topic for name, _ in self._queues.table):
             self._deleted.add(topic, self._log.max_offset, self._log.min_offset)
+            self._ends.forget(topic)
         self.retention.remover.forget(self.config.consume_queue_path / topic)
         return self._queues.delete_topic(topic)
 

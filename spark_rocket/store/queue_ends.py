@@ -2,9 +2,9 @@
 
 A start does not read the whole log, so it cannot know of a queue whose last message is old that its last file was
 emptied, or its directory lost: the queue would be short, and its next message would get a number that was given before.
-Ends only grow, so what was written at the last clean stop is a lower bound ever after, but for deleted topics. A queue
-that is shorter makes recovery read the whole log; without the file, recovery does without. The file is ours; RocketMQ
-has none and ignores it.
+Ends only grow, so what was written at the last clean stop is a lower bound ever after. A deleted topic is taken out
+when it is deleted: one of the same name that is made later counts from 0. A queue that is shorter makes recovery read
+the whole log; without the file, recovery does without. The file is ours; RocketMQ has none and ignores it.
 
 Written to a temporary file, synced and renamed. Thread-safety: for the store's one thread.
 """
@@ -47,11 +47,24 @@ class QueueEnds:
 
         Should that fail, what was written before stays: it is true as well.
         """
-        stored: dict[str, dict[str, int]] = {}
-        for (topic, queue_id), queue in sorted(queues.table.items()):
-            end = queue.max_offset if queue.loaded else self.table.get((topic, queue_id), 0)
+        known, self.table = self.table, {}
+        for key, queue in sorted(queues.table.items()):
+            end = queue.max_offset if queue.loaded else known.get(key, 0)
             if end:
-                stored.setdefault(topic, {})[str(queue_id)] = end
+                self.table[key] = end
+        self._write()
+
+    def forget(self, topic: str) -> None:
+        """A topic is deleted."""
+        left = {key: end for key, end in self.table.items() if key[0] != topic}
+        if len(left) < len(self.table):
+            self.table = left
+            self._write()
+
+    def _write(self) -> None:
+        stored: dict[str, dict[str, int]] = {}
+        for (topic, queue_id), end in self.table.items():
+            stored.setdefault(topic, {})[str(queue_id)] = end
         temporary = self.path.with_suffix(".tmp")
         try:
             make_directory(self.path.parent)

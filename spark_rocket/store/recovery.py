@@ -188,7 +188,7 @@ class Recovery:
             if queue.min_offset == queue.max_offset:
                 _log.warning("%s queue %d goes on at %d, where it ended at the last stop", *key, end)
                 queue.truncate(queue.min_offset)
-                queue.start_at(end)
+                queue.go_on_at(end)
 
     def _without_log(self, report: RecoveryReport) -> None:
         """No commit log: fine for a new store, and for nothing else."""

@@ -573,6 +573,26 @@ def test_deleted_topics_are_forgotten_with_their_records(it: Trimmable) -> None:
     assert names.offsets == {}
 
 
+def test_a_topic_made_anew_counts_from_the_beginning_though_no_record_of_the_old_one_is_left(
+    it: Trimmable, tmp_path: Path
+) -> None:
+    """Nothing says any more that it was deleted; where its queues ended must not be remembered either."""
+    (it.config.store_path / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{},"U":{}}}')
+    it.store.delete_topic("T")
+    for i in range(100):
+        put(it.store, "U", 0, body(i))
+    it.store.flush()
+    it.trim_to(1)
+    it.run()
+    put(it.store, "T", 1, body(0))
+    shutil.copytree(it.config.store_path, tmp_path / "killed")
+    store = opened(replace(it.config, store_path=tmp_path / "killed"), it.clock)
+    assert [store.get_max_offset("T", queue_id) for queue_id in range(QUEUES)] == [0, 1, 0]
+    assert bodies(store, "T", 1) == [body(0)]
+    assert put(store, "T", 0, b"").queue_offset == 0
+    store.close()
+
+
 # --- restarts and crashes ---------------------------------------------------------------------------------------
 
 
