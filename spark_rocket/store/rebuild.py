@@ -10,7 +10,9 @@ message is missing stands the entry that the old queue had for it, or one for th
 are where they were, and physical offsets never go back. A queue whose messages are all gone from the log is kept as it
 is, or its offsets would begin at 0 again. Deleted topics stay deleted, as in recovery.
 
-The log itself is never changed; a killed store (``abort``) stays one, and its next start recovers it as ever.
+What the log has is never changed; a killed store (``abort``) stays one, and its next start recovers it as ever. But
+where damage is skipped, files of the log that are missing between others, or end too early, are filled up with zeros
+when all else is in place, since a broker takes no others: a stretch of damage like any other, for the next rebuild too.
 Thread-safety: for one thread; the directory is locked. Corresponds to nothing in RocketMQ, whose brokers rebuild what
 they find missing at their start.
 """
@@ -21,7 +23,6 @@ import ctypes
 import os
 import shutil
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError, StoreError
@@ -29,16 +30,16 @@ from spark_rocket.protocol.record import FIXED_SIZE
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
-from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import keys_of
+from spark_rocket.store.index_writer import IndexWriter
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
-from spark_rocket.store.mapped_file import sync_directory, sync_file_system
+from spark_rocket.store.mapped_file import file_name, sync_directory, sync_file_system
 from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import StoreLock
-from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue, view_store
+from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedFiles, ViewedQueue, view_store
 
 TEMPORARY = "rebuild.tmp"
 _AT_FDCWD = -100
@@ -91,9 +92,20 @@ def rebuild_store(
     """
     path = Path(path)
     with view_store(path, config) as view:
-        _refuse_what_cannot_be(view, is_configured=config is not None)
+        _refuse_what_cannot_be(view, skip_damage)
         if dry_run:
             return _Rebuild(view, None, skip_damage, progress).run()
+    try:
+        return _write(path, config, skip_damage, progress)
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename or path} cannot be written: {error.strerror or error}.",
+            remedy="The rebuild makes new files beside the old ones: it needs a directory that it may write to, and "
+            "room for them. Rebuild a copy of the store, or make room.",
+        ) from error
+
+
+def _write(path: Path, config: StoreConfig | None, skip_damage: bool, progress: Progress | None) -> RebuildReport:
     lock = StoreLock(path)
     lock.acquire()
     temporary = path / TEMPORARY
@@ -109,22 +121,39 @@ def rebuild_store(
         if view.config.message_index_enable:
             put_in_place(temporary / "index", view.config.index_path)
         sync_directory(path)
+        if view.log.gaps:
+            _fill_up(view.log)
         return report
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         lock.release()
 
 
-def _refuse_what_cannot_be(view: StoreView, *, is_configured: bool) -> None:
+def _fill_up(log: ViewedFiles) -> None:
+    """Give every file of the log its size."""
+    for offset in range(log.min_offset, log.end_offset, log.file_size):
+        path = log.directory / file_name(offset)
+        with path.open("ab") as file:
+            if os.fstat(file.fileno()).st_size < log.file_size:
+                file.truncate(log.file_size)
+                os.fsync(file.fileno())
+    sync_directory(log.directory)
+
+
+def _refuse_what_cannot_be(view: StoreView, skip_damage: bool) -> None:
     if not view.log.files:
         raise StoreError(
             f"{view.config.commit_log_path} has no files: there is nothing to make queues from.",
             remedy="Give the directory of a store.",
         )
-    if view.problems:
-        raise StoreCorruptError(
-            f"{view.problems[0].path}: {view.problems[0].text}.", remedy="Put that right first; the rebuild needs it."
-        )
+    gaps = [] if view.log.unreadable else view.log.gaps
+    for problem in view.problems:
+        if problem in gaps and skip_damage:
+            continue
+        remedy = "Put that right first; the rebuild needs it."
+        if problem in gaps:
+            remedy = "Put the file back from a copy; or leave out what was in it with --skip-damage."
+        raise StoreCorruptError(f"{problem.path}: {problem.text}.", remedy=remedy)
     foreign = [name for name in ("consumequeue_ext", "batchconsumequeue") if any(view.path.glob(f"{name}/*"))]
     foreign += sorted(topic for topic, _ in view.queues if topic.startswith(LMQ_PREFIX))
     foreign += [note for note in view.not_looked_at() if "RocksDB" in note]
@@ -154,7 +183,7 @@ class _Rebuild:
         self._checkpoint = Checkpoint(view.path / "checkpoint")
         self._checkpoint.load()
         self._table: ConsumeQueueTable | None = None
-        self._index: _IndexWriter | None = None
+        self._index: IndexWriter | None = None
         self._next: dict[tuple[str, int], tuple[int, int]] = {}
         """Of each queue the next message's number, and the log offset behind the last one."""
         if directory is not None:
@@ -162,7 +191,7 @@ class _Rebuild:
             inside.consume_queue_path.mkdir()
             inside.index_path.mkdir()
             self._table = ConsumeQueueTable(inside)
-            self._index = _IndexWriter(inside)
+            self._index = IndexWriter(inside)
 
     def run(self) -> RebuildReport:
         report, view = self._report, self._view
@@ -266,7 +295,7 @@ class _Rebuild:
         at = within[0].offset
         for number in range(first, end):
             entry = self._old_entry(old, number, at, within)
-            self._append(key, number, entry or _entry_for(within[0], at, self._view.log.file_size))
+            self._append(key, number, entry or _entry_for(within[0], at, self._view.log))
             at = max(at, ENTRY.unpack(entry)[0]) if entry else at
 
     def _old_entry(self, old: ViewedQueue | None, number: int, behind: int, within: list[Damage]) -> bytes:
@@ -316,39 +345,9 @@ class _Rebuild:
                 done += self._index.file(int(timestamps[done])).put(hashes[done:], offsets[done:], timestamps[done:])
 
 
-class _IndexWriter:
-    """Index files one after another, named by the store time of their first key: then a broker would have made them."""
-
-    def __init__(self, config: StoreConfig) -> None:
-        self._config = config
-        self._named = 0
-        self._current: IndexFile | None = None
-
-    def file(self, store_timestamp: int) -> IndexFile:
-        """The one that there is room in."""
-        if self._current is None or self._current.is_full:
-            self.close()
-            self._named = max(store_timestamp, self._named + 1)
-            name = _index_name(self._named)
-            if self._current is not None and name <= self._current.file.path.name:  # summer time has ended
-                self._named += 3_600_000
-                name = _index_name(self._named)
-            path = self._config.index_path / name
-            self._current = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num, create=True)
-        return self._current
-
-    def close(self) -> None:
-        if self._current is not None:
-            self._current.close()
-
-
-def _index_name(milliseconds: int) -> str:
-    return f"{datetime.fromtimestamp(milliseconds / 1000):%Y%m%d%H%M%S}{milliseconds % 1000:03d}"
-
-
-def _entry_for(damage: Damage, at: int, file_size: int) -> bytes:
+def _entry_for(damage: Damage, at: int, log: ViewedFiles) -> bytes:
     """An entry that says: what was here is in these bytes, as far as they are in one file."""
-    end_of_file = damage.offset - damage.position + file_size
+    end_of_file = at - (at - log.min_offset) % log.file_size + log.file_size
     return ENTRY.pack(at, max(min(damage.offset + damage.length, end_of_file) - at, 1), 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from spark_rocket.store import StoreConfig, rebuild
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.rebuild import Hole, put_in_place, rebuild_store
+from spark_rocket.store.store_lock import StoreLock
 from tests.golden import extract_store
 from tests.store.helpers import Clock, bodies, golden, opened, put, put_batch, small
 
@@ -243,6 +245,59 @@ def test_a_broker_serves_all_around_what_was_lost(tmp_path: Path, state: str) ->
     assert kinds(config) == ["hidden", "offsets", "record"]
 
 
+@pytest.mark.parametrize("state", ["there", "lost"])
+@pytest.mark.parametrize("how", ["missing", "short", "short and missing"])
+def test_files_of_the_log_that_are_missing_or_short_are_filled_up(tmp_path: Path, how: str, state: str) -> None:
+    """Nothing else stands in the way of a broker then, and it serves what is whole, at the offsets that it had."""
+    config = small(tmp_path / "store")
+    store = opened(config)
+    sent = [b"%d-" % i * 150 for i in range(800)]
+    for i, body in enumerate(sent):
+        put(store, "T", i % 3, body)
+    store.close()
+    files = sorted(config.commit_log_path.iterdir())
+    begin = int(files[2].name) + (0 if how == "missing" else 9_999)
+    end = int(files[4 if how == "short and missing" else 3].name)
+    if how != "missing":
+        os.truncate(files[2], 9_999)
+    for file in {"missing": files[2:3], "short and missing": files[3:4]}.get(how, []):
+        file.unlink()
+    whole = {
+        (queue, number): sent[number * 3 + queue]
+        for queue in range(3)
+        for number, (at, size) in enumerate(records(config, "T", queue))
+        if at + size <= begin or at >= end
+    }
+    if state == "lost":
+        shutil.rmtree(config.consume_queue_path)
+    before = everything(config.store_path)
+    with pytest.raises(StoreCorruptError, match=r"bytes where|are missing") as error:
+        rebuild_store(config.store_path, config)
+    assert "--skip-damage" in error.value.remedy
+    dry = rebuild_store(config.store_path, config, skip_damage=True, dry_run=True)
+    assert everything(config.store_path) == before
+    assert rebuild_store(config.store_path, config, skip_damage=True) == dry
+    assert dry.holes
+    assert {path.stat().st_size for path in config.commit_log_path.iterdir()} == {32 << 10}
+    made = queues(config.store_path)
+    with pytest.raises(StoreCorruptError, match="whole records go on at offset"):
+        rebuild_store(config.store_path, config)
+    assert rebuild_store(config.store_path, config, skip_damage=True).holes == dry.holes
+    assert queues(config.store_path) == made
+    store = opened(config)
+    found = {}
+    for queue in range(3):
+        offset = store.get_min_offset("T", queue)
+        while offset < store.get_max_offset("T", queue):
+            result = store.get_message("T", queue, offset, 5, 1 << 20)
+            found |= {(queue, one.queue_offset): bytes(one.body) for one in iter_records(result.records)}
+            offset = result.next_begin_offset
+    assert found == whole
+    assert put(store, "T", 0, b"next").queue_offset == 267
+    store.close()
+    assert kinds(config) == ["hidden", "offsets", "record"]
+
+
 def test_lost_first_and_last_messages_keep_their_numbers(config: StoreConfig) -> None:
     first = records(config, "U", 0)[0][0]
     last, only = records(config, "T", 1)[-1][0], records(config, "Last", 0)[0][0]
@@ -320,8 +375,8 @@ def test_what_is_no_store_and_what_is_of_another_kind(config: StoreConfig, tmp_p
         rebuild_store(config.store_path, config)
     shutil.rmtree(config.store_path / "consumequeue_ext")
     first = sorted(config.commit_log_path.iterdir())[0]
-    first.write_bytes(first.read_bytes()[:-1])
-    with pytest.raises(StoreCorruptError, match=f"{first}: it has 32767 bytes"):
+    first.write_bytes(first.read_bytes() + b"1")
+    with pytest.raises(StoreCorruptError, match=f"{first}: it has 32769 bytes"):
         rebuild_store(config.store_path, config, skip_damage=True)
 
 
@@ -335,9 +390,20 @@ def test_a_full_disk_leaves_the_old_ones(config: StoreConfig, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(IndexFile, "put", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreError, match="No space left") as error:
         rebuild_store(config.store_path, config)
+    assert "make room" in error.value.remedy
     assert everything(config.store_path) == before
+
+
+def test_a_directory_that_may_not_be_written_to(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: StoreLock) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(config.store_path / "lock"))
+
+    monkeypatch.setattr(StoreLock, "acquire", refuse)
+    with pytest.raises(StoreError, match=r"store/lock cannot be written: Read-only file system\.") as error:
+        rebuild_store(config.store_path, config)
+    assert "Rebuild a copy of the store" in error.value.remedy
 
 
 def test_a_crash_between_the_two_leaves_old_and_new_that_are_right(
