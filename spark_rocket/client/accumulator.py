@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
-from spark_rocket.client.async_send import AsyncSend, SendFuture
+from spark_rocket.client.async_send import AsyncSend, SendFuture, set_results
 from spark_rocket.client.outgoing import Outgoing, batch_properties
 from spark_rocket.model import Message, MessageQueue, SendResult
 
@@ -45,7 +45,7 @@ class Batch:
         self.deadline = deadline
         self.size = 0
         self.condition = threading.Condition()
-        self.held: list[tuple[Message, str, bytes, SendFuture]] = []
+        self.held: list[tuple[Message, tuple[str, bytes], SendFuture]] = []
 
 
 class BatchSend(AsyncSend):
@@ -55,8 +55,9 @@ class BatchSend(AsyncSend):
 
     def __init__(self, accumulator: Accumulator, producer: Producer, key: Key, batch: Batch) -> None:
         topic, queue, wait = key
-        messages, self._keys, pieces, self._futures = zip(*batch.held, strict=True)
-        out = Outgoing(topic, b"".join(pieces), properties=batch_properties(wait), msg_id=",".join(self._keys))
+        messages, pieces, self._futures = zip(*batch.held, strict=True)
+        self._keys, parts = zip(*pieces, strict=True)
+        out = Outgoing(topic, b"".join(parts), properties=batch_properties(wait), msg_id=",".join(self._keys))
         super().__init__(producer, out, messages, queue, batch.timeout, batch.deadline)
         self.count = len(messages)
         self._accumulator = accumulator
@@ -67,10 +68,9 @@ class BatchSend(AsyncSend):
         ids: Sequence[str] = result.offset_msg_id.split(",")
         if len(ids) != self.count:
             ids = [result.offset_msg_id] * self.count
-        status, queue, offset = result.status, result.queue, result.queue_offset
-        for future, key, offset_msg_id in zip(self._futures, self._keys, ids, strict=True):
-            future.set_result(SendResult(status, key, offset_msg_id, queue, offset))
-            offset += 1
+        status, queue = result.status, result.queue
+        numbered = enumerate(zip(self._keys, ids, strict=True), result.queue_offset)
+        set_results(self._futures, [SendResult(status, key, id_, queue, offset) for offset, (key, id_) in numbered])
 
     def _failed(self, error: Exception) -> None:
         self._accumulator.answered(self._size)
@@ -95,10 +95,10 @@ class Accumulator:
         self._closed = False
 
     def add(
-        self, key: Key, message: Message, unique_key: str, piece: bytes, timeout: float, deadline: float
+        self, key: Key, message: Message, piece: tuple[str, bytes], timeout: float, deadline: float
     ) -> Future[SendResult] | None:
         """Have a message sent with others; None if it has to go alone. Its place in flight is taken already."""
-        size = len(piece)
+        size = len(piece[1])
         with self._lock:
             if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
                 return None
@@ -110,7 +110,7 @@ class Accumulator:
             elif deadline < batch.deadline:
                 batch.timeout, batch.deadline = timeout, deadline
             future = SendFuture(batch.condition)
-            batch.held.append((message, unique_key, piece, future))
+            batch.held.append((message, piece, future))
             batch.size += size
             full = batch.size >= self._max_bytes
         if full:

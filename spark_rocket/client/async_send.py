@@ -50,6 +50,8 @@ class SendFuture(Future[SendResult]):
 
     def result(self, timeout: float | None = None) -> SendResult:
         self._wait(timeout)
+        if self._exception is None and self._result is not None:  # the usual case, without the lock
+            return self._result
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -61,6 +63,21 @@ class SendFuture(Future[SendResult]):
         if self._state != FINISHED:
             with self._condition:
                 self._condition.wait_for(lambda: self._state == FINISHED, timeout)
+
+
+def set_results(futures: Sequence[SendFuture], results: Sequence[SendResult]) -> None:
+    """As ``set_result`` of each, for futures that share a condition: who waits for one of them is woken once."""
+    condition = futures[0]._condition
+    with condition:
+        for future, result in zip(futures, results, strict=True):
+            future._result = result
+            future._state = FINISHED
+            for waiter in future._waiters:
+                waiter.add_result(future)
+        condition.notify_all()
+    for future in futures:
+        if future._done_callbacks:
+            future._invoke_callbacks()  # type: ignore[attr-defined]
 
 
 class InFlight:

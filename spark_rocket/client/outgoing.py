@@ -14,6 +14,7 @@ Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAP
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -45,6 +46,8 @@ from spark_rocket.protocol.record import TRANSACTION_PREPARED, encode_batch_body
 logger = logging.getLogger(__name__)
 
 BATCH_OVERHEAD = 22  # bytes that each message of a batch takes beside its body and properties
+_PIECE_HEAD = struct.Struct(">iiiii")
+_PIECE_TAIL = struct.Struct(">h")
 REPLY = "reply"  # MSG_TYPE of a reply
 
 _TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
@@ -188,7 +191,13 @@ class Packer:
             )
         return Outgoing(topic, body)
 
-    def piece(self, message: Message) -> tuple[str, bytes]:
+    def accumulable(self, message: Message) -> tuple[str, bytes] | None:
+        """As ``_piece``; None if the message is rather sent singly: to be compressed, or not like others."""
+        if len(message.body or b"") > self._compress_over or not is_plain(message):
+            return None
+        return self._piece(message)
+
+    def _piece(self, message: Message) -> tuple[str, bytes]:
         """A message's unique key and its part of a batch's body."""
         self._check(message)
         properties, body = message.properties, message.body
@@ -201,11 +210,12 @@ class Packer:
             raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true".encode()
             if properties:
                 raw += b"\x02" + encode_properties(properties)
-        return unique_key, encode_batch_body(((message.flag, body, raw),))
-
-    def goes_alone(self, message: Message) -> bool:
-        """Whether a message is rather sent singly than accumulated."""
-        return len(message.body) > self._compress_over or not is_plain(message)
+        size, length = len(body), len(raw)
+        try:
+            head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, message.flag, size)
+            return unique_key, b"".join((head, body, _PIECE_TAIL.pack(length), raw))
+        except struct.error:
+            return unique_key, encode_batch_body(((message.flag, body, raw),))  # says what is wrong with it
 
     def _single(self, message: Message) -> Outgoing:
         self._check(message)
@@ -254,7 +264,7 @@ class Packer:
                     f"A batch for {topic!r} holds messages that wait for the disk and others that do not.",
                     remedy="Send a batch for each kind.",
                 )
-        pieces = [self.piece(message) for message in messages]
+        pieces = [self._piece(message) for message in messages]
         body = b"".join([piece for _, piece in pieces])
         if len(body) > self._max_message_size:
             raise MessageTooLargeError(

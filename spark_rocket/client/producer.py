@@ -274,19 +274,19 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         self._check_open()
         accumulator = self._accumulator
-        if accumulator is not None and isinstance(message, Message) and not self._packer.goes_alone(message):
-            unique_key, piece = self._packer.piece(message)
-            fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
-            self._reserve(deadline)
-            key = (message.topic, fixed, message.properties.get(WAIT))
-            future = accumulator.add(key, message, unique_key, piece, timeout, deadline)
-            if future is not None:
-                return future
-            out = self._packer.pack(message)
-        else:
-            out = self._packer.pack(message)
-            fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
-            self._reserve(deadline)
+        if accumulator is not None and isinstance(message, Message):
+            piece = self._packer.accumulable(message)
+            if piece is not None:
+                fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+                self._reserve(deadline)
+                key = (message.topic, fixed, message.properties.get(WAIT))
+                future = accumulator.add(key, message, piece, timeout, deadline)
+                if future is not None:
+                    return future
+                self.in_flight.release(1)
+        out = self._packer.pack(message)
+        fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+        self._reserve(deadline)
         return self._post(out, message, fixed, timeout, deadline)
 
     def send_oneway(
