@@ -47,14 +47,17 @@ def _setting(
     name: str | None = None,
     low: int | None = None,
     high: int | None = None,
+    step: int = 1,
     dynamic: bool = False,
     check: Callable[[str], object] | None = None,
 ) -> Any:
     """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it.
 
+    A number is a multiple of ``step``.
+
     ``check`` raises ConfigError for text that is no value of the setting.
     """
-    metadata = {"name": name, "low": low, "high": high, "dynamic": dynamic, "check": check}
+    metadata = {"name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
     return field(default=default, metadata=metadata)
 
 
@@ -126,7 +129,7 @@ class BrokerConfig:
     store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
     flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
     mapped_file_size_commit_log: int = _setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
-    mapped_file_size_consume_queue: int = _setting(6_000_000, low=20, high=2**31 - 1)
+    mapped_file_size_consume_queue: int = _setting(6_000_000, low=20, high=2**31 - 1, step=20)
     max_hash_slot_num: int = _setting(5_000_000, low=1, high=2**28)
     max_index_num: int = _setting(20_000_000, low=2, high=2**28)
     message_index_enable: bool = _setting(True)
@@ -186,7 +189,23 @@ class BrokerConfig:
             where = f"{source}, line {line}" if line else source
             for warning in config._set(name, expand_variables(value, os.environ), where):
                 _log.warning("%s", warning)
+        for warning in config._disorder():
+            _log.warning("%s: %s", source, warning)
         return config
+
+    def _disorder(self) -> list[str]:
+        """What is odd about the levels of the disk, which mean something in their order only."""
+        names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+        levels = (
+            self.disk_max_used_space_ratio,
+            self.disk_space_clean_forcibly_ratio,
+            self.disk_space_warning_level_ratio,
+        )
+        return [
+            f"{names[at]} {levels[at]} is above {names[at + 1]} {levels[at + 1]}, which is meant to come after it."
+            for at in range(2)
+            if levels[at] > levels[at + 1]
+        ]
 
     def _set(self, name: str, text: str, where: str) -> list[str]:
         refusal = _REFUSED.get(name)
@@ -219,9 +238,10 @@ class BrokerConfig:
                 )
             parsed.append((spec, value))
         warnings = [warning for name, text in others for warning in self._set(name, text, "update")]
+        before = self._disorder()
         for spec, value in parsed:
             setattr(self, spec.attribute, value)
-        return warnings
+        return warnings + [warning for warning in self._disorder() if warning not in before]
 
     def to_properties(self) -> list[tuple[str, str]]:
         """Every setting by its Apache name, then the rest of the file."""
@@ -305,6 +325,7 @@ class _Spec:
     kind: str
     low: int | None
     high: int | None
+    step: int
     dynamic: bool
     check: Callable[[str], object] | None
 
@@ -334,8 +355,11 @@ class _Spec:
         elif re.fullmatch(r"[+-]?[0-9]{1,18}", text):
             number = int(text)
             if (self.low is None or number >= self.low) and (self.high is None or number <= self.high):
-                return number
-            problem = f"must be {self._range()}"
+                if number % self.step == 0:
+                    return number
+                problem = f"must be a multiple of {self.step}"
+            else:
+                problem = f"must be {self._range()}"
         else:
             problem = "needs a whole number"
         raise ConfigError(f"{where}: {self.name}={text}: {self.name} {problem}.", remedy="Correct the value.")
@@ -363,6 +387,7 @@ _SPECS: dict[str, _Spec] = {
             str(entry.type),
             entry.metadata["low"],
             entry.metadata["high"],
+            entry.metadata["step"],
             entry.metadata["dynamic"],
             entry.metadata["check"],
         )

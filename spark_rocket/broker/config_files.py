@@ -6,7 +6,7 @@ its place by rename; at every moment ``<name>`` or ``<name>.bak`` is whole. The 
 integer keys unquoted.
 
 A broken file is set aside as ``<name>.broken`` when its ``.bak`` can be read; when neither can, :class:`ConfigError`
-names the file and the line, because guessing would drop topics or offsets.
+names the file and the line, because guessing would drop topics or offsets. So it does for a file that may not be read.
 
 Thread-safety: :class:`ConfigFile` is used by one thread at a time. :class:`ConfigSaver` belongs to the event loop and
 writes on one thread of its own; what it writes is a snapshot taken on the loop.
@@ -96,6 +96,11 @@ class ConfigFile:
             raw = path.read_bytes()
         except FileNotFoundError:
             return False
+        except PermissionError as error:  # nothing is broken, and its .bak is older
+            raise ConfigError(
+                f"{path} cannot be read: {error.strerror}.",
+                remedy=f"Give the user that runs the broker the right to read {path.parent} and what is in it.",
+            ) from error
         except OSError as error:
             raise _BrokenFileError(path, 1, f"cannot be read: {error.strerror}") from error
         try:

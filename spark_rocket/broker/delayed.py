@@ -55,7 +55,7 @@ class DelayRules:
     def apply(self, properties: dict[str, str], topic: str, queue_id: int) -> Waiting | None:
         """Change the properties of a message to ``topic`` to what is stored, and say where; None: as it was sent.
 
-        RefusedError, with Apache's code and remark, for a time that is no number or too far away.
+        RefusedError, with Apache's code, for a time that is no number or (with Apache's remark) too far away.
         """
         level = delay_level(properties)
         if level > 0:
@@ -89,13 +89,8 @@ class DelayRules:
     def _deliver_time(self, properties: dict[str, str], now: int) -> int:
         for name, factor in (("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 1)):
             if name in properties:
-                return now + self._number(properties[name]) * factor
-        return self._number(properties["TIMER_DELIVER_MS"])
-
-    def _number(self, text: str) -> int:
-        if len(text) > 20 or not _NUMBER.fullmatch(text):
-            raise self._illegal()
-        return int(text)
+                return now + _number(name, properties[name]) * factor
+        return _number("TIMER_DELIVER_MS", properties["TIMER_DELIVER_MS"])
 
     def _illegal(self) -> RefusedError:
         return RefusedError(
@@ -111,9 +106,14 @@ def delay_level(properties: dict[str, str]) -> int:
     text = properties.get("DELAY")
     if not text:
         return 0
+    return _number("DELAY", text)
+
+
+def _number(name: str, text: str) -> int:
     if len(text) > 20 or not _NUMBER.fullmatch(text):
+        what = {"DELAY": "the number of a delay level", "TIMER_DELAY_SEC": "a whole number of seconds"}
         raise RefusedError(
-            f"the property DELAY is {text[:20]!r}, not the number of a delay level",
+            f"the property {name} is {text[:20]!r}, not {what.get(name, 'a whole number of milliseconds')}",
             response_code=ResponseCode.MESSAGE_ILLEGAL,
         )
     return int(text)

@@ -5,6 +5,8 @@ Pure functions. Corresponds to MQClientAPIImpl's handling of response codes.
 
 from __future__ import annotations
 
+import re
+
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -19,8 +21,6 @@ _REMEDIES: dict[int, str] = {
     " not serve reads (slaveReadEnable).",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "This version has no such request, or the address is a server of the"
     " other kind: name servers are usually at 9876, brokers at 10911.",
-    ResponseCode.MESSAGE_ILLEGAL: "Make the message smaller (body, topic of 127 bytes, properties of 32,767 bytes) or"
-    " raise the broker's maxMessageSize.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "The broker is starting, stopping, or its disk is full: try again in a moment.",
     ResponseCode.NO_PERMISSION: "Give the topic or broker read/write permission (perm 6), or use another topic.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Create the consumer group, or set the broker's"
@@ -28,6 +28,36 @@ _REMEDIES: dict[int, str] = {
     ResponseCode.SUBSCRIPTION_NOT_EXIST: "The broker refuses readers without a heartbeat"
     " (rejectPullConsumerEnable=false allows them).",
 }
+
+# What a remark says, the first that fits, decides before the code does: (code, pattern, remedy).
+_REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
+    (code, re.compile(pattern, re.IGNORECASE), remedy)
+    for code, pattern, remedy in (
+        (ResponseCode.MESSAGE_ILLEGAL, "batch", "Send such messages one by one, each with a send of its own."),
+        (
+            ResponseCode.MESSAGE_ILLEGAL,
+            "delay|timer",
+            "Give DELAY the number of a delay level, or TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS a whole"
+            " number that lies within the broker's timerMaxDelaySec.",
+        ),
+        (
+            ResponseCode.MESSAGE_ILLEGAL,
+            "size|length|bytes",
+            "Make the message smaller (body, topic of 127 bytes, properties of 32,767 bytes) or raise the broker's"
+            " maxMessageSize.",
+        ),
+        (
+            ResponseCode.ILLEGAL_OPERATION,
+            "recall failed, timestamp invalid",
+            "The message was delivered, or is about to be: it is too late to take it back.",
+        ),
+        (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", "Give SendResult.recall_handle as it is."),
+        (ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match", "Give the topic that it was sent to."),
+        (ResponseCode.NO_PERMISSION, "recall failed", "Set the broker's recallMessageEnable=true."),
+        # An error of a spark_rocket store in full, [CODE] and its own remedy included.
+        (ResponseCode.SERVICE_NOT_AVAILABLE, r"\[STORE_[A-Z_]+\] ", ""),
+    )
+)
 
 
 def topic_not_found(topic: str, where: str) -> TopicNotFoundError:
@@ -51,11 +81,9 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
             remedy="Ask for the topic's queues again; queue ids begin at 0.",
             response_code=code,
         )
-    if code == ResponseCode.MESSAGE_ILLEGAL and "size" in remark.lower():
+    if code == ResponseCode.MESSAGE_ILLEGAL and _is_too_large(remark):
         return MessageTooLargeError(
-            f"{address} refused {what}: {sentence(remark)}",
-            remedy=_REMEDIES[ResponseCode.MESSAGE_ILLEGAL],
-            response_code=code,
+            f"{address} refused {what}: {sentence(remark)}", remedy=_remedy(code, remark), response_code=code
         )
     try:
         name = ResponseCode(code).name
@@ -63,7 +91,7 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
         name = "unknown code"
     return BrokerError(
         f"{address} answered {what} with {code} ({name}): {sentence(remark)}",
-        remedy=_REMEDIES.get(code, ""),
+        remedy=_remedy(code, remark),
         response_code=code,
         retriable=code in RETRIABLE_CODES,
     )
@@ -72,6 +100,18 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
 def sentence(remark: str) -> str:
     """A server's remark with a full stop, for the remedy comes behind it."""
     return remark if remark.endswith((".", "!", "?")) else f"{remark}."
+
+
+def _remedy(code: int, remark: str) -> str:
+    for of, pattern, remedy in _REMEDIES_BY_REMARK:
+        if of == code and pattern.search(remark):
+            return remedy
+    return _REMEDIES.get(code, "")
+
+
+def _is_too_large(remark: str) -> bool:
+    text = remark.lower()
+    return "size" in text or "bytes, more than" in text
 
 
 def _is_about_queue(remark: str) -> bool:

@@ -41,10 +41,18 @@ class RecallMessageHandle:
             raise ProtocolError(f"{text!r} makes no recall handle: {error.reason}.") from None
 
     @classmethod
-    def decode(cls, handle: str) -> RecallMessageHandle:
+    def decode(cls, handle: str | None) -> RecallMessageHandle:
         """The handle of a text. ProtocolError for anything else."""
+        if handle is None:  # what SendResult says of a message without one
+            raise ProtocolError(
+                "None is no recall handle.",
+                remedy="Only a message with a delivery time that is still to come has one, and not where the broker's "
+                "timerWheelEnable is false; a message with a delay level has none.",
+            )
         bare = handle.rstrip("=")  # Java takes it with and without padding, and so do we
-        refusal = ProtocolError("recall handle is invalid", remedy="Give the handle as the send was answered with it.")
+        refusal = ProtocolError(
+            f"{handle[:40]!r} is no recall handle.", remedy="Give SendResult.recall_handle as it is."
+        )
         if not bare or len(handle) - len(bare) > 2 or not _ALPHABET.issuperset(bare):
             raise refusal
         try:

@@ -63,6 +63,7 @@ def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptur
         ("diskMaxUsedSpaceRatio=0", "diskMaxUsedSpaceRatio must be between 1 and 100"),
         ("diskSpaceWarningLevelRatio=101", "diskSpaceWarningLevelRatio must be between 1 and 100"),
         ("fileReservedSize=-1", "fileReservedSize must be at least 0"),
+        ("mappedFileSizeConsumeQueue=33", "mappedFileSizeConsumeQueue must be a multiple of 20"),
     ],
 )
 def test_a_bad_value_names_file_line_and_setting(tmp_path: Path, line: str, complaint: str) -> None:
@@ -104,6 +105,21 @@ def test_every_setting_is_shown_and_read_back() -> None:
 def test_settings_as_python_values() -> None:
     config = BrokerConfig.from_properties({"autoCreateTopicEnable": False, "listenPort": 0})
     assert (config.auto_create_topic_enable, config.listen_port) == (False, 0)
+
+
+def test_levels_of_the_disk_in_a_wrong_order_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    text = "diskMaxUsedSpaceRatio=90\ndiskSpaceCleanForciblyRatio=50\ndiskSpaceWarningLevelRatio=10"
+    config = BrokerConfig.from_text(text, "broker.conf")
+    assert caplog.messages == [
+        "broker.conf: diskMaxUsedSpaceRatio 90 is above diskSpaceCleanForciblyRatio 50, which is meant to come after "
+        "it.",
+        "broker.conf: diskSpaceCleanForciblyRatio 50 is above diskSpaceWarningLevelRatio 10, which is meant to come "
+        "after it.",
+    ]
+    assert config.update("diskMaxUsedSpaceRatio=40") == []
+    (warning,) = config.update("diskMaxUsedSpaceRatio=60")
+    assert "diskMaxUsedSpaceRatio 60 is above diskSpaceCleanForciblyRatio 50" in warning
+    assert config.update("diskSpaceCleanForciblyRatio=100\ndiskSpaceWarningLevelRatio=100") == []
 
 
 def test_an_update_changes_what_can_change() -> None:

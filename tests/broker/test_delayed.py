@@ -115,16 +115,29 @@ def test_no_time_or_one_that_is_over_makes_an_ordinary_message(properties: dict[
     [
         {"TIMER_DELAY_SEC": "259201"},
         {"TIMER_DELIVER_MS": str(NOW + 3 * DAY + 1)},
-        {"TIMER_DELIVER_MS": "tomorrow"},
-        {"TIMER_DELAY_SEC": ""},
-        {"TIMER_DELAY_MS": "1.5"},
-        {"TIMER_DELAY_MS": "9" * 5000},
         {"TIMER_DELIVER_MS": str(NOW), "TIMER_DEL_UNIQKEY": "T+key"},
     ],
 )
 def test_a_time_that_cannot_be(properties: dict[str, str]) -> None:
     with pytest.raises(RefusedError, match="should not be bigger than the max delay 259200000ms") as caught:
         rules().apply(properties, "T", 3)
+    assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("TIMER_DELIVER_MS", "tomorrow", "is 'tomorrow', not a whole number of milliseconds"),
+        ("TIMER_DELAY_SEC", "", "is '', not a whole number of seconds"),
+        ("TIMER_DELAY_MS", "1.5", "is '1.5', not a whole number of milliseconds"),
+        ("TIMER_DELAY_MS", "9" * 5000, f"is '{'9' * 20}', not a whole number of milliseconds"),
+        ("DELAY", "abc", "is 'abc', not the number of a delay level"),
+    ],
+)
+def test_a_time_that_is_no_number(name: str, text: str, complaint: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        rules().apply({name: text}, "T", 3)
+    assert caught.value.message == f"the property {name} {complaint}"
     assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
 
 

@@ -129,9 +129,9 @@ def test_a_producers_timed_message_and_its_recall(cluster: LocalCluster, wire: W
         (message,) = decode_messages(bytes(later(wire, topic, 2).body))
         assert message.body == b"last"  # and not the one before it
         assert last.recall_handle is not None
-        with pytest.raises(BrokerError):
+        with pytest.raises(BrokerError, match=r"timestamp invalid\. The message was delivered, or is about to be"):
             producer.recall_message(topic, last.recall_handle)
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ProtocolError, match=r"'nonsense' is no recall handle\. Give SendResult\.recall_handle"):
             producer.recall_message(topic, "nonsense")
 
 

@@ -144,7 +144,7 @@ REFUSED = [
     ({"e": 4}, {}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
     ({"b": "rmq_sys_wheel_timer"}, {}, ResponseCode.NO_PERMISSION, "forbidden"),
     ({}, {"DELAY": "three"}, ResponseCode.MESSAGE_ILLEGAL, "DELAY is 'three', not the number of a delay level"),
-    ({}, {"TIMER_DELIVER_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "timer message illegal"),
+    ({}, {"TIMER_DELIVER_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "TIMER_DELIVER_MS is 'soon'"),
     ({}, {"TIMER_DELAY_SEC": "259201"}, ResponseCode.MESSAGE_ILLEGAL, "bigger than the max delay 259200000ms"),
     ({}, {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "k"}, ResponseCode.MESSAGE_ILLEGAL, "timer message illegal"),
     ({"f": 4}, {}, ResponseCode.MESSAGE_ILLEGAL, "the sysFlag of a transaction"),

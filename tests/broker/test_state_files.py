@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -169,6 +170,28 @@ def test_two_broken_files_are_an_error_that_names_file_and_line(tmp_path: Path, 
     assert f"{path}, line {line}: " in caught.value.message
     assert caught.value.remedy
     assert path.read_bytes() == broken
+
+
+def test_a_file_that_may_not_be_read_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its .bak may be read, but is older."""
+    box = Box(tmp_path / "s.json")
+    for number in (1, 2):
+        box.state = {"n": number}
+        box.file.save()
+    read_bytes = Path.read_bytes
+
+    def forbid(path: Path) -> bytes:
+        if path.name == "s.json":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbid)
+    with pytest.raises(ConfigError, match=r"s\.json cannot be read: Permission denied\.") as caught:
+        box.file.load()
+    assert "the right to read" in caught.value.remedy
+    monkeypatch.undo()
+    assert box.file.load()
+    assert box.state == {"n": 2}
 
 
 def test_a_broken_file_without_backup_is_an_error(tmp_path: Path) -> None:

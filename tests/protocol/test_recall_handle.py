@@ -48,6 +48,11 @@ def test_what_is_no_handle(text: str) -> None:
         RecallMessageHandle.decode(text)
 
 
+def test_a_message_without_a_handle() -> None:
+    with pytest.raises(ProtocolError, match=r"None is no recall handle\. Only a message with a delivery time"):
+        RecallMessageHandle.decode(None)
+
+
 @given(st.text())
 def test_any_text_gives_a_handle_or_the_protocols_error(text: str) -> None:
     try:

@@ -89,8 +89,8 @@ class RecallMessageProcessor:
             raise _refused(f"the topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         try:
             handle = RecallMessageHandle.decode(header.recall_handle)
-        except ProtocolError as error:
-            raise RefusedError(error.message, response_code=ResponseCode.ILLEGAL_OPERATION) from None
+        except ProtocolError:
+            raise RefusedError("recall handle is invalid", response_code=ResponseCode.ILLEGAL_OPERATION) from None
         if handle.topic != header.topic:
             raise _refused("topic not match")
         if handle.broker_name != config.broker_name:

@@ -1,0 +1,80 @@
+"""What an answer's code and remark make of it: the error, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_rocket.client.answers import error_of
+from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+
+
+def refused(code: int, remark: str) -> ClientError:
+    request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, {})
+    return error_of(RemotingCommand.response(request, code, remark), "Broker b", "the send to T", "T")
+
+
+@pytest.mark.parametrize(
+    "remark",
+    [
+        "message body size over max value, MAX: 4194304",
+        "the body has 5000000 bytes, more than maxMessageSize 4194304",
+        "properties have 40000 bytes, more than 32767",
+    ],
+)
+def test_too_large(remark: str) -> None:
+    error = refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    assert isinstance(error, MessageTooLargeError)
+    assert "maxMessageSize" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("remark", "words"),
+    [
+        (
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit 1B",
+            "smaller",
+        ),
+        ("the property DELAY is 'abc', not the number of a delay level", "the number of a delay level"),
+        ("the property TIMER_DELAY_MS is 'abc', not a whole number of milliseconds", "a whole number"),
+        (
+            "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; or if set del "
+            "msg, the delay time should be bigger than the current time",
+            "timerMaxDelaySec",
+        ),
+        ("delayed messages cannot be sent in a batch", "one by one"),
+        ("transactional messages cannot be sent in a batch", "one by one"),
+    ],
+)
+def test_an_illegal_message_is_not_always_too_large(remark: str, words: str) -> None:
+    error = refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    assert isinstance(error, BrokerError)
+    assert words in error.remedy
+    assert ("smaller" in error.remedy) == (words == "smaller")
+
+
+def test_an_illegal_message_of_another_kind() -> None:
+    assert refused(ResponseCode.MESSAGE_ILLEGAL, "the properties contain a NUL character").remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "words"),
+    [
+        (ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid", "too late"),
+        (ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match", "the topic"),
+        (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", "SendResult.recall_handle"),
+        (ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden", "recallMessageEnable=true"),
+        (ResponseCode.NO_PERMISSION, "the broker[b] sending message is forbidden", "perm 6"),
+    ],
+)
+def test_a_recall_that_is_refused(code: int, remark: str, words: str) -> None:
+    assert words in refused(code, remark).remedy
+
+
+def test_a_remedy_that_the_broker_gave_is_enough() -> None:
+    remark = "[STORE_NOT_WRITABLE] The disk of d has no room: No space left on device. Free some space."
+    error = refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+    assert str(error).endswith("Free some space.")
+    assert error.retriable
+    assert "try again" in refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping").remedy
