@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -40,12 +39,15 @@ class MappingCache:
 
     def __init__(self, limit: int) -> None:
         self.limit = max(limit, 1)
-        self._mapped: deque[ConsumeQueue] = deque()
+        self._mapped: dict[ConsumeQueue, None] = {}
 
     def add(self, queue: ConsumeQueue) -> None:
         while len(self._mapped) >= self.limit:
-            self._mapped.popleft().unmap()
-        self._mapped.append(queue)
+            next(iter(self._mapped)).unmap()
+        self._mapped[queue] = None
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        self._mapped.pop(queue, None)
 
 
 class ConsumeQueue:
@@ -215,11 +217,10 @@ class ConsumeQueue:
         file = self.files.find(offset)
         assert file is not None
         if file is not self._file:
-            if self._file is None:
-                self._cache.add(self)
             self.unmap()
             self.mm = file.mm
             self._file = file
+            self._cache.add(self)
         self.position = offset - file.file_from_offset
         file.release_pages(0, self.position - _WARM)
         self.limit = min(file.allocated, self.position + _WARM)
@@ -339,6 +340,7 @@ class ConsumeQueue:
         """Let the writer's place go; the next entry finds it again."""
         if self._file is not None:
             self._file.unmap()
+            self._cache.remove(self)
         self._file, self.mm = None, _NOTHING
         self.limit = -1
 

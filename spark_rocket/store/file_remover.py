@@ -4,6 +4,8 @@ Files are deleted one after the other in the order in which they were given: the
 consume queues and index that described them. So whenever a process ends, the log that remains is a row without a gap,
 and whatever it has is in its queues. What had to wait is found again, and given again, after the next start.
 
+A deleted topic's directory, which has another name by then, is deleted in the same way.
+
 A file that cannot be deleted keeps its place, and everything behind it waits; :meth:`retry` tries again.
 
 Thread-safety: one thread gives, a thread of its own deletes; that one lives only while there is something to delete.
@@ -14,6 +16,7 @@ Corresponds to the sleeping and destroying parts of MappedFileQueue.deleteExpire
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -29,24 +32,31 @@ class FileRemover:
     """Deletes files in order, behind its owner's back."""
 
     def __init__(self) -> None:
-        self._files: deque[tuple[MappedFile, float, bool]] = deque()
+        self._files: deque[tuple[MappedFile | Path, float, bool]] = deque()
         self._lock = threading.Lock()
         self._deleting = threading.Lock()  # held while a file is being deleted, which takes long
+        self._under_way: MappedFile | Path | None = None
         self._hurry = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
-        self._refused: MappedFile | None = None
+        self._refused: MappedFile | Path | None = None
 
     @property
     def pending_bytes(self) -> int:
-        """Disk space that is still to come back."""
+        """Disk space that is still to come back, apart from that of deleted topics' queues."""
         with self._lock:
-            return sum(file.size for file, _, _ in self._files)
+            return sum(file.size for file, _, _ in self._files if isinstance(file, MappedFile))
 
     def remove(self, files: Iterable[MappedFile], *, pause: float = 0.0, sync: bool = False) -> None:
         """Delete files later, in this order; seconds of ``pause`` after each, and its directory synced if wanted."""
         with self._lock:
             self._files.extend((file, pause, sync) for file in files)
+        self.retry()
+
+    def remove_directories(self, directories: Iterable[Path]) -> None:
+        """Delete directories that nobody uses, with what is in them, later."""
+        with self._lock:
+            self._files.extend((directory, 0.0, False) for directory in directories)
         self.retry()
 
     def retry(self) -> None:
@@ -57,9 +67,17 @@ class FileRemover:
                 self._thread.start()
 
     def forget(self, directory: Path) -> None:
-        """A directory is going to be deleted as a whole, and may be made anew: never mind the files in it."""
-        with self._deleting, self._lock:
-            self._files = deque(entry for entry in self._files if directory not in entry[0].path.parents)
+        """A directory gets another name, and may be made anew: never mind the files in it."""
+
+        def is_inside(file: MappedFile | Path | None) -> bool:
+            return isinstance(file, MappedFile) and directory in file.path.parents
+
+        with self._lock:
+            self._files = deque(entry for entry in self._files if not is_inside(entry[0]))
+            wait = is_inside(self._under_way)
+        if wait:  # a queue's file; one of the log may take half a second, in which others are to be served
+            with self._deleting:
+                pass
 
     def stop(self) -> None:
         """Delete what there is, without pauses, for some seconds at most."""
@@ -83,23 +101,37 @@ class FileRemover:
                     if not self._files:
                         self._thread = None
                         return
-                    file, pause, sync = self._files[0]
+                    entry = self._files[0]
+                    file, pause, sync = entry
+                    self._under_way = file
                 done = self._delete(file, sync)
                 with self._lock:
-                    if not done:
-                        self._thread = None
-                        return
-                    if self._files:
+                    self._under_way = None
+                    if self._files and self._files[0] is entry:  # not forgotten meanwhile
+                        if not done:
+                            self._thread = None
+                            return
                         self._files.popleft()
 
-    def _delete(self, file: MappedFile, sync: bool) -> bool:
+    def _delete(self, file: MappedFile | Path, sync: bool) -> bool:
+        path = file if isinstance(file, Path) else file.path
         try:
-            file.destroy()
+            if isinstance(file, Path):
+                _delete_directory(file)
+            else:
+                file.destroy()
             if sync:
-                sync_directory(file.path.parent)
+                sync_directory(path.parent)
         except OSError as error:
-            if file is not self._refused:
-                _log.warning("%s is past its time and cannot be deleted: %s", file.path, error)
+            if file != self._refused:
+                _log.warning("%s is past its time and cannot be deleted: %s", path, error)
             self._refused = file
             return False
         return True
+
+
+def _delete_directory(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)

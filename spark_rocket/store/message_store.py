@@ -131,6 +131,7 @@ class MessageStore:
         self._flush_queues.start()
         if self._index is not None:
             self._index.start()
+        self.retention.remover.remove_directories(self._queues.leftovers())
         self._boot_timestamp = self._clock()
         self._running = True
         self._appender.write_error = None
@@ -299,7 +300,9 @@ class MessageStore:
             self._deleted.add(topic, self._log.max_offset, self._log.min_offset)
             self._ends.forget(topic)
         self.retention.remover.forget(self.config.consume_queue_path / topic)
-        return self._queues.delete_topic(topic)
+        count, directories = self._queues.delete_topic(topic)
+        self.retention.remover.remove_directories(directories)
+        return count
 
     @property
     def write_error(self) -> StoreNotWritableError | None:

@@ -10,12 +10,15 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue, MappingCache
 from spark_rocket.store.layout import MAX_TOPIC
+
+_DELETED = ".deleted-"  # behind the name of the queues' directory, and a number: a topic's that was deleted
 
 
 def is_storable(topic: str, queue_id: int) -> bool:
@@ -117,16 +120,31 @@ class ConsumeQueueTable:
             taken.append(queue)
         return taken
 
-    def delete_topic(self, topic: str) -> int:
-        """Remove every queue of a topic; returns how many there were."""
+    def delete_topic(self, topic: str) -> tuple[int, list[Path]]:
+        """Let go of every queue of a topic; how many there were, and directories to delete beside everything else.
+
+        The topic's directory gets another name at once: deleting thousands of files takes seconds.
+        """
         keys = [key for key in self.table if key[0] == topic]
         for key in keys:
             queue = self.table.pop(key)
             queue.close()
         directory = self._root / topic
-        if keys and directory.is_dir():
+        if not keys or not directory.is_dir():
+            return len(keys), []
+        root = self._root.resolve()
+        taken = {path.name for path in self.leftovers()}
+        name = next(name for number in count() if (name := f"{root.name}{_DELETED}{number}") not in taken)
+        try:
+            return len(keys), [directory.rename(root.with_name(name))]
+        except OSError:  # the root is a file system of its own
             shutil.rmtree(directory)
-        return len(keys)
+            return len(keys), []
+
+    def leftovers(self) -> list[Path]:
+        """Directories of deleted topics that are still there."""
+        root = self._root.resolve()
+        return [Path(entry.path) for entry in _entries(root.parent) if entry.name.startswith(root.name + _DELETED)]
 
     def known(self) -> Iterator[tuple[str, int]]:
         """Topic and queue id of every queue that has, or once had, a message."""

@@ -533,6 +533,86 @@ def test_a_topic_made_anew_keeps_its_files(it: Trimmable, monkeypatch: pytest.Mo
     assert bodies(it.store, "T", 0) == [body(number) for number in range(30)]
 
 
+def deleted_directories(config: StoreConfig) -> list[str]:
+    return sorted(path.name for path in config.store_path.iterdir() if "deleted" in path.name)
+
+
+def test_a_topic_is_deleted_without_waiting_for_its_files(
+    it: Trimmable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its directory's name goes at once; and nobody waits for a file of the log that is being deleted just now."""
+    deleting, go_on = threading.Event(), threading.Event()
+    destroy, rmtree = MappedFile.destroy, shutil.rmtree
+
+    def slow_destroy(file: MappedFile) -> None:
+        if file.path.parent == it.config.commit_log_path:
+            deleting.set()
+            assert go_on.wait(60)
+        destroy(file)
+
+    def slow_rmtree(path: Path) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        rmtree(path)
+
+    monkeypatch.setattr(MappedFile, "destroy", slow_destroy)
+    monkeypatch.setattr(shutil, "rmtree", slow_rmtree)
+    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.retention.run(it.clock.now)
+    assert deleting.wait(60)
+    for round_ in range(2):
+        assert it.store.delete_topic("T") == (1 if round_ else QUEUES)
+        assert it.store.topics() == {"Old"}
+        assert not (it.config.consume_queue_path / "T").exists()
+        for number in range(30):
+            put(it.store, "T", 0, body(number))
+    assert deleted_directories(it.config) == ["consumequeue.deleted-0", "consumequeue.deleted-1"]
+    assert {queue.topic for queue in it.store._queues._cache._mapped} <= {"T", "Old"}
+    assert it.store._queues.table["T", 0] in it.store._queues._cache._mapped
+    assert len(it.store._queues._cache._mapped) <= 2, "a deleted topic's mappings are let go"
+    it.store.flush()
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    shutil.copytree(it.config.store_path, tmp_path / "killed")
+    go_on.set()
+    it.drain()
+    assert deleted_directories(it.config) == []
+    assert bodies(it.store, "T", 0) == [body(number) for number in range(30)]
+    again = Trimmable(replace(it.config, store_path=tmp_path / "killed"), it.clock, it.disk, it.store)
+    again.open()
+    assert bodies(again.store, "T", 0) == [body(number) for number in range(30)]
+    again.drain()
+    assert deleted_directories(again.config) == [], "what was left over is deleted at the next start"
+    again.store.close()
+    assert check_store(again.config.store_path, again.config) == []
+
+
+@pytest.mark.parametrize("can_rename", [True, False])
+def test_a_topic_is_deleted_where_queues_are_kept_elsewhere(
+    it: Trimmable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_rename: bool
+) -> None:
+    """The directory is a link, or a file system of its own, out of which nothing can be renamed."""
+    it.store.close()
+    elsewhere = tmp_path / "elsewhere" / "queues"
+    elsewhere.parent.mkdir()
+    it.config.consume_queue_path.rename(elsewhere)
+    it.config.consume_queue_path.symlink_to(elsewhere)
+    it.open()
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        if not can_rename:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(path))
+        assert target == elsewhere.with_name("queues.deleted-0")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert it.store.delete_topic("T") == QUEUES
+    assert not (elsewhere / "T").exists()
+    assert put(it.store, "T", 0, b"new").queue_offset == 0
+    it.drain()
+    assert [path.name for path in elsewhere.parent.iterdir()] == ["queues"]
+    assert bodies(it.store, "T", 0) == [b"new"]
+
+
 def test_a_file_that_cannot_be_deleted_is_tried_again_and_others_wait(
     it: Trimmable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
