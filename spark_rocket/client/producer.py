@@ -71,6 +71,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "spark_rocket_producer"
 MAX_IN_FLIGHT = 10_000
+REFRESH_PAUSE = 0.5  # seconds in which a route is asked for once, however many sends fail
 
 RETRY_RESPONSE_CODES = frozenset(
     {
@@ -149,6 +150,7 @@ class Producer(Client):
             )
         self._member = member and group != DEFAULT_GROUP
         self._greeted: set[str] = set()  # topics whose brokers have been told of the group
+        self._refreshed: dict[str, float] = {}  # when a topic's route was asked for again
         self._starting = threading.Lock()
         self._started: ClientInstance | None = None
         self._closing = False
@@ -469,11 +471,18 @@ class Producer(Client):
         return isinstance(error, RemotingError) or error.response_code in self._retry_codes
 
     def refresh(self, topic: str, deadline: float) -> None:
-        """Ask for the route again, in half of the time that is left: the rest is for sending."""
+        """Ask for the route again, in half of the time that is left: the rest is for sending.
+
+        Not if it has just been asked for: when a broker dies, thousands of sends come by.
+        """
+        now = time.monotonic()
+        if now < self._refreshed.get(topic, 0.0) + REFRESH_PAUSE:
+            return
         try:
             self.running().routes.refresh(topic, self._left(deadline) / 2)
         except RocketError as error:  # a topic not made yet, or no name server: what is known must do
             logger.info("the route of %s was not asked for again: %s", topic, error)
+        self._refreshed[topic] = time.monotonic()
 
     # --- the exchange -----------------------------------------------------------------------------------------
 

@@ -126,6 +126,16 @@ def test_what_is_retried_can_be_chosen(mq: FakeCluster, produce: Callable[..., P
     assert len(sends(mq)) == 1
 
 
+def test_many_failures_ask_for_the_route_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+    producer = produce(send_timeout=20.0)
+    producer.queues("t")
+    mq.brokers[0].close()
+    before = len(mq.name_server.requests)
+    futures = [producer.send_async(MESSAGE) for _ in range(300)]
+    assert {future.result(30).queue.broker_name for future in futures} == {"b1"}
+    assert len(mq.name_server.requests) - before < 50
+
+
 def test_slow_brokers_are_passed_over(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.brokers[0].close()
     producer = produce(send_latency_fault_enable=True)
