@@ -37,8 +37,11 @@ def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: boo
     if size not in (0, wheel.size):
         problems.append(Problem("timer", wheel.path, f"it has {size} bytes, not {wheel.size}"))
     flushed = checkpoint.last_timer_log_flush_pos
+    if flushed < log.files.min_offset:
+        log.close()
+        return problems  # it is being made anew from the queue
     try:
-        find_end(log, flushed, max_physical_offset, lambda offset, size_py: -1)
+        find_end(log, flushed, max_physical_offset, 0, lambda offset, size_py: -1)
         log.position = flushed
         problems += _check_wheel(
             log, wheel, checkpoint.last_read_time_ms, is_readable=size == wheel.size and not is_killed

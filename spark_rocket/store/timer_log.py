@@ -167,10 +167,14 @@ class TimerLog:
         self.files.truncate(position)
         self.position = position
 
-    def clear(self) -> None:
-        """Drop everything and begin again."""
+    def clear(self, flushed: int) -> None:
+        """Drop everything and begin again with a file behind all that were there.
+
+        So a start sees that what the checkpoint speaks of, with ``flushed`` for its end, is not what is there now.
+        """
+        size = self.files.file_size
+        self.position = max(self.files.end_offset, (flushed // size + 1) * size)
         self.files.truncate(0)
-        self.position = 0
         self._latest.clear()
 
     def flush(self, start: int, end: int) -> None:

@@ -143,7 +143,11 @@ class TimerMessageStore:
             return
         try:
             position, behind = find_end(
-                log, checkpoint.last_timer_log_flush_pos, store.max_physical_offset, self._waiting_offset
+                log,
+                checkpoint.last_timer_log_flush_pos,
+                store.max_physical_offset,
+                self._read_time + self._span,
+                self._waiting_offset,
             )
             log.go_on_at(position)
             slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
@@ -170,7 +174,7 @@ class TimerMessageStore:
 
     def _begin_anew(self) -> None:
         """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
-        self._timer_log.clear()
+        self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
         self._wheel.close()
         self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
         self._loaded_to = self._read_time
@@ -279,8 +283,7 @@ class TimerMessageStore:
             loaded: list[tuple[int, int]] = []
             try:
                 for view in views:
-                    if not self._enqueue_one(view, self._next_offset + done, now_ms, batch, loaded):
-                        return True
+                    self._enqueue_one(view, self._next_offset + done, now_ms, batch, loaded)
                     done += 1
             finally:
                 batch.write()
@@ -298,8 +301,8 @@ class TimerMessageStore:
 
     def _enqueue_one(
         self, view: RecordView, offset: int, now_ms: int, batch: UnitBatch, loaded: list[tuple[int, int]]
-    ) -> bool:
-        """Add what goes to a slot that is in memory to ``loaded``. False: the wheel must turn first, so far is it."""
+    ) -> None:
+        """Add what goes to a slot that is in memory to ``loaded``."""
         properties = bytes(view.properties)
         out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
@@ -308,7 +311,7 @@ class TimerMessageStore:
                 "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
                 view.physical_offset,
             )
-            return True
+            return
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
         due = due_time(properties, view.store_timestamp, out, self._precision)
         slot, magic = self._slot_of(out), MAGIC_DEFAULT
@@ -316,11 +319,11 @@ class TimerMessageStore:
             if offset < self._replay_until:
                 # A little before the read time it may be one that a stop had set apart.
                 if slot < self._read_time - _SET_APART_SLOTS * self._precision:
-                    return True
+                    return
             elif self._read_time <= now_ms and (recall is not None or due <= now_ms):
                 if recall is None:
                     self._deliver_late(view, now_ms)
-                return True
+                return
             slot = self._read_time  # or the clock was set back, or the precision is another one
             self._forced_to = slot + self._precision
         elif slot - batch.write_time >= self._window:
@@ -329,8 +332,9 @@ class TimerMessageStore:
             # Near the window's end: half of it, so that what is left is worth a turn.
             slot = batch.write_time + self._slot_of(self._window // 2 if third else self._window)
             due = slot
-        if slot >= self._read_time + self._span:
-            return False
+        if slot >= self._read_time + self._span:  # the timer is far behind the clock
+            magic |= MAGIC_ROLL
+            slot = due = self._read_time + self._span - self._precision
         if recall is not None:
             magic |= MAGIC_DELETE
         text = topic.decode("utf-8", "replace")
@@ -341,7 +345,6 @@ class TimerMessageStore:
                 self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
             else:
                 loaded.append((slot, due << 64 | position))
-        return True
 
     def _deliver_late(self, view: RecordView, now_ms: int) -> None:
         notes = {"TIMER_ENQUEUE_MS": str(_NEVER_ENQUEUED), "TIMER_DEQUEUE_MS": str(now_ms)}

@@ -1,0 +1,158 @@
+"""Timed messages when the timer is killed, far behind, or has damaged files: none is lost, no recalled one comes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.store import StoreConfig
+from spark_rocket.store.check import check_store
+from tests.store.helpers import START, Clock
+from tests.store.timer_rig import Rig, small_timer
+
+MakeRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
+    made: list[Rig] = []
+
+    def make(config: StoreConfig | None = None, clock: Clock | None = None) -> Rig:
+        rig = Rig(config or small_timer(tmp_path / "store"), clock)
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        rig.close()
+        assert check_store(rig.config.store_path, rig.config) == []
+
+
+@pytest.fixture
+def rig(make_rig: MakeRig) -> Rig:
+    return make_rig()
+
+
+def killed(rig: Rig) -> StoreConfig:
+    """What a killed process leaves: a copy of the files as they are."""
+    image = rig.config.store_path.with_name("image")
+    shutil.copytree(rig.config.store_path, image)
+    return replace(rig.config, store_path=image)
+
+
+def keys(rig: Rig) -> list[str]:
+    return [key for key, _ in rig.arrived()]
+
+
+# --- the wheel's end --------------------------------------------------------------------------------------------
+
+
+def test_a_kill_after_a_quiet_time_as_long_as_the_wheel(rig: Rig, make_rig: MakeRig) -> None:
+    """The remembered read time is from before the quiet time; the new unit had room on the wheel at the later one."""
+    rig.send(START + 1500, "first")
+    rig.advance(START + 2000)
+    rig.store.flush()
+    rig.timer.flush()
+    rig.advance(START + 190_000)
+    rig.send(START + 205_000, "second")
+    rig.send(START + 205_000, "recalled")
+    rig.recall(START + 205_000, "recalled")
+    rig.work()
+    again = make_rig(killed(rig), Clock(rig.clock.now))
+    again.advance(START + 210_000)
+    assert keys(again) == ["first", "second"]
+
+
+def test_a_finer_precision_makes_the_wheel_shorter(tmp_path: Path, make_rig: MakeRig) -> None:
+    rig = make_rig(small_timer(tmp_path / "store", timer_roll_window_slot=50))
+    rig.send(START + 45_000, "far")
+    rig.send(START + 5000, "near")
+    rig.send(START + 45_000, "recalled")
+    rig.recall(START + 45_000, "recalled")
+    rig.work()
+    rig.close()
+    rig.precision = 100
+    rig.open()
+    rig.advance(START + 44_999)
+    assert keys(rig) == ["near"]
+    rig.advance(START + 46_000)
+    assert keys(rig) == ["near", "far"]
+
+
+def test_far_behind_nothing_is_delivered_before_all_is_on_the_wheel(rig: Rig) -> None:
+    rig.send(START + 2500, "recalled")
+    rig.send(START + 2500, "k")
+    rig.work()
+    rig.clock.now = START + 190_000  # the timer has not had its turn: the wheel ends at 200 s
+    rig.send(START + 205_000, "beyond")
+    rig.send(START + 205_000, "beyond and recalled")
+    rig.recall(START + 2500, "recalled")
+    rig.recall(START + 205_000, "beyond and recalled")
+    rig.advance(START + 204_999)
+    assert keys(rig) == ["k"]
+    rig.advance(START + 206_000)
+    assert keys(rig) == ["k", "beyond"]
+
+
+# --- made anew --------------------------------------------------------------------------------------------------
+
+
+def test_killed_while_the_timer_log_is_made_anew(tmp_path: Path, rig: Rig, make_rig: MakeRig) -> None:
+    """What is there of the new log must not be taken for what the checkpoint speaks of."""
+    for n in range(100):
+        rig.send(START + 30_000 + n, str(n))
+    rig.advance(START + 100)
+    rig.close()
+    path = rig.config.store_path
+    flushed = (path / "config" / "timercheck").read_bytes()
+    (path / "timerlog" / f"{536:020d}").write_bytes(bytes(536))
+    turns = iter(range(1 << 30))
+    rig.options = {"timer": lambda: float(next(turns))}
+    rig.open()
+    rig.timer.deliver(rig.clock.now, 2.0)
+    assert 0 < rig.timer._next_offset < 100
+    assert min(file.name for file in (path / "timerlog").iterdir()) > f"{52 * 100:020d}"
+    again = make_rig(killed(rig), Clock(rig.clock.now))
+    assert (again.config.store_path / "config" / "timercheck").read_bytes() == flushed
+    again.advance(START + 60_000)
+    assert set(keys(again)) == {str(n) for n in range(100)}
+
+
+def test_a_timer_log_that_was_lost_when_nothing_waited(rig: Rig) -> None:
+    rig.send(START + 1500, "k")
+    rig.advance(START + 60_000)
+    rig.close()
+    shutil.rmtree(rig.config.store_path / "timerlog")
+    rig.open()
+    rig.work()
+    rig.restart()
+    rig.send(START + 61_500, "another")
+    rig.advance(START + 63_000)
+    rig.restart()
+    assert keys(rig) == ["k", "another"]
+
+
+# --- a stop -----------------------------------------------------------------------------------------------------
+
+
+def test_killed_in_the_middle_of_a_stop(rig: Rig, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was set apart is in two slots then, and a recall that comes now is in the first only."""
+    rig.send(START + 1100, "first")
+    rig.send(START + 1800, "recalled")
+    rig.send(START + 1900, "k")
+    rig.advance(START + 1300)
+
+    def fail() -> None:
+        raise OSError(5, "pulled out")
+
+    monkeypatch.setattr(rig.store, "flush", fail)
+    rig.timer.close()
+    monkeypatch.undo()
+    again = make_rig(killed(rig), Clock(rig.clock.now))
+    again.recall(START + 1800, "recalled")
+    again.advance(START + 5000)
+    assert keys(again) == ["first", "first", "k"]
