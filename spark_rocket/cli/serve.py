@@ -74,7 +74,7 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
         name_server = _reachable(namesrv.address)
         config.namesrv_addr = ";".join([name_server, *config.name_servers])
         broker = Broker(config)
-        if (config.store_path / "abort").exists():
+        if _was_killed(config.store_path):
             _say(f"{config.store_path} was not closed cleanly: recovering it …")
         await broker.start()
         servers.push_async_callback(broker.close)
@@ -97,6 +97,12 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
         await stopping()
     with contextlib.suppress(OSError):  # the terminal may be gone
         _say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+
+
+def _was_killed(store: Path) -> bool:
+    with contextlib.suppress(OSError):  # where nothing may be read the broker says what to do
+        return (store / "abort").exists()
+    return False
 
 
 def serve_namesrv(options: argparse.Namespace) -> int:
