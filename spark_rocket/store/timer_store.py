@@ -368,7 +368,7 @@ class TimerMessageStore:
             first = self._heap[0] >> 64 if self._heap else _LATEST
             if first > rolled:
                 break  # those, and recalls of them, have to be in the wheel before it goes on
-            if first <= ready:
+            if first <= ready and not self._is_of_walked_slot(self._heap[0] & _POSITION):
                 if self._deliver_first(now_ms):
                     rolled = first
             elif self._walk is not None:
@@ -383,6 +383,13 @@ class TimerMessageStore:
         due = self._heap[0] >> 64 if self._heap else now_ms + _HORIZON_MS
         slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
         return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
+
+    def _is_of_walked_slot(self, position: int) -> bool:
+        """Whether recalls of a unit may not be loaded yet: of those set apart the time is before their slot's."""
+        if self._walk is None:
+            return False
+        unit = self._timer_log.read(position)
+        return unit is not None and self._slot_of(unit.time_ms) == self._walk[0]
 
     def _begin_slot(self, target: int) -> None:
         slot_time = self._wheel.next_slot(self._loaded_to, target)

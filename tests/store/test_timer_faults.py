@@ -139,11 +139,26 @@ def test_a_timer_log_that_was_lost_when_nothing_waited(rig: Rig) -> None:
 # --- a stop -----------------------------------------------------------------------------------------------------
 
 
+def test_recalls_are_kept_by_a_stop_in_their_second(rig: Rig) -> None:
+    rig.send(START + 5100, "first")
+    rig.send(START + 5800, "recalled")
+    rig.send(START + 5900, "k")
+    rig.recall(START + 5800, "recalled")
+    rig.advance(START + 5200)
+    rig.restart()
+    rig.clock.now = START + 8000
+    rig.work()
+    assert keys(rig) == ["first", "k"]
+
+
 def test_killed_in_the_middle_of_a_stop(rig: Rig, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was set apart is in two slots then, and a recall that comes now is in the first only."""
     rig.send(START + 1100, "first")
     rig.send(START + 1800, "recalled")
     rig.send(START + 1900, "k")
+    rig.work()
+    rig.store.flush()
+    rig.timer.flush()
     rig.advance(START + 1300)
 
     def fail() -> None:
