@@ -64,6 +64,7 @@ class Rebalance:
         self._again_soon = False
         self._round = threading.RLock()
         self._table = threading.Lock()
+        self._locking = threading.Lock()  # while locks are asked for or given back: none is taken again by mistake
         self._pullers: dict[MessageQueue, Puller] = {}
         self._leaving: set[ProcessQueue] = set()  # given up, with a call of an orderly listener under way
 
@@ -185,10 +186,15 @@ class Rebalance:
             if not process_queue.locked:
                 logger.info("%s is still locked by another member", queue)
                 return False
-        if offset is None:
-            offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
-        process_queue.put((), offset)
-        puller = self._make_puller(process_queue, offset)
+        try:
+            if offset is None:
+                offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
+            process_queue.put((), offset)
+            puller = self._make_puller(process_queue, offset)
+        except RocketError:
+            if self._locks is not None:  # whoever has the queue next need not wait until the lock expires
+                self._locks.unlock([queue])
+            raise
         with self._table:
             self._pullers[queue] = puller
         logger.info("group %s takes %s at %d", self._group, queue, offset)
@@ -226,10 +232,11 @@ class Rebalance:
             mine = [one for one in process_queues if one in self._leaving]
         for process_queue in mine:
             self._commit(process_queue)
-        if unlock and self._locks is not None and mine:
-            self._locks.unlock(one.queue for one in mine)
-        with self._table:
-            self._leaving.difference_update(mine)
+        with self._locking:
+            if unlock and self._locks is not None and mine:
+                self._locks.unlock(one.queue for one in mine)
+            with self._table:
+                self._leaving.difference_update(mine)
 
     def _commit(self, process_queue: ProcessQueue) -> None:
         with process_queue.lock_commit:
@@ -241,14 +248,18 @@ class Rebalance:
     def renew_locks(self) -> None:
         """Keep the locks of queues in hand, and of those with a call that has not ended."""
         if self._locks is not None:
-            with self._table:
-                every = [puller.process_queue for puller in self._pullers.values()] + list(self._leaving)
-            self._lose(self._locks.lock(every))
+            with self._locking:
+                with self._table:
+                    every = [puller.process_queue for puller in self._pullers.values()] + list(self._leaving)
+                lost = self._locks.lock(every)
+            self._lose(lost)
 
     def lock(self, process_queue: ProcessQueue) -> bool:
         """Lock one queue again whose lock has expired."""
         assert self._locks is not None
-        self._lose(self._locks.lock([process_queue]))
+        with self._locking:
+            lost = self._locks.lock([process_queue]) if not process_queue.dropped else []
+        self._lose(lost)
         return not process_queue.dropped and process_queue.locked and not process_queue.is_lock_expired()
 
     def _lose(self, process_queues: list[ProcessQueue]) -> None:

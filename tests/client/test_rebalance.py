@@ -292,6 +292,43 @@ def test_a_lock_that_others_may_have_had_meanwhile_begins_anew(world: World, sec
     assert queue.dropped is not valid
 
 
+def test_a_lock_that_was_given_back_is_not_renewed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    gone = one.process_queues()[0]
+    asked, go, invoke = threading.Event(), threading.Event(), world.invoke
+
+    def slowly(address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
+        if request.code == RequestCode.LOCK_BATCH_MQ:
+            asked.set()
+            assert go.wait(10)
+        return invoke(address, request, what, timeout)
+
+    monkeypatch.setattr(world, "invoke", slowly)
+    renewing = threading.Thread(target=one.renew_locks)
+    renewing.start()
+    assert asked.wait(10)
+    closing = threading.Thread(target=one.close)
+    closing.start()  # its unlocking has to wait for the renewal, or that would lock what nobody has
+    go.set()
+    renewing.join()
+    closing.join()
+    assert world.owners == {}
+    assert not one.lock(gone)
+    assert world.owners == {}
+
+
+def test_a_queue_that_cannot_be_begun_is_unlocked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: MessageQueue) -> int:
+        raise RemotingConnectError("the broker is away")
+
+    monkeypatch.setattr(world, "max_offset", away)
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    assert owned(one) == []
+    assert world.owners == {}
+
+
 def test_broadcasting_takes_every_queue_and_commits_all_at_once(world: World) -> None:
     world.ids = None
     one = build(world, strategy=None)
