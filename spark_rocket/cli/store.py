@@ -144,6 +144,10 @@ def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], opt
         return 1
     config = None
     if options.config is not None:
+        if not options.config.exists():
+            remedy = "Give the one that the broker is started with, or an empty file if it has none."
+            print(f"rocket: -c {options.config}: there is no such file. {remedy}", file=sys.stderr)
+            return 1
         from spark_rocket.broker.config import BrokerConfig
 
         config = BrokerConfig.from_file(options.config).store_config()

@@ -92,8 +92,8 @@ class IndexService:
             if length != size:
                 raise StoreCorruptError(
                     f"{path} has {length} bytes where maxHashSlotNum and maxIndexNum say {size}.",
-                    remedy="Set both to what this directory was made with, or run `rocket store rebuild`, which makes "
-                    "the index anew from the log.",
+                    remedy="Set both to what this directory was made with, or run `rocket store rebuild "
+                    f"{self._config.store_path}` (with the broker's -c), which makes the index anew from the log.",
                 )
             file = IndexFile(path, self._config.max_hash_slot_num, self._config.max_index_num)
             # The checkpoint vouches for full files, by time: of two that end in the same millisecond, for the first.

@@ -67,7 +67,10 @@ class MappedFileQueue:
     @property
     def _mend(self) -> str:
         if self.derived:
-            return "run `rocket store rebuild`, which makes all consume queues anew from the log"
+            store = self.directory.parent.parent.parent
+            return (
+                f"run `rocket store rebuild {store}` (with the broker's -c), which makes all queues anew from the log"
+            )
         return "put the file back as it was; `rocket store check` tells what is whole"
 
     def _file(self, offset: int, *, create: bool = False) -> MappedFile:

@@ -142,7 +142,8 @@ class Recovery:
             except QueueGap as again:
                 raise StoreCorruptError(
                     f"{again.queue.files.directory}: {again}, and the log does not have the messages between.",
-                    remedy="Run `rocket store check`; `rocket store rebuild` makes the queue of what there is.",
+                    remedy=f"Run `rocket store check {self._config.store_path}`; `rocket store rebuild` with the same "
+                    "directory makes the queue of what there is.",
                 ) from None
         self._finish_log(report, end)
         self._queues.correct_min_offsets(self._log.min_offset)
@@ -152,27 +153,9 @@ class Recovery:
                 queue.distrust(report.start_offset)
             if queue.unflushed and not queue.dirty:
                 self._queues.mark_dirty(queue)
-        self._correct_checkpoint(report)
+        if report.records:
+            self._checkpoint.correct(report.max_store_timestamp)
         return report
-
-    def _correct_checkpoint(self, report: RecoveryReport) -> None:
-        """Times ahead of a log that is whole are garbled; believed, they would mislead the recovery after a kill."""
-        checkpoint, newest = self._checkpoint, report.max_store_timestamp
-        if not report.records:
-            return
-        times = (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp, checkpoint.index_msg_timestamp)
-        wrong = [
-            f"{name} {time}"
-            for name, time in zip(("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp"), times, strict=True)
-            if not 0 <= time <= newest
-        ]
-        if not wrong:
-            return
-        _log.warning("%s: %s: the log's last message is of %d; corrected", checkpoint.path, ", ".join(wrong), newest)
-        physic, logics, index = (time if 0 <= time <= newest else 0 for time in times)
-        checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp = physic, logics
-        checkpoint.index_msg_timestamp = index
-        checkpoint.save()
 
     def _short(self) -> dict[tuple[str, int], int]:
         """Queues that have lost their end, or everything."""
@@ -398,7 +381,8 @@ class Recovery:
                         raise StoreCorruptError(
                             f"{queue.files.directory} has {queue.max_offset} entries, its last message in the log is "
                             f"number {seen - 1}.",
-                            remedy="Put the end of the log back, or run `rocket store rebuild`; without the file "
+                            remedy="Put the end of the log back, or run `rocket store rebuild "
+                            f"{self._config.store_path}`; without the file "
                             f"{self._checkpoint.path} the queue is cut to what the log has.",
                         )
                     dropped.append((queue.max_offset - seen, seen, queue.files.directory))

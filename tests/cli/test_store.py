@@ -17,6 +17,8 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.cli.text import Bar, moment_text, size_text
+from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store import StoreConfig
 from tests import golden
 from tests.store.helpers import opened, put, small
 
@@ -171,6 +173,8 @@ def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> No
     (tmp_path / "bad.conf").write_text("mappedFileSizeCommitLog=much\n")
     assert run("check", store, "-c", tmp_path / "bad.conf") == 1
     assert "bad.conf, line 1" in capsys.readouterr().err
+    assert run("rebuild", store, "-c", tmp_path / "no.conf") == 1
+    assert "no.conf: there is no such file. Give the one that the broker is started with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -358,6 +362,26 @@ def test_rebuild_says_what_it_will_do_and_does_it(store: Path, conf: str, capsys
         path: raw for path, raw in before.items() if any(raw)
     }
     assert run("check", store, "-c", conf) == 0
+
+
+def test_the_remedy_of_a_broker_that_does_not_start_works_as_it_is_written(tmp_path: Path, capsys: Said) -> None:
+    """A store with default sizes, of which one queue file and the index file were cut off."""
+    config = StoreConfig(tmp_path / "store")
+    store = opened(config)
+    for queue_id in range(4):
+        put(store, "orders", queue_id, b"x", b"UNIQ_KEY\x01u%d" % queue_id)
+    store.close()
+    cut = config.consume_queue_path / "orders" / "1" / f"{0:020d}", next(config.index_path.iterdir())
+    for path in cut:
+        os.truncate(path, 5_000)
+        with pytest.raises(StoreCorruptError, match="has 5000 bytes") as error:
+            opened(config)
+        command = error.value.remedy.split("`")[1]
+        assert command == f"rocket store rebuild {config.store_path}"
+        assert run("rebuild", command.removeprefix("rocket store rebuild ")) == 0
+        capsys.readouterr()
+    opened(config).close()
+    assert run("check", config.store_path) == 0
 
 
 def test_rebuild_refuses_damage_and_unknown_sizes(store: Path, conf: str, capsys: Said) -> None:

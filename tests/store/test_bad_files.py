@@ -157,7 +157,7 @@ class Judge:
         if is_log and self.damaged.is_file() and self.damaged.stat().st_size == LOG_SIZE:
             assert re.search(r"/commitlog/\d{20} at byte \d+ |\(offset \d+\)", text), text
         assert error.remedy, text
-        for path in re.findall(rf"{re.escape(str(store))}[^\s,;:]*", error.remedy):
+        for path in re.findall(rf"{re.escape(str(store))}[^\s,;:`]*", error.remedy):
             assert Path(path.rstrip(".")).exists(), error.remedy
         assert COMMANDS.search(error.remedy) or isinstance(error, StoreNotWritableError), error.remedy
 
