@@ -6,6 +6,8 @@ made anew from it. Corresponds to parts of TimerMessageStore.doEnqueue.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.store.timer_log import MAGIC_DELETE, UNIT, UNIT_SIZE, TimerLog
 from spark_rocket.store.timer_wheel import Slot, TimerWheel
@@ -61,14 +63,19 @@ class UnitBatch:
         return position
 
     def write(self) -> None:
-        """The timer log, then the wheel. OSError: as if nothing had been added."""
+        """The timer log, then the wheel; more may be added afterwards. OSError: as if nothing had been added."""
         if not self._units:
             return
-        before = self._log.position
+        before, done = self._log.position, {}
         try:
             self._log.write(self._units)
             for slot_time, slot in self._slots.items():
+                done[slot_time] = self._wheel.get(slot_time)
                 self._wheel.put(slot_time, slot)
         except OSError:
             self._log.position = before
+            with suppress(OSError):  # one that is not as it was is found out when its chain is read
+                for slot_time, there in done.items():
+                    self._wheel.put(slot_time, there)
             raise
+        self._units.clear()

@@ -262,11 +262,10 @@ class TimerMessageStore:
             if self._timer() >= deadline:
                 return False
             found = store.get_message(TIMER_TOPIC, 0, self._next_offset, count, _READ_BYTES)
-            if found.status is not GetMessageStatus.FOUND:
-                self._missing += found.next_begin_offset - self._next_offset
+            if found.status is not GetMessageStatus.FOUND:  # retention took them, or they are damaged
+                if found.status is GetMessageStatus.OFFSET_TOO_SMALL:
+                    self._missing += found.next_begin_offset - self._next_offset
                 self._next_offset = found.next_begin_offset
-                if found.status is not GetMessageStatus.OFFSET_TOO_SMALL:
-                    return True
                 continue
             try:
                 views = list(iter_records(found.records))
@@ -279,18 +278,24 @@ class TimerMessageStore:
             count = _READ_AHEAD
             if not self._wheel.is_open:
                 self._open_wheel(views[0].store_timestamp)
-            batch, done = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms)), 0
+            batch = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms))
             loaded: list[tuple[int, int]] = []
-            try:
-                for view in views:
-                    self._enqueue_one(view, self._next_offset + done, now_ms, batch, loaded)
-                    done += 1
-            finally:
-                batch.write()
-                for slot, key in loaded:
-                    self._push(slot, key)
-                self._next_offset += done
+            for view in views:
+                if self._enqueue_one(view, now_ms, batch, loaded):
+                    continue
+                self._write(batch, loaded, view.queue_offset)  # so that a full disk does not have it delivered again
+                self._deliver_late(view, now_ms)
+                self._next_offset = view.queue_offset + 1
+            self._write(batch, loaded, found.next_begin_offset)
         return True
+
+    def _write(self, batch: UnitBatch, loaded: list[tuple[int, int]], next_offset: int) -> None:
+        """Units are written: ``next_offset`` is the queue's next."""
+        batch.write()
+        for slot, key in loaded:
+            self._push(slot, key)
+        loaded.clear()
+        self._next_offset = next_offset
 
     def _open_wheel(self, first_timestamp: int) -> None:
         """Have an empty wheel; if nothing is known of earlier ones, it begins with the queue's first message."""
@@ -299,31 +304,27 @@ class TimerMessageStore:
             self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
         self._loaded_to = self._read_time
 
-    def _enqueue_one(
-        self, view: RecordView, offset: int, now_ms: int, batch: UnitBatch, loaded: list[tuple[int, int]]
-    ) -> None:
-        """Add what goes to a slot that is in memory to ``loaded``."""
+    def _enqueue_one(self, view: RecordView, now_ms: int, batch: UnitBatch, loaded: list[tuple[int, int]]) -> bool:
+        """Add what goes to a slot that is in memory to ``loaded``. False: it is late, and to be delivered now."""
         properties = bytes(view.properties)
         out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
-        if out is None or topic is None:
+        if out is None or topic is None or view.topic != _TOPIC:
             _log.warning(
                 "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
                 view.physical_offset,
             )
-            return
+            return True
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
         due = due_time(properties, view.store_timestamp, out, self._precision)
         slot, magic = self._slot_of(out), MAGIC_DEFAULT
         if slot < self._read_time:
-            if offset < self._replay_until:
+            if view.queue_offset < self._replay_until:
                 # A little before the read time it may be one that a stop had set apart.
                 if slot < self._read_time - _SET_APART_SLOTS * self._precision:
-                    return
+                    return True
             elif self._read_time <= now_ms and (recall is not None or due <= now_ms):
-                if recall is None:
-                    self._deliver_late(view, now_ms)
-                return
+                return recall is not None
             slot = self._read_time  # or the clock was set back, or the precision is another one
             self._forced_to = slot + self._precision
         elif slot - batch.write_time >= self._window:
@@ -345,6 +346,7 @@ class TimerMessageStore:
                 self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
             else:
                 loaded.append((slot, due << 64 | position))
+        return True
 
     def _deliver_late(self, view: RecordView, now_ms: int) -> None:
         notes = {"TIMER_ENQUEUE_MS": str(_NEVER_ENQUEUED), "TIMER_DEQUEUE_MS": str(now_ms)}

@@ -90,10 +90,11 @@ class TimerWheel:
         time, first, last, num, _ = SLOT.unpack(os.pread(self._fd, SLOT_SIZE, number % self.count * SLOT_SIZE))
         return Slot(first, last, num) if time == number else None
 
-    def put(self, time_ms: int, slot: Slot) -> None:
-        """Write a slot. OSError when the disk is full."""
+    def put(self, time_ms: int, slot: Slot | None) -> None:
+        """Write a slot; None makes it empty. OSError when the disk is full."""
         number = time_ms // self.precision_ms
-        os.pwrite(self._fd, SLOT.pack(number, *slot, 0), number % self.count * SLOT_SIZE)
+        raw = bytes(SLOT_SIZE) if slot is None else SLOT.pack(number, *slot, 0)
+        os.pwrite(self._fd, raw, number % self.count * SLOT_SIZE)
 
     def next_slot(self, start_ms: int, end_ms: int) -> int | None:
         """Time of the first slot in a span that is not empty."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +12,8 @@ import pytest
 
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.check import check_store
-from tests.store.helpers import START, Clock
+from spark_rocket.store.timer_wheel import TimerWheel
+from tests.store.helpers import START, Clock, put
 from tests.store.timer_rig import Rig, small_timer
 
 MakeRig = Callable[..., Rig]
@@ -134,6 +136,95 @@ def test_a_timer_log_that_was_lost_when_nothing_waited(rig: Rig) -> None:
     rig.advance(START + 63_000)
     rig.restart()
     assert keys(rig) == ["k", "another"]
+
+
+# --- damaged records --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[Rig]:
+    """A rig whose commit log need not be whole when the test ends."""
+    rig = Rig(small_timer(tmp_path / "store"))
+    yield rig
+    rig.close()
+    problems = check_store(rig.config.store_path, rig.config)
+    assert "timer" not in {problem.kind for problem in problems}
+
+
+def stop_and_damage(rig: Rig, start_of_body: bytes, *, lose_timer_log: bool) -> None:
+    """Change bodies in files of the log that no start looks at."""
+    for _ in range(100):
+        put(rig.store, "Y", 0, bytes(1000))
+    rig.close()
+    for path in (rig.config.store_path / "commitlog").iterdir():
+        # A body stands behind eight bytes for the prepared transaction's offset and four for its length.
+        path.write_bytes(re.sub(rb"(?s)(\0{10}..)" + start_of_body, rb"\1?" + start_of_body[1:], path.read_bytes()))
+    if lose_timer_log:
+        shutil.rmtree(rig.config.store_path / "timerlog")
+    rig.open()
+
+
+def test_a_timer_log_made_anew_of_damaged_records_repeats_nothing(damaged: Rig) -> None:
+    for n in range(30):
+        damaged.send(START + 15_000, f"body-{n:03}")
+    damaged.work()
+    stop_and_damage(damaged, b"body-010", lose_timer_log=True)
+    damaged.advance(START + 20_000)
+    assert keys(damaged) == [f"body-{n:03}" for n in range(30) if n != 10]
+
+
+def test_recalls_behind_many_damaged_records_are_in_time(damaged: Rig) -> None:
+    damaged.send(START + 2500, "recalled")
+    damaged.send(START + 2500, "k")
+    for n in range(70):
+        damaged.send(START + 2500, f"body-{n:03}")
+    damaged.recall(START + 2500, "recalled")
+    damaged.work()
+    stop_and_damage(damaged, b"body-0", lose_timer_log=True)
+    damaged.clock.now = START + 3000
+    damaged.work()
+    assert keys(damaged) == ["k"]
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------
+
+
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("module", ["timer_log", "timer_wheel"])
+def test_late_ones_come_once_though_the_timers_files_cannot_grow(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    rig.send(START + 1500, "first")
+    rig.advance(START + 50_000)
+    rig.send(START + 10_000, "late")
+    rig.send(START + 60_000, "waits")
+    rig.send(START + 10_000, "late too")
+    monkeypatch.setattr(f"spark_rocket.store.{module}.os.pwrite", full)
+    for _ in range(3):
+        assert rig.timer.deliver(rig.clock.now, 1.0) == rig.clock.now + 1000
+    assert keys(rig) == ["first", "late"]
+    monkeypatch.undo()
+    rig.advance(START + 61_000)
+    assert keys(rig) == ["first", "late", "late too", "waits"]
+
+
+def test_a_wheel_that_was_written_in_part_is_as_before(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        rig.send(START + 5000 + 1000 * n, f"a{n}")
+    rig.work()
+    for n in range(3):
+        rig.send(START + 7000 + 1000 * n, f"b{n}")
+    real = TimerWheel.put
+    calls = iter([real, real, full, *[real] * 1000])
+    monkeypatch.setattr(TimerWheel, "put", lambda *args: next(calls)(*args))
+    before = (rig.config.store_path / "timerwheel").read_bytes()
+    assert rig.timer.deliver(rig.clock.now, 1.0) == rig.clock.now + 1000
+    assert (rig.config.store_path / "timerwheel").read_bytes() == before
+    rig.advance(START + 20_000)
+    assert keys(rig) == ["a0", "a1", "a2", "b0", "b1", "b2"]
 
 
 # --- a stop -----------------------------------------------------------------------------------------------------
