@@ -18,6 +18,7 @@ Corresponds to org.apache.rocketmq.store.StoreCheckpoint.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from pathlib import Path
@@ -26,6 +27,7 @@ from struct import Struct
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.mapped_file import allocate, sync_data
 
+_log = logging.getLogger(__name__)
 CHECKPOINT_SIZE = 4096
 _FIELDS = Struct(">5q")
 _SAFETY = 3_000
@@ -72,6 +74,24 @@ class Checkpoint:
     def recover_timestamp(self) -> int:
         """Everything stored up to here was on disk, log and consume queues."""
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY, 0)
+
+    def correct(self, newest: int) -> None:
+        """Times that no message of a log has, whose last is of ``newest``, are garbled: nothing is known then.
+
+        Believed, they would mislead the recovery after a kill.
+        """
+        names = {
+            "physic_msg_timestamp": "physicMsgTimestamp",
+            "logics_msg_timestamp": "logicsMsgTimestamp",
+            "index_msg_timestamp": "indexMsgTimestamp",
+        }
+        wrong = [name for name in names if not 0 <= getattr(self, name) <= newest]
+        if wrong:
+            times = ", ".join(f"{names[name]} {getattr(self, name)}" for name in wrong)
+            _log.warning("%s: %s: the log's last message is of %d; corrected", self.path, times, newest)
+            for name in wrong:
+                setattr(self, name, 0)
+            self.save()
 
     def save(self, *, sync: bool = True) -> None:
         """Write the fields. Without ``sync`` they survive the process, and the machine's fall a little later."""

@@ -5,8 +5,8 @@ and wakes held pulls: nothing is half visible, and a full disk refuses before a 
 behind the writer's back from the log.
 
 Thread-safety: puts, gets and topic changes are for one thread (the broker's event loop). ``when_flushed`` may be called
-from any thread; its callbacks come from a flush thread. After a crash: see recovery.py.
-Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
+from any thread; its callbacks come from a flush thread, those of ``when_indexed`` from the index's. After a crash: see
+recovery.py. Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
 """
 
 from __future__ import annotations
@@ -152,14 +152,14 @@ class MessageStore:
             report = recovery.run(clean=clean)
             if self._index is not None:
                 self._index.load(clean=report.clean)
+            if not self._checkpoint.existed:
+                self._checkpoint.save()
         except (StoreError, OSError):
             if clean:  # refused, not crashed: the next attempt must be as careful with the tail as this one
                 with suppress(OSError):
                     abort_path(self.config.store_path).unlink(missing_ok=True)
             raise
         self.recovery = report
-        if not self._checkpoint.existed:
-            self._checkpoint.save()
         self._appender.store_timestamp = report.last_store_timestamp
 
     def close(self) -> None:
@@ -275,13 +275,36 @@ class MessageStore:
         """The record that starts at a physical offset, if one does."""
         return self._reader.record_at(physical_offset)
 
+    @property
+    def is_indexed(self) -> bool:
+        """Whether a query finds everything that is stored now."""
+        return self._index is None or self._index.behind <= 0
+
+    def when_indexed(self, callback: Callable[[], None], patience: float) -> None:
+        """Call back, from any thread, once a query finds what is stored now, or after ``patience`` seconds."""
+        if self._index is None:
+            callback()
+        else:
+            self._index.when_indexed(callback, patience)
+
     def query_message(
-        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        unique: bool = False,
+        *,
+        catch_up: bool = True,
     ) -> QueryMessageResult:
-        """Records of a topic with a key (UNIQ_KEY only, if ``unique``), stored in a span of time."""
+        """Records of a topic with a key (UNIQ_KEY only, if ``unique``), stored in a span of time.
+
+        ``catch_up``: let the index catch up first, for some tenths of a second at most.
+        """
         if self._index is None:
             return QueryMessageResult()
-        return self._index.query(topic, key, max_num, begin_ms, end_ms, unique=unique)
+        return self._index.query(topic, key, max_num, begin_ms, end_ms, unique=unique, catch_up=catch_up)
 
     # --- topics and figures -------------------------------------------------------------------------------------
 

@@ -321,6 +321,21 @@ def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
     assert read_all(filled) == ALL
 
 
+def test_a_checkpoint_that_finds_no_room_leaves_a_clean_store_clean(
+    filled: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (filled.store_path / "checkpoint").unlink()
+    monkeypatch.setattr("spark_rocket.store.message_store.Checkpoint.save", refuse)
+    with pytest.raises(StoreNotWritableError, match="No space left"):
+        opened(filled)
+    monkeypatch.undo()
+    assert not (filled.store_path / "abort").exists()
+    assert read_all(filled) == ALL
+
+
 def test_a_list_of_deleted_topics_that_may_not_be_read(filled: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbid(path: Path) -> dict[str, int]:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
