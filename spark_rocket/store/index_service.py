@@ -2,14 +2,16 @@
 
 A background thread reads the log after the writer and puts the keys of whole blocks into the newest file; it works in
 short steps with pauses between, longer ones while the writer is busy, because it shares an interpreter with it. Nothing
-waits for it but a query, which first lets the index catch up (within reason: the rebuild of a large log is not waited
-for; ``index_last_update_physical_offset`` says how far the index is), and a clean stop.
+waits for it but a clean stop and queries: with :meth:`IndexService.when_indexed`, beside which the thread does nothing
+else and makes no pauses, or in :meth:`IndexService.query` itself. Both give up soon: the rebuild of a large log is not
+waited for (``index_last_update_physical_offset`` says how far the index is).
 
 How far the index is follows from its last file (``endPhyOffset``); nothing about it is kept elsewhere. File names are
 the time of making, yyyyMMddHHmmssSSS.
 
-Thread-safety: locked; ``query`` from the store's thread. After a kill: files that the checkpoint does not vouch for are
-thrown away, and the thread builds them anew. Corresponds to org.apache.rocketmq.store.index.IndexService.
+Thread-safety: locked; ``query`` from the store's thread. A file that is full is put on disk when nobody waits, and
+without the lock, because it takes long; then the checkpoint vouches for it. After a kill: files that it does not vouch
+for are thrown away, and the thread builds them anew. Corresponds to org.apache.rocketmq.store.index.IndexService.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import errno
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,11 +49,20 @@ _POLL = 0.1
 _PAUSE_IDLE = 1.0  # pauses, as multiples of the work before
 _PAUSE_BUSY = 8.0
 _BUSY = 4 << 20  # bytes a poll
+_TURN = 0.0002  # seconds between steps, in which others get the lock
 _QUERY_PATIENCE = 0.3
 _CLOSE_PATIENCE = 3.0
 _QUERY_BYTES = 8 << 20  # of one answer; a frame has at most 16 MiB
 _QUERY_RECORDS = 5_000  # that are looked at for one answer and turn out not to be meant
 _QUERY_STEPS = 50_000  # along the chains, and blocks beside them
+
+
+class _Waiter(NamedTuple):
+    """Somebody who is to be told when the index has the log below an offset."""
+
+    offset: int
+    deadline: float
+    callback: Callable[[], None]
 
 
 class IndexService:
@@ -66,7 +79,10 @@ class IndexService:
         self._offset = 0  # the log below is in the index
         self._partial = -1  # a record of which only some keys may be in it
         self._lock = threading.RLock()
+        self._full: list[IndexFile] = []  # that are not known to be on disk
+        self._waiters: deque[_Waiter] = deque()
         self._wake = threading.Event()
+        self._stopped = False
         self._thread: threading.Thread | None = None
         self._failed = False
         self._sync_failed = False
@@ -133,12 +149,15 @@ class IndexService:
 
     def stop(self) -> None:
         """Stop the thread and let the index catch up."""
+        self._stopped = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._answer()
         if not self.catch_up(_CLOSE_PATIENCE):
             _log.info("the index is behind the log by %d bytes; it goes on at the next start", self.behind)
+        self._sync_full()  # before the checkpoint is written
 
     def close(self) -> None:
         with self._lock:
@@ -147,7 +166,8 @@ class IndexService:
             self._files = []
 
     def flush(self) -> None:
-        """Put the newest file on disk, and the names of all. OSError when the disk fails, and ever after."""
+        """Put what is not on disk there, and the names of all. OSError when the disk fails, and ever after."""
+        self._sync_full()
         with self._lock:
             if self._sync_failed:
                 raise OSError(errno.EIO, "the index could not be flushed before", str(self._config.index_path))
@@ -158,6 +178,23 @@ class IndexService:
             except OSError:
                 self._sync_failed = True
                 raise
+
+    def _sync_full(self) -> None:
+        """Put files that are full on disk. After a failure never again: a later success would prove nothing."""
+        while self._full and not self._sync_failed:
+            file = self._full[0]
+            try:
+                file.flush()
+                sync_directory(self._config.index_path)
+            except OSError as error:
+                self._sync_failed = True
+                _log.error("%s could not be put on disk: %s", file.file.path, error)
+                return
+            with self._lock:
+                if file in self._files:  # neither trimmed nor made anew meanwhile
+                    timestamp = max(self._checkpoint.index_msg_timestamp, file.end_timestamp)
+                    self._checkpoint.index_msg_timestamp = timestamp
+                self._full.remove(file)
 
     def trim(self, min_offset: int) -> list[MappedFile]:
         """Take out the files that have nothing but keys of records before an offset, never the last.
@@ -191,20 +228,63 @@ class IndexService:
             return False
         return True
 
+    def when_indexed(self, callback: Callable[[], None], patience: float) -> None:
+        """Call back, from any thread, once the index has all that the log has now, or after ``patience`` seconds."""
+        target = self._log.max_offset
+        if self._offset >= target or self._thread is None:
+            callback()
+            return
+        self._waiters.append(_Waiter(target, time.monotonic() + patience, callback))
+        self._wake.set()
+
+    def _answer(self) -> None:
+        now = time.monotonic()
+        for _ in range(len(self._waiters)):
+            waiter = self._waiters.popleft()
+            if self._offset < waiter.offset and now < waiter.deadline and not self._stopped:
+                self._waiters.append(waiter)
+                continue
+            try:
+                waiter.callback()
+            except Exception:  # a waiter's mistake must not stop the index
+                _log.exception("an index callback failed")
+
     def _run(self) -> None:
-        seen = self._log.max_offset
-        while not self._wake.wait(_POLL):
-            busy = self._log.max_offset - seen > _BUSY
+        seen, goes_on = self._log.max_offset, True
+        while True:
+            if not (self._waiters and goes_on):
+                self._pause(_POLL)
+            if self._stopped:
+                return
+            is_busy = self._log.max_offset - seen > _BUSY
             seen = self._log.max_offset
-            while self._offset < seen and not self._wake.is_set():
-                begin = time.perf_counter()
-                try:
-                    if not self._step(seen):
-                        break
-                except OSError as error:
-                    self._complain(error)
-                    break
-                self._wake.wait((time.perf_counter() - begin) * (_PAUSE_BUSY if busy else _PAUSE_IDLE))
+            goes_on = self._build(seen, _PAUSE_BUSY if is_busy else _PAUSE_IDLE)
+            self._answer()
+
+    def _build(self, end: int, pause: float) -> bool:
+        """Index the log up to there; False when that cannot be done now."""
+        while self._offset < end and not self._stopped:
+            begin = time.perf_counter()
+            is_awaited = bool(self._waiters)
+            try:
+                if not self._step(end, _LARGE_CHUNK if is_awaited else _CHUNK):
+                    return False
+            except OSError as error:
+                self._complain(error)
+                return False
+            if is_awaited:
+                self._answer()
+                time.sleep(_TURN)
+            else:
+                self._pause((time.perf_counter() - begin) * pause)
+        return True
+
+    def _pause(self, seconds: float) -> None:
+        """There is time, until somebody waits."""
+        if not self._waiters:
+            self._sync_full()
+        self._wake.wait(seconds)
+        self._wake.clear()
 
     def _complain(self, error: OSError) -> None:
         if not self._failed:
@@ -280,10 +360,8 @@ class IndexService:
         if self._files and not self._files[-1].is_full:
             return self._files[-1]
         directory = self._config.index_path
-        if self._files:  # full: once it is on disk the checkpoint vouches for it
-            full = self._files[-1]
-            self.flush()
-            self._checkpoint.index_msg_timestamp = max(self._checkpoint.index_msg_timestamp, full.end_timestamp)
+        if self._files and self._files[-1] not in self._full:
+            self._full.append(self._files[-1])
         directory.mkdir(exist_ok=True)
         moment = datetime.fromtimestamp(self._clock() / 1000)
         name = _name(moment)
@@ -298,7 +376,15 @@ class IndexService:
     # --- finding ------------------------------------------------------------------------------------------------
 
     def query(
-        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        unique: bool = False,
+        catch_up: bool = True,
     ) -> QueryMessageResult:
         """Records with a key, the newest ``max_num`` of those stored in the time span, in the order of the log.
 
@@ -306,10 +392,12 @@ class IndexService:
         are among them: the store's thread can serve nobody else meanwhile.
         """
         while True:
-            self.catch_up(_QUERY_PATIENCE)
+            if catch_up:
+                self.catch_up(_QUERY_PATIENCE)
             found = self._query(topic, key, max_num, begin_ms, end_ms, unique)
             if found is not None:
                 return found
+            catch_up = True  # with what was thrown away
 
     def _make_anew(self, damaged: IndexFile, damage: DamagedIndexError) -> None:
         """Throw a damaged file away, and those behind it: the index has no holes. The thread builds them anew."""
@@ -318,6 +406,7 @@ class IndexService:
         for file in self._files[at:]:
             file.destroy()
         self._files = self._files[:at]
+        self._full = [file for file in self._full if file in self._files]
         self._offset = self._partial = self._files[-1].end_offset if self._files else -1
 
     def _query(

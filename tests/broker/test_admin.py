@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import Future
 
 import pytest
 
+from spark_rocket.broker.processors import query as query_processor
 from spark_rocket.broker.topics import alter_attributes, topic_problem
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.bodies import (
@@ -31,6 +34,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
+from spark_rocket.store.index_service import IndexService
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient
 
@@ -328,6 +332,34 @@ def test_messages_by_key_and_by_unique_key(wire: Wire, topic: str) -> None:
     assert query("U2", _UNIQUE_KEY_QUERY=True) == (0, {b"2"})
     assert query("nobody") == (ResponseCode.QUERY_NOT_FOUND, set())
     assert query("key-3", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, set())
+
+
+def test_a_query_waits_for_the_index_beside_the_loop(wire: Wire, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served meanwhile; and one that waits too long is answered with what the index has."""
+    go_on = threading.Event()
+    step = IndexService._step
+
+    def slow(service: IndexService, *args: int) -> bool:
+        assert threading.current_thread().name == "store-index"
+        return go_on.wait(60) and step(service, *args)
+
+    monkeypatch.setattr(IndexService, "_step", slow)
+    wire.send(topic, b"just now", {"KEYS": "now"})
+    fields = {"topic": topic, "key": "now", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
+
+    def query(patience: float) -> Future[RemotingCommand]:
+        monkeypatch.setattr(query_processor, "_PATIENCE", patience)
+        request = RemotingCommand.request(RequestCode.QUERY_MESSAGE, fields)
+        return wire.client.invoke_async(wire.address, request, timeout=60.0)
+
+    assert query(0.01).result(60).code == ResponseCode.QUERY_NOT_FOUND
+    waiting = query(60)
+    for number in range(20):
+        wire.send(topic, b"%d" % number)
+        assert not waiting.done()
+    go_on.set()
+    answer = waiting.result(60)
+    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"just now"]
 
 
 def test_entries_of_a_consume_queue(wire: Wire, topic: str) -> None:

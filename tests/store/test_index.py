@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_rocket.errors import StoreError
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.store import MessageStore, index_file, index_service
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import IndexFile
 from spark_rocket.store.index_keys import key_hash
+from spark_rocket.store.index_service import IndexService
 from tests.store.conftest import MakeStore
 from tests.store.helpers import START, Clock, opened, put, put_batch, small
 
@@ -330,3 +334,111 @@ def test_an_index_that_is_behind_says_how_far_it_is(store: MessageStore, monkeyp
     result = store.query_message("T", "k", 10, 0, FOREVER)
     assert len(result.records) == 1
     assert result.index_last_update_physical_offset < at
+
+
+# --- beside others ----------------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_told_and_the_thread_makes_no_pauses_meanwhile(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_service, "_POLL", 1000)  # nothing is done unless somebody waits
+    store = make_store()
+    for number in range(1000):
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+    assert not store.is_indexed
+    told = threading.Event()
+    store.when_indexed(told.set, 60)
+    assert told.wait(60)
+    assert store.is_indexed
+    assert len(store.query_message("T", "k999", 10, 0, FOREVER, catch_up=False).records) == 1
+    told.clear()
+    store.when_indexed(told.set, 60)
+    assert told.is_set(), "there is nothing to wait for"
+
+
+def test_who_waits_in_vain_is_told_as_well(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_service, "_POLL", 0.01)
+    monkeypatch.setattr(IndexService, "_step", lambda *_: False)
+    store = make_store()
+    put(store, "T", 0, b"1", b"KEYS\x01k")
+    calls: list[str] = []
+    told = threading.Event()
+
+    def mistaken() -> None:
+        calls.append("mistaken")
+        raise RuntimeError("mine")
+
+    store.when_indexed(mistaken, 0)
+    store.when_indexed(told.set, 0)
+    assert told.wait(60)
+    assert calls == ["mistaken"]
+    told.clear()
+    store.when_indexed(told.set, 1000)
+    assert not told.is_set()
+    monkeypatch.undo()
+    store.close()
+    assert told.is_set(), "at the latest when the store is closed"
+
+
+def test_a_full_file_is_put_on_disk_while_others_look_things_up(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncing, go_on, synced = threading.Event(), threading.Event(), threading.Event()
+    flush = IndexFile.flush
+
+    def slow(file: IndexFile) -> None:
+        if threading.current_thread().name == "store-index":
+            syncing.set()
+            assert go_on.wait(60)
+        flush(file)
+
+    monkeypatch.setattr(IndexFile, "flush", slow)
+    store = make_store()
+    for number in range(450):  # two files and a half
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+    assert syncing.wait(60)
+    assert store._index is not None
+    assert query(store, "T", "k0") == [b"0"]
+    assert query(store, "T", "k449") == [b"449"]
+    assert store._index.trim(0) == []
+    assert store._checkpoint.index_msg_timestamp == 0, "not before it is on disk"
+    real = store._index._pause
+
+    def pause(seconds: float) -> None:
+        real(seconds)
+        if not store._index._full:  # type: ignore[union-attr]
+            synced.set()
+
+    monkeypatch.setattr(store._index, "_pause", pause)
+    go_on.set()
+    assert synced.wait(60)
+    assert store._checkpoint.index_msg_timestamp == START
+
+
+def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, failed = small(tmp_path / "store"), threading.Event()
+    flush = IndexFile.flush
+
+    def fails_once(file: IndexFile) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+        flush(file)
+
+    monkeypatch.setattr(IndexFile, "flush", fails_once)
+    store = opened(config)
+    for number in range(450):
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+    assert failed.wait(60)
+    assert query(store, "T", "k449") == [b"449"], "what is in memory can be found"
+    with pytest.raises(StoreError, match="could not be flushed"):
+        store.close()
+    assert store._checkpoint.index_msg_timestamp == 0
+    assert "could not be put on disk: [Errno 5] Input/output error" in caplog.text
+    store = opened(config)
+    assert query(store, "T", "k0") == [b"0"]
+    store.close()
+    assert check_store(config.store_path, config) == []

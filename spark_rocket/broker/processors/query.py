@@ -1,9 +1,15 @@
 """Finding messages: by key (12), by offset id (33), and what a consume queue holds (321).
 
+The index is built behind the writer's back, so a query by key waits for it, up to a second, while others are served.
+
+Thread-safety: used on the event loop only.
 Corresponds to org.apache.rocketmq.broker.processor.QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue.
 """
 
 from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
@@ -17,11 +23,12 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
 _MAX_BYTES = 8 * 1024 * 1024
+_PATIENCE = 1.0
 
 
 class QueryMessageProcessor:
@@ -37,13 +44,39 @@ class QueryMessageProcessor:
             RequestCode.QUERY_CONSUME_QUEUE: self.query_consume_queue,
         }
 
-    def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = QueryMessageRequestHeader.from_ext(request.ext_fields)
+        if self._service.store.is_indexed or request.is_oneway:
+            return self._find(request, header)
+        self._service.spawn(self._find_when_indexed(channel, request, header))
+        return None
+
+    async def _find_when_indexed(
+        self, channel: Channel, request: RemotingCommand, header: QueryMessageRequestHeader
+    ) -> None:
+        """Beside everything else, once the index has what was stored when the request came."""
+        loop, indexed = self._service.loop, asyncio.Event()
+        self._service.store.when_indexed(lambda: loop.call_soon_threadsafe(indexed.set), _PATIENCE)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(indexed.wait(), _PATIENCE)
+        try:
+            answer = self._find(request, header)
+        except Exception as error:
+            answer = failure_of(channel, request, error)
+        channel.write(answer)
+
+    def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
         unique = request.ext_fields.get(UNIQUE_KEY_QUERY) == "true"
         most = self._service.config.default_query_max_num
         wanted = most if unique else min(max(header.max_num, 1), 1_024)
         found = self._service.store.query_message(
-            header.topic, header.key, wanted, header.begin_timestamp, header.end_timestamp, unique=unique
+            header.topic,
+            header.key,
+            wanted,
+            header.begin_timestamp,
+            header.end_timestamp,
+            unique=unique,
+            catch_up=False,
         )
         ext = {
             "indexLastUpdateTimestamp": str(found.index_last_update_timestamp),
