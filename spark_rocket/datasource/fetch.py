@@ -53,7 +53,7 @@ def read_range(
     span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema."""
-    loss = LossPolicy(options.fail_on_data_loss)
+    loss = LossPolicy(options)
     waiting: list[Chunk] = []
     rows = size = 0
     for chunk in pull_chunks(span, options, reader):
@@ -61,16 +61,16 @@ def read_range(
             rows + chunk.end - chunk.start > options.arrow_batch_rows
             or size + len(chunk.records) > options.arrow_batch_bytes
         ):
-            yield from _decode(waiting, span, projection, loss)
+            yield from _decode(waiting, span, projection, loss, options)
             waiting, rows, size = [], 0, 0
         waiting.append(chunk)
         rows += chunk.end - chunk.start
         size += len(chunk.records)
-    yield from _decode(waiting, span, projection, loss)
+    yield from _decode(waiting, span, projection, loss, options)
 
 
 def _decode(
-    chunks: list[Chunk], span: OffsetRange, projection: Projection, loss: LossPolicy
+    chunks: list[Chunk], span: OffsetRange, projection: Projection, loss: LossPolicy, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     if not chunks:
         return
@@ -88,7 +88,8 @@ def _decode(
         raise ProtocolError(
             f"messages {start} to {end - 1} of {name(span.queue)} cannot be decoded: {error.message}",
             remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Leave out body (.schema(…)) if only "
-            "that cannot be read, or begin after it with startingOffsets as JSON and a new checkpoint directory.",
+            "that cannot be read, or begin after it with startingOffsets as JSON"
+            f"{' and a new checkpoint directory' if options.is_stream else ''}.",
         ) from error
     expected = sum(min(chunk.end, span.end) - chunk.start for chunk in chunks)
     if batch.num_rows < expected:
@@ -99,7 +100,7 @@ def _decode(
 
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
     """Pull a range piece by piece, one pull ahead of whoever uses the pieces."""
-    loss = LossPolicy(options.fail_on_data_loss)
+    loss = LossPolicy(options)
     patience = Patience(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
 

@@ -86,6 +86,7 @@ class ReadOptions:
     retry_timeout_ms: int
     store_path: str | None = None
     broker_name: str | None = None
+    is_stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ OPTIONS: tuple[Option, ...] = (
            "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
     Option("brokerName", frozenset({Scope.READ}), _text, None,
            "With `storePath`: what stands in the column `brokerName`, and in offsets as JSON. Without it the "
-           "`brokerName` of the configuration found beside the store, then `broker-a`."),
+           "name that the store's configuration or its list of topics tells, then `broker-a`."),
     Option("startingOffsets", READS,
            _position(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
            "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed; earliest "
@@ -362,7 +363,9 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     if scope is Scope.READ and starting.kind is Start.LATEST:
         raise OptionError(
             "option startingOffsets is 'latest', and a batch read from there would read nothing.",
-            remedy="Use earliest, timestamp, group or JSON, or spark.readStream.",
+            remedy="Use earliest, timestamp or JSON."
+            if store_path is not None
+            else "Use earliest, timestamp, group or JSON, or spark.readStream.",
         )
     group = _as(str, values.get("consumerGroup"))
     if starting.kind is Start.GROUP and group is None:
@@ -388,6 +391,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         retry_timeout_ms=_int(values, "retryTimeout"),
         store_path=store_path,
         broker_name=_as(str, values.get("brokerName")),
+        is_stream=scope is Scope.READ_STREAM,
     )
 
 

@@ -32,7 +32,7 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
         options.starting,
         latest,
         group=options.consumer_group,
-        loss=LossPolicy(options.fail_on_data_loss),
+        loss=LossPolicy(options),
     )
     for queue, end in ends.items():
         if starts[queue] > end:
@@ -53,7 +53,7 @@ class StreamPlanner:
     def __init__(self, queues: Queues, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._queues = queues
         self._options = options
-        self._loss = LossPolicy(options.fail_on_data_loss)
+        self._loss = LossPolicy(options)
         self._pinned: dict[MessageQueue, int] | None = None
         self._seen: dict[MessageQueue, int] = {}
         self._clock = clock

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, name
-from spark_rocket.datasource.options import Position, Start
+from spark_rocket.datasource.options import Position, ReadOptions, Start
 from spark_rocket.errors import DataLossError, OffsetsError
 from spark_rocket.model import MessageQueue
 
@@ -36,8 +36,9 @@ class Queues(Protocol):
 class LossPolicy:
     """What to do about lost messages: fail, or say so once per queue and kind and go on."""
 
-    def __init__(self, fail: bool) -> None:
-        self._fail = fail
+    def __init__(self, options: ReadOptions) -> None:
+        self._fail = options.fail_on_data_loss
+        self._begin_anew = "; to begin anew, use a new checkpoint directory" if options.is_stream else ""
         self._said: set[tuple[MessageQueue, str]] = set()
 
     def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
@@ -67,8 +68,8 @@ class LossPolicy:
         if self._fail:
             raise DataLossError(
                 text,
-                remedy="To go on from the earliest message left, set failOnDataLoss=false; to begin anew, use a new "
-                "checkpoint directory; to prevent it, raise the broker's fileReservedTime.",
+                remedy=f"To go on from the earliest message left, set failOnDataLoss=false{self._begin_anew}; to "
+                "prevent it, let the broker keep messages longer (fileReservedTime, fileReservedSize, more disk).",
             )
         if (queue, kind) not in self._said:
             self._said.add((queue, kind))

@@ -23,7 +23,6 @@ that knows the store. Values only: Spark pickles readers and partitions. Corresp
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -40,6 +39,7 @@ from pyspark.sql.types import StructType
 from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.options import Position, ReadOptions, Start, is_for_users
 from spark_rocket.datasource.schema import Projection, project
+from spark_rocket.datasource.store_location import broker_name_of, locate
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.record import scan_record
@@ -53,14 +53,13 @@ from spark_rocket.store.store_view import StoreView, view_store
 
 log = logging.getLogger("spark_rocket.datasource")
 
-DEFAULT_BROKER_NAME = "broker-a"
 _SPAN_SIZE = 128 << 20
 _SMALLEST_SPAN = 4096
 _CLOCK_SLACK_MS = 60_000  # store times rise with offsets, but for clocks that were set back a little
 _NOWHERE = 2**63 - 1
 _REMEDY = (
-    "Start a broker on a copy of the directory to have it recovered, or put the file back from a copy; "
-    "failOnDataLoss=false reads what is whole."
+    "failOnDataLoss=false reads what is whole. To have the rest, put the file back from a copy of it. To serve what is "
+    "whole from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory."
 )
 
 Queue = tuple[str, int]
@@ -107,10 +106,15 @@ class StoreDirectoryReader(DataSourceReader):
 def plan_directory(options: ReadOptions) -> list[SpanPartition]:
     """Find the store, refuse what cannot be, and cut its log into partitions."""
     given = Path(options.store_path or "")
-    path = _locate(given)
-    broker_name = options.broker_name or _broker_name(path, given)
+    path = locate(given)
+    broker_name = options.broker_name or broker_name_of(path, given)
     _check_positions(options, broker_name)
     with view_store(path) as view:
+        for problem in view.log.unreadable:
+            raise StoreError(
+                f"{problem.path}: {problem.text} (on the driver).",
+                remedy="Driver and executors need the right to read all of the directory.",
+            )
         lists_topics = _lists_topics(view)
         if lists_topics:
             _check_topics(options, view)
@@ -132,39 +136,6 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
             )
             for span in _in_time(spans, options)
         ]
-
-
-def _locate(path: Path) -> Path:
-    """The store in a directory: itself, or its ``store``, as ``rocket up`` has it."""
-    if not path.is_dir():
-        raise StoreError(
-            f"{path} is not a directory on the driver's machine.",
-            remedy="storePath is a directory that driver and executors see under the same path.",
-        )
-    for candidate in (path, path / "store"):
-        if any(candidate.glob("dledger-*/*")):
-            raise StoreError(
-                f"{candidate} has the log of a DLedger group, which cannot be read here.",
-                remedy="Start its broker, and read its topics from it.",
-            )
-        if any((candidate / part).exists() for part in ("commitlog", "checkpoint", "lock")):
-            return candidate
-    hint = f"Give {path.parent}." if path.name == "commitlog" else "Give the broker's storePathRootDir."
-    raise StoreError(f"{path} has no commitlog: it is not a store directory.", remedy=hint)
-
-
-_BROKER_NAME = re.compile(r"^[ \t]*brokerName[ \t]*[=:][ \t]*(\S+)", re.MULTILINE)
-
-
-def _broker_name(path: Path, given: Path) -> str:
-    for file in (path / "config" / "broker.properties", given / "broker.conf", path.parent / "broker.conf"):
-        try:
-            found = _BROKER_NAME.findall(file.read_text(encoding="utf-8", errors="replace"))
-        except OSError:
-            continue
-        if found:
-            return str(found[-1])
-    return DEFAULT_BROKER_NAME
 
 
 def _is_wanted(topic: str, options: ReadOptions) -> bool:

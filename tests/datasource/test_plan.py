@@ -349,6 +349,18 @@ def test_a_batch_read() -> None:
     assert plan_batch(queues, batch(endingOffsets=ending)) == [OffsetRange(q(0), 10, 11)]
 
 
+def test_only_a_stream_is_told_of_its_checkpoint_when_messages_are_lost() -> None:
+    queues = FakeQueues(q0=(50, 100))
+    starting = '{"orders": {"broker-a": {"0": 20}}}'
+    with pytest.raises(DataLossError, match="messages 20 to 49 were deleted") as of_batch:
+        plan_batch(queues, batch(startingOffsets=starting))
+    with pytest.raises(DataLossError, match="messages 20 to 49 were deleted") as of_stream:
+        first(queues, startingOffsets=starting)
+    assert "checkpoint" not in of_batch.value.remedy
+    assert "use a new checkpoint directory" in of_stream.value.remedy
+    assert "fileReservedSize" in of_batch.value.remedy
+
+
 def test_a_batch_read_whose_end_is_before_its_start() -> None:
     queues = FakeQueues(q0=(10, 100))
     with pytest.raises(OffsetsError, match="orders/broker-a/0 would be read from 50 to 20"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import pickle
@@ -36,6 +37,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.record import encode_batch_body
 from spark_rocket.store import MessageStore
 from spark_rocket.store.check import check_store
+from spark_rocket.store.rebuild import rebuild_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import Clock, opened, put, put_batch, small
 
@@ -252,6 +254,17 @@ def test_the_brokers_name(tmp_path: Path) -> None:
         return {row["brokerName"] for row in read(directory, "brokerName", subscribe="GoldenB", **options)}
 
     assert name() == {"broker-a"}
+    topics = directory / "config" / "topics.json"  # where a broker has a topic of its own name
+    topics.write_text(topics.read_text().replace('"broker-a"', '"broker-x"'))
+    assert name() == {"broker-x"}
+    before = topics.read_text()
+    table = json.loads(before)
+    table["topicConfigTable"]["twin"] = table["topicConfigTable"]["broker-x"] | {"topicName": "twin"}
+    topics.write_text(json.dumps(table))
+    assert name() == {"broker-a"}  # nobody can tell
+    topics.write_text("{")
+    topics.with_name("topics.json.bak").write_text(before)
+    assert name() == {"broker-x"}
     (tmp_path / "broker.conf").write_text("#brokerName=no\n brokerName = broker-b\r\nlistenPort=1\n")
     assert name() == {"broker-b"}
     (directory / "config" / "broker.properties").write_text("brokerClusterName=x\nbrokerName=broker-c\n")
@@ -662,6 +675,27 @@ def _cut_at(directory: Path, offset: int) -> dict[str, object]:
     raise AssertionError("no number of partitions cuts there")
 
 
+def test_a_file_of_the_log_that_the_driver_may_not_read_is_not_passed_over(
+    full: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root everything may be read, so that the system is asked by a stand-in."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != log_files(full)[0] and access(path, mode))
+    with pytest.raises(StoreError, match=r"it cannot be read: Permission denied \(on the driver\)"):
+        plan(full, failOnDataLoss="false")
+
+
+def test_the_way_out_of_damage_serves_what_is_read_around_it(full: Path) -> None:
+    garble(log_files(full)[0], positions(full)[3] + 100)
+    with pytest.raises(DataLossError, match="CRC") as caught:
+        read(full)
+    assert "failOnDataLoss=false" in caught.value.remedy
+    assert "rocket store rebuild --skip-damage" in caught.value.remedy
+    whole = places(read(full, failOnDataLoss="false"))
+    rebuild_store(full, small(full), skip_damage=True)
+    assert places(read(full, failOnDataLoss="false")) == whole
+
+
 def test_executors_that_do_not_see_the_directory_say_so(full: Path) -> None:
     (partition,) = plan(full)
     options = parse_read_options({"storePath": str(full)}, Scope.READ)
@@ -692,6 +726,16 @@ def test_options_that_do_not_go_together(options: dict[str, str], message: str) 
     with pytest.raises(OptionError, match=message.replace("(", r"\(")) as caught:
         parse_read_options({"storePath": "/data"} | options, Scope.READ)
     assert caught.value.remedy
+
+
+def test_latest_is_answered_with_what_goes_with_a_store() -> None:
+    for options, remedy in (
+        ({"storePath": "/data"}, "Use earliest, timestamp or JSON."),
+        ({"subscribe": "t"}, "Use earliest, timestamp, group or JSON, or spark.readStream."),
+    ):
+        with pytest.raises(OptionError, match="would read nothing") as caught:
+            parse_read_options(options | {"startingOffsets": "latest"}, Scope.READ)
+        assert caught.value.remedy == remedy
 
 
 def test_brokers_are_not_named_without_a_store() -> None:
