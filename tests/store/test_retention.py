@@ -444,8 +444,21 @@ def test_queues_and_index_are_trimmed_after_the_log(it: Trimmable) -> None:
     assert bodies(it.store, "Old", 0) == [b"more"]
 
 
+def test_a_slice_ends_when_it_takes_long(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_SLICE_SECONDS", 0)
+    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.retention.run(it.clock.now)
+    slices = 1
+    while it.store.retention.trim_queues():
+        slices += 1
+    assert slices == QUEUES + 1, "at least one queue in each"
+    it.drain()
+    assert len(it.queue_files()) == 1
+
+
 def test_many_queues_are_trimmed_in_slices(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "_SLICE", 2)
+    monkeypatch.setattr(retention, "_SLICE_SECONDS", 1000)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     assert it.store.retention.run(it.clock.now).unfinished
     assert it.store.retention.trim_queues()  # four queues
