@@ -36,7 +36,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index_keys import key_hash, keys_of
 from spark_rocket.store.large_records import large_records
-from spark_rocket.store.layout import BORN_HOST_V6
+from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.record_scan import LogScan, RecordBlock
 from spark_rocket.store.results import QueryMessageResult
@@ -464,11 +464,8 @@ class IndexService:
 
     def _stored(self, offset: int) -> int:
         """When the record there was stored; −1 if it is gone."""
-        head = self._log.read(offset, 76) if offset >= self._log.min_offset else b""
-        if len(head) < 76:
-            return -1
-        at = 68 if head[39] & BORN_HOST_V6 else 56
-        return int.from_bytes(head[at : at + 8], "big")
+        head = self._log.read(offset, STORE_TIME_END) if offset >= self._log.min_offset else b""
+        return store_time(head) if head else -1
 
     def _matching(self, offset: int, topic: str, key: str, begin: int, end: int, unique: bool) -> bytes | None:
         """The record, if it is there and really has the key: hashes collide."""

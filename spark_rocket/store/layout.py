@@ -36,6 +36,16 @@ HEAD_STRUCTS: dict[tuple[int, int], Struct] = {
 
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
+STORE_TIME_END = 76
+"""A record's first so many bytes have its store time, whatever the kind of the sender's host."""
+
+
+def store_time(head: bytes) -> int:
+    """When a record was stored, by its first 76 bytes."""
+    at = 68 if head[39] & BORN_HOST_V6 else 56
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+
 TRANSACTION_MASK = 0xC
 TRANSACTION_PREPARED = 0x4
 TRANSACTION_ROLLBACK = 0xC

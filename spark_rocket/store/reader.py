@@ -17,18 +17,15 @@ from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.deleted_topics import DeletedTopics
-from spark_rocket.store.layout import BORN_HOST_V6, ENTRY, ENTRY_SIZE, ENTRY_TYPE
+from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
 from spark_rocket.store.old_records import OldRecords
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _FEW = 64
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
-_SYS_FLAG = Struct(">i")
+_SIZE = Struct(">i")
 _LONG = Struct(">q")
-_SYS_FLAG_AT = 36
-_STORE_TIMESTAMP_AT = 56
-_HEAD_SIZE = 76  # enough of a record for its store timestamp, whatever the host's kind
 
 
 class StoreReader:
@@ -164,12 +161,10 @@ class StoreReader:
         if not queue.min_offset <= offset < queue.max_offset:
             return -1
         physical = queue.entry(offset)[0]
-        head = self._log.read(physical, _HEAD_SIZE)
+        head = self._log.read(physical, STORE_TIME_END)
         if not head or _LONG.unpack_from(head, 28)[0] != physical:
             return -1
-        at = _STORE_TIMESTAMP_AT + (12 if _SYS_FLAG.unpack_from(head, _SYS_FLAG_AT)[0] & BORN_HOST_V6 else 0)
-        found: int = _LONG.unpack_from(head, at)[0]
-        return found
+        return store_time(head)
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp: int, upper: bool) -> int:
         """Lower: first message stored at or after the time, or the end. Upper: last one stored at or before it."""
@@ -188,7 +183,7 @@ class StoreReader:
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record that starts there, if one does: its own physical offset says so."""
-        head = self._log.read(physical_offset, _HEAD_SIZE) if physical_offset >= 0 else b""
-        if len(head) < _HEAD_SIZE or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
+        head = self._log.read(physical_offset, STORE_TIME_END) if physical_offset >= 0 else b""
+        if len(head) < STORE_TIME_END or _LONG.unpack_from(head, 28)[0] != physical_offset or head[4:8] not in _MAGICS:
             return None
-        return self._log.read(physical_offset, _SYS_FLAG.unpack_from(head, 0)[0]) or None
+        return self._log.read(physical_offset, _SIZE.unpack_from(head, 0)[0]) or None

@@ -43,14 +43,13 @@ from spark_rocket.store.config import StoreConfig, delete_hours
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.file_remover import FileRemover
 from spark_rocket.store.index_service import IndexService
-from spark_rocket.store.layout import BORN_HOST_V6
+from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.queue_table import ConsumeQueueTable
 
 _log = logging.getLogger(__name__)
 _HOUR = 3_600_000
 _MANUAL_RUNS = 20
-_HEAD_SIZE = 76  # of a record: enough for its store time, whatever the host's kind
 _SLICE = 100  # queues that are trimmed before somebody else has a turn,
 _SLICE_SECONDS = 0.005  # or fewer: one that was not opened yet takes up to a millisecond
 
@@ -306,7 +305,7 @@ def _readable(size: int) -> str:
 def _begin(file: MappedFile) -> tuple[int | None, str]:
     """When a file's first record was stored; None if nobody knows, and what is then wrong with it, if anything."""
     try:
-        head = file.read(0, _HEAD_SIZE)
+        head = file.read(0, STORE_TIME_END)
     except OSError as error:
         return None, f"cannot be read ({error})"
     return _store_time(head, file.file_from_offset), "does not begin with a record" if any(head) else ""
@@ -314,9 +313,9 @@ def _begin(file: MappedFile) -> tuple[int | None, str]:
 
 def _store_time(head: bytes, offset: int) -> int | None:
     """When the record that begins with these bytes was stored; None if it is none, or does not belong there."""
-    if len(head) < _HEAD_SIZE or int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
+    if len(head) < STORE_TIME_END or int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
         return None
     if int.from_bytes(head[28:36], "big") != offset:
         return None
-    at = 68 if int.from_bytes(head[36:40], "big") & BORN_HOST_V6 else 56
-    return int.from_bytes(head[at : at + 8], "big")
+    stored = store_time(head)
+    return stored if stored >= 0 else None
