@@ -55,8 +55,12 @@ class QueryMessageProcessor:
         self, channel: Channel, request: RemotingCommand, header: QueryMessageRequestHeader
     ) -> None:
         """Beside everything else, once the index has what was stored when the request came."""
-        loop, indexed = self._service.loop, asyncio.Event()
-        self._service.store.when_indexed(lambda: loop.call_soon_threadsafe(indexed.set), _PATIENCE)
+        indexed = asyncio.Event()
+
+        def tell() -> None:
+            self._service.loop.call_soon_threadsafe(indexed.set)
+
+        self._service.store.when_indexed(tell, _PATIENCE)
         with suppress(TimeoutError):
             await asyncio.wait_for(indexed.wait(), _PATIENCE)
         try:
