@@ -90,7 +90,7 @@ def add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         _rebuild,
         "make consume queues and index anew from the log",
         "Make consume queues and index anew from the commit log, beside the old ones, and exchange them when all "
-        "is on disk. The log is not changed. Damage in the log refuses it: nothing is written then.",
+        "is on disk. What the log has is not changed. Damage in it refuses the rebuild: nothing is written then.",
         "rocket store rebuild ~/store -c conf/broker.conf --dry-run",
     )
     rebuild.add_argument(
@@ -99,7 +99,8 @@ def add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     rebuild.add_argument(
         "--skip-damage",
         action="store_true",
-        help="go on behind damage: messages in it are lost, others keep their offsets",
+        help="go on behind damage: messages in it are lost, others keep their offsets; files of the log that are "
+        "missing or too short are filled up with zeros",
     )
 
     stats = _action(
@@ -310,6 +311,8 @@ def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig |
         print(
             f"index {made}: {report.keys:,} keys, {sizes.max_hash_slot_num:,} slots and {sizes.max_index_num:,} a file"
         )
+    for path in report.filled:
+        print(f"{path} {'would be ' if options.dry_run else ''}filled up with zeros")
     if report.lower_checkpoint_to >= 0:
         print(
             f"checkpoint {'would be ' if options.dry_run else ''}set back to {moment_text(report.lower_checkpoint_to)}"

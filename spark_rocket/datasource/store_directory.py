@@ -59,7 +59,8 @@ _CLOCK_SLACK_MS = 60_000  # store times rise with offsets, but for clocks that w
 _NOWHERE = 2**63 - 1
 _REMEDY = (
     "failOnDataLoss=false reads what is whole. To have the rest, put the file back from a copy of it. To serve what is "
-    "whole from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory."
+    "whole from a broker, run `rocket store rebuild --skip-damage` on a copy of the directory; near the log's end, "
+    "where the broker refuses it even then, its error says how to go on."
 )
 
 Queue = tuple[str, int]

@@ -74,6 +74,8 @@ class RebuildReport:
     keys: int = 0
     damage: list[Damage] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
+    filled: list[Path] = field(default_factory=list)
+    """Files of the log that are given their size, with zeros."""
     lower_checkpoint_to: int = -1
     """Store time of the last message, where the checkpoint is ahead of it; else −1."""
 
@@ -120,24 +122,27 @@ def _write(path: Path, config: StoreConfig | None, skip_damage: bool, progress: 
         put_in_place(temporary / "consumequeue", view.config.consume_queue_path)
         if view.config.message_index_enable:
             put_in_place(temporary / "index", view.config.index_path)
+        for file in report.filled:
+            _fill_up(file, view.log.file_size)
+        sync_directory(view.log.directory)
         sync_directory(path)
-        if view.log.gaps:
-            _fill_up(view.log)
         return report
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         lock.release()
 
 
-def _fill_up(log: ViewedFiles) -> None:
-    """Give every file of the log its size."""
-    for offset in range(log.min_offset, log.end_offset, log.file_size):
-        path = log.directory / file_name(offset)
-        with path.open("ab") as file:
-            if os.fstat(file.fileno()).st_size < log.file_size:
-                file.truncate(log.file_size)
-                os.fsync(file.fileno())
-    sync_directory(log.directory)
+def _to_be_filled(log: ViewedFiles) -> list[Path]:
+    """Files of the log that end too early, or are missing between others."""
+    have = {file.file_from_offset: file.size for file in log.files}
+    offsets = range(log.min_offset, log.end_offset, log.file_size)
+    return [log.directory / file_name(offset) for offset in offsets if have.get(offset, 0) < log.file_size]
+
+
+def _fill_up(path: Path, size: int) -> None:
+    with path.open("ab") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())
 
 
 def _refuse_what_cannot_be(view: StoreView, skip_damage: bool) -> None:
@@ -220,6 +225,7 @@ class _Rebuild:
             if self._index is not None:
                 self._index.close()
         report.queues = len(self._next)
+        report.filled = _to_be_filled(view.log)
         return report
 
     def _note(self, damage: Damage, what_follows: str) -> None:
