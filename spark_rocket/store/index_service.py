@@ -194,7 +194,7 @@ class IndexService:
                 if file in self._files:  # neither trimmed nor made anew meanwhile
                     timestamp = max(self._checkpoint.index_msg_timestamp, file.end_timestamp)
                     self._checkpoint.index_msg_timestamp = timestamp
-                self._full.remove(file)
+                self._full = [other for other in self._full if other is not file]
 
     def trim(self, min_offset: int) -> list[MappedFile]:
         """Take out the files that have nothing but keys of records before an offset, never the last.

@@ -18,7 +18,7 @@ from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.store import MessageStore, index_file, index_service
 from spark_rocket.store.check import check_store
-from spark_rocket.store.index_file import IndexFile
+from spark_rocket.store.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index_keys import key_hash
 from spark_rocket.store.index_service import IndexService
 from tests.store.conftest import MakeStore
@@ -414,6 +414,35 @@ def test_a_full_file_is_put_on_disk_while_others_look_things_up(
     go_on.set()
     assert synced.wait(60)
     assert store._checkpoint.index_msg_timestamp == START
+
+
+def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncing, go_on = threading.Event(), threading.Event()
+    flush = IndexFile.flush
+
+    def slow(file: IndexFile) -> None:
+        if not syncing.is_set():
+            syncing.set()
+            assert go_on.wait(60)
+        flush(file)
+
+    monkeypatch.setattr(IndexFile, "flush", slow)
+    store = make_store()
+    for number in range(450):
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+    assert syncing.wait(60)
+    index = store._index
+    assert index is not None
+    with index._lock:
+        index._make_anew(index._files[0], DamagedIndexError("A chain is broken."))
+    go_on.set()
+    told = threading.Event()
+    store.when_indexed(told.set, 60)
+    assert told.wait(60)
+    assert store.is_indexed
+    assert [query(store, "T", f"k{number}") for number in (0, 200, 449)] == [[b"0"], [b"200"], [b"449"]]
 
 
 def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
