@@ -140,14 +140,20 @@ class IndexFile:
 
         None for each other entry of the chain, and for each block, that was looked at: the caller knows when it has
         had enough. A chain that has shown thousands of entries that are not wanted is left, and all entries are
-        searched instead, a block of them at a time.
+        searched instead, a block of them at a time. DamagedIndexError when the chain cannot be right.
         """
         mm = self.file.mm
-        at = HEADER_SIZE + 4 * (key_hash % self.slots)
+        slot = key_hash % self.slots
+        at = HEADER_SIZE + 4 * slot
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
         above, patience = self.count, _PATIENCE
-        while first <= number < above and patience:  # a chain never goes up
-            hashed, offset, _, previous = _ENTRY.unpack_from(mm, self.entries_at + INDEX_ENTRY_SIZE * number)
+        if not 0 <= number < above:
+            raise self._damaged(at, f"slot {slot} names entry {number}, there are {above - 1}")
+        while first <= number and patience:
+            at = self.entries_at + INDEX_ENTRY_SIZE * number
+            hashed, offset, _, previous = _ENTRY.unpack_from(mm, at)
+            if hashed % self.slots != slot or not 0 <= previous < number:  # a chain never goes up
+                raise self._damaged(at, f"entry {number} is in a chain that it does not belong to")
             if hashed == key_hash and number < end:
                 yield offset
             else:
@@ -164,6 +170,9 @@ class IndexFile:
             yield None
             yield from reversed(offsets)
             stop = start
+
+    def _damaged(self, position: int, what: str) -> DamagedIndexError:
+        return DamagedIndexError(f"{self.file.path} at byte {position}: {what}.")
 
     def offset_of(self, number: int) -> int:
         """Physical offset of an entry's record."""

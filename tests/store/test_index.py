@@ -416,6 +416,34 @@ def test_a_full_file_is_put_on_disk_while_others_look_things_up(
     assert store._checkpoint.index_msg_timestamp == START
 
 
+@pytest.mark.parametrize("damage", ["slot", "hash", "previous"])
+def test_a_broken_chain_is_found_by_a_query_and_the_file_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    config = small(tmp_path / "store")
+    store = opened(config)
+    for number in range(150):
+        put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
+    store.close()
+    (path,) = config.index_path.iterdir()
+    before = path.read_bytes()
+    data = bytearray(before)
+    slot = key_hash("T", "k77") % 50
+    place = 40 + 4 * slot
+    if damage != "slot":
+        place = 40 + 4 * 50 + 20 * int.from_bytes(data[place : place + 4], "big") + (16 if damage == "previous" else 0)
+    data[place : place + 4] = (149 if damage == "previous" else 0x01000000 * 50 + (slot + 1) % 50).to_bytes(4, "big")
+    path.write_bytes(data)
+    store = opened(config)
+    assert query(store, "T", "k77") == [b"77"]
+    at = place - 16 if damage == "previous" else place
+    assert f"{path} at byte {at}: " in caplog.text
+    assert "The index is made anew from that file on." in caplog.text
+    store.close()
+    assert [path.read_bytes() for path in config.index_path.iterdir()] == [before]
+    assert check_store(config.store_path, config) == []
+
+
 def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
