@@ -27,16 +27,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_rocket.errors import ProtocolError, StoreCorruptError
-from spark_rocket.protocol.properties import decode_properties
-from spark_rocket.protocol.record import view_record
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.index_file import DamagedIndexError, IndexFile
-from spark_rocket.store.index_keys import key_hash, keys_of
+from spark_rocket.store.index_keys import keys_of
+from spark_rocket.store.index_search import IndexSearch, stored_at
 from spark_rocket.store.large_records import large_records
-from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.record_scan import LogScan, RecordBlock
 from spark_rocket.store.results import QueryMessageResult
@@ -52,9 +50,6 @@ _BUSY = 4 << 20  # bytes a poll
 _TURN = 0.0002  # seconds between steps, in which others get the lock
 _QUERY_PATIENCE = 0.3
 _CLOSE_PATIENCE = 3.0
-_QUERY_BYTES = 8 << 20  # of one answer; a frame has at most 16 MiB
-_QUERY_RECORDS = 5_000  # that are looked at for one answer and turn out not to be meant
-_QUERY_STEPS = 50_000  # along the chains, and blocks beside them
 
 
 class _Waiter(NamedTuple):
@@ -130,7 +125,7 @@ class IndexService:
     def _goes_on(self, file: IndexFile) -> bool:
         """Whether a file's header fits the log, and no key stands in the log between the file before and this one."""
         for offset, timestamp in (file.begin_offset, file.begin_timestamp), (file.end_offset, file.end_timestamp):
-            if offset >= self._log.min_offset and self._stored(offset) != timestamp:
+            if offset >= self._log.min_offset and stored_at(self._log, offset) != timestamp:
                 return False
         end = self._files[-1].end_offset if self._files else -1
         if file.begin_offset < end or file.end_offset < file.begin_offset:
@@ -414,75 +409,20 @@ class IndexService:
     ) -> QueryMessageResult | None:
         """None when a damaged file was met, which is thrown away then."""
         result = QueryMessageResult()
-        hashed = key_hash(topic, key)
-        found: dict[int, bytes] = {}
-        room, steps, looks = _QUERY_BYTES, _QUERY_STEPS, _QUERY_RECORDS
+        search = IndexSearch(self._log, topic, key, max_num, begin_ms, end_ms, unique=unique)
         with self._lock:
             if self._files:
                 result.index_last_update_timestamp = self._files[-1].end_timestamp
                 result.index_last_update_physical_offset = self._files[-1].end_offset
             for file in reversed(self._files):
-                if len(found) >= max_num or room <= 0 or not steps or not looks:
-                    break
-                if file.begin_timestamp > end_ms or file.end_timestamp < begin_ms:
-                    continue
                 try:
-                    for offset in file.find(hashed, *self._numbers(file, begin_ms, end_ms)):
-                        steps -= 1
-                        if offset is not None and offset not in found:
-                            record = self._matching(offset, topic, key, begin_ms, end_ms, unique)
-                            if record is None:
-                                looks -= 1
-                            else:
-                                room -= len(record)
-                                if room < 0 and found:
-                                    break
-                                found[offset] = record
-                        if len(found) >= max_num or room <= 0 or not steps or not looks:
-                            break
+                    if not search.look_into(file):
+                        break
                 except DamagedIndexError as damage:
                     self._make_anew(file, damage)
                     return None
-        result.records = [record for _, record in sorted(found.items())]
+        result.records = search.records()
         return result
-
-    def _numbers(self, file: IndexFile, begin: int, end: int) -> tuple[int, int]:
-        """The entries of records stored in a span of time: the first one, and the one behind the last."""
-        first = 1 if begin <= file.begin_timestamp else self._first_stored(file, begin)
-        return first, file.count if end >= file.end_timestamp else self._first_stored(file, end + 1)
-
-    def _first_stored(self, file: IndexFile, timestamp: int) -> int:
-        """The first entry of a record stored at or after a time. The entries are in the order of the log."""
-        low, high = 1, file.count
-        while low < high:
-            middle = (low + high) // 2
-            if self._stored(file.offset_of(middle)) < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _stored(self, offset: int) -> int:
-        """When the record there was stored; −1 if it is gone."""
-        head = self._log.read(offset, STORE_TIME_END) if offset >= self._log.min_offset else b""
-        return store_time(head) if head else -1
-
-    def _matching(self, offset: int, topic: str, key: str, begin: int, end: int, unique: bool) -> bytes | None:
-        """The record, if it is there and really has the key: hashes collide."""
-        if not self._log.min_offset <= offset < self._log.max_offset:
-            return None
-        size = int.from_bytes(self._log.read(offset, 4), "big")
-        raw = self._log.read(offset, size)
-        try:
-            record = view_record(raw)
-        except ProtocolError:
-            return None
-        if str(record.topic, "utf-8", "replace") != topic or not begin <= record.store_timestamp <= end:
-            return None
-        properties = decode_properties(record.properties)
-        if properties.get("UNIQ_KEY") == key:
-            return raw
-        return raw if not unique and key in properties.get("KEYS", "").split(" ") else None
 
 
 def _name(moment: datetime) -> str:

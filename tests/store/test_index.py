@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import StoreError
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import MessageStore, index_file, index_service
+from spark_rocket.store import MessageStore, index_file, index_search, index_service
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index_keys import key_hash
@@ -187,7 +187,7 @@ def test_an_answer_has_a_bound_in_bytes(make_store: MakeStore) -> None:
 def test_even_one_record_larger_than_the_bound_is_answered(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_service, "_QUERY_BYTES", 10)
+    monkeypatch.setattr(index_search, "_MOST_BYTES", 10)
     for body in (b"first", b"second"):
         put(store, "T", 0, body, b"KEYS\x01k")
     assert query(store, "T", "k") == [b"second"]
@@ -218,10 +218,10 @@ def test_a_query_does_not_walk_a_whole_chain(
         assert query(store, "T", "Aa", limit=3) == [b"x"] * 3
         assert steps == 3
         return
-    monkeypatch.setattr(index_service, "_QUERY_RECORDS", 70)
+    monkeypatch.setattr(index_search, "_MOST_RECORDS", 70)
     assert query(store, "T", "BB") == []  # every record of the chain has to be looked at
     assert steps == 70
-    monkeypatch.setattr(index_service, "_QUERY_STEPS", 50)
+    monkeypatch.setattr(index_search, "_MOST_STEPS", 50)
     assert query(store, "T", "other") == []  # no record of the chain has that hash
     assert steps == 120
 
