@@ -248,9 +248,11 @@ class Broker:
                 self._save_at_stop(file)
         finally:
             self._service = None
-            if service.timer is not None:
-                service.timer.close()
-            service.store.close()
+            try:
+                if service.timer is not None:
+                    service.timer.close()
+            finally:
+                service.store.close()
 
     def _confirm_deliveries(self, service: BrokerService) -> None:
         """Put what was delivered or settled on disk, so that it may be remembered as that."""
