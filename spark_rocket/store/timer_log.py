@@ -90,7 +90,7 @@ class TimerLog:
         self.files = MappedFileQueue(directory, file_size, setting="mappedFileSizeTimerLog")
         self.position = 0
         self._per_file = (file_size - BLANK.size) // UNIT_SIZE
-        self._latest: dict[int, tuple[int, int]] = {}
+        self._latest: dict[int, int] = {}
 
     def load(self) -> None:
         """Find the files. StoreCorruptError, with its own way out, for what cannot be one of them."""
@@ -188,13 +188,15 @@ class TimerLog:
         for file in self.files.files:
             file.release_pages(0, file.size)
 
-    def expire(self, read_time_ms: int, min_physical_offset: int) -> int:
-        """Remove the files, but the last, whose messages are all delivered or gone; returns how many."""
+    def expire(self, read_time_ms: int) -> int:
+        """Remove the files, but the last, whose slots are all done; returns how many.
+
+        Not those whose messages retention took: their slots may be in memory just now.
+        """
         removed = 0
         while len(self.files.files) > 1:
             first = self.files.files[0]
-            time, offset = self._latest_of(first.file_from_offset)
-            if time >= read_time_ms and offset >= min_physical_offset:
+            if self._latest_of(first.file_from_offset) >= read_time_ms:
                 break
             self.files.files = self.files.files[1:]
             self._latest.pop(first.file_from_offset, None)
@@ -202,14 +204,13 @@ class TimerLog:
             removed += 1
         return removed
 
-    def _latest_of(self, base: int) -> tuple[int, int]:
-        """Time of a full file's latest slot, and the largest physical offset in it."""
+    def _latest_of(self, base: int) -> int:
+        """Time of a full file's latest slot."""
         found = self._latest.get(base)
         if found is None:
-            found = (0, 0)
+            found = 0
             for _, units in self.blocks(base, base + self.files.file_size):
-                times = units["write_time"].astype(np.int64) + units["delay"]
-                found = max(found[0], int(times.max())), max(found[1], int(units["offset_py"].max()))
+                found = max(found, int((units["write_time"].astype(np.int64) + units["delay"]).max()))
             self._latest[base] = found
         return found
 

@@ -39,7 +39,7 @@ from spark_rocket.store.timer_batch import UnitBatch, due_time, number_of
 from spark_rocket.store.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
 from spark_rocket.store.timer_recovery import TimerLogDamageError, build_slots, find_end
-from spark_rocket.store.timer_wheel import TimerWheel
+from spark_rocket.store.timer_wheel import Slots, TimerWheel
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class TimerMessageStore:
         self._read_time = 0  # slots before it are done
         self._loaded_to = 0  # slots before it are in the heap, as far as they are not done
         self._forced_to = 0  # load up to here whatever the clock says
+        self._slots: Slots | None = None  # of the wheel, while there is no room for its file
         self._walk: tuple[int, int] | None = None  # the slot that is being loaded, and its next unit
         self._heap: list[int] = []  # millisecond << 64 | position in the timer log
         self._remaining: dict[int, int] = {}  # by slot: units in the heap
@@ -156,10 +157,21 @@ class TimerMessageStore:
             self._replay_until = min(saved_offset, end)
             self._begin_anew()
             return
-        self._wheel.open(slots)
         self._next_offset = min(max(self._next_offset, behind), end)
         self._loaded_to = self._read_time
+        self._slots = slots
+        try:
+            self._open_slots()
+        except OSError as error:
+            _log.error("No timed message is delivered: %s cannot be written: %s", self._wheel.path, error)
+            return
         self._take_mark()
+
+    def _open_slots(self) -> None:
+        """Have the wheel that the timer log tells of. OSError if there is no room for it: nothing is delivered then."""
+        if self._slots is not None:
+            self._wheel.open(self._slots)
+            self._slots = None
 
     def _waiting_offset(self, offset: int, size: int) -> int:
         """Number in the timer's queue of the message that a unit names; −1 if there is none."""
@@ -194,10 +206,11 @@ class TimerMessageStore:
                 self._store.flush()
                 self._waiting_mark = None
                 self.flush()
-        except OSError as error:
+        except (OSError, StoreError) as error:
             _log.error("Timed messages of the last second will be delivered again: %s", error)
-        self._wheel.close()
-        self._timer_log.close()
+        finally:
+            self._wheel.close()
+            self._timer_log.close()
 
     def _set_apart(self) -> None:
         """Give what remains of slots that were begun to the slot behind them, so that they are done."""
@@ -228,10 +241,12 @@ class TimerMessageStore:
 
         Returns when to call again: ``now_ms`` if there is more to do at once, None if there is no timed message.
         """
-        if not self._wheel.is_open and self._next_offset >= self._store.get_max_offset(TIMER_TOPIC, 0):
+        is_idle = not self._wheel.is_open and self._slots is None
+        if is_idle and self._next_offset >= self._store.get_max_offset(TIMER_TOPIC, 0):
             return None
         deadline = self._timer() + budget
         try:
+            self._open_slots()
             done = self._enqueue(now_ms, deadline)
             if not self._wheel.is_open:
                 return None
@@ -442,13 +457,13 @@ class TimerMessageStore:
         heappush(self._heap, key)
         self._remaining[slot] = self._remaining.get(slot, 0) + 1
 
-    def _view(self, unit: Unit) -> RecordView | None:
-        """The message of a unit; None if it is no longer there."""
+    def _view(self, unit: Unit, *, check_crc: bool = False) -> RecordView | None:
+        """The message of a unit; None if it is no longer there, or damaged."""
         record = self._store.look_message_by_offset(unit.offset_py)
         if record is None or len(record) != unit.size_py:
             return None
         try:
-            view = view_record(record, check_crc=False)
+            view = view_record(record, check_crc=check_crc)
         except ProtocolError:
             return None
         return view if view.topic == _TOPIC else None
@@ -458,9 +473,13 @@ class TimerMessageStore:
         unit = self._timer_log.read(self._heap[0] & _POSITION)
         assert unit is not None  # its slot is not done, so its file is kept
         slot = self._slot_of(unit.time_ms)
-        view = self._view(unit)
-        if view is None:
+        view = self._view(unit, check_crc=True)  # it is stored anew, with a CRC that says that it is good
+        if view is None and unit.offset_py < self._store.min_physical_offset:
             self._missing += 1
+        elif view is None:
+            _log.error(
+                "The timed message at offset %d of the commit log is damaged and is not delivered.", unit.offset_py
+            )
         else:
             result: PutResult | None = None
             if unit.magic & MAGIC_ROLL:
@@ -566,7 +585,7 @@ class TimerMessageStore:
         checkpoint.counter += 1
         checkpoint.save()
         self._saved = mark
-        removed = self._timer_log.expire(mark.read_time, self._store.min_physical_offset)
+        removed = self._timer_log.expire(mark.read_time)
         if removed:
             _log.info(
                 "%d files of %s, whose messages are all delivered, were removed.",

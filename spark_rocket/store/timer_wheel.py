@@ -69,16 +69,19 @@ class TimerWheel:
     def open(self, slots: Slots | None = None) -> None:
         """Make the file anew, empty or with these slots. OSError when there is no room for it."""
         self.close()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._fd, 0)
-        os.ftruncate(self._fd, self.size)
-        sync_directory(self.path.parent)
-        if slots is None:
-            return
-        for start in range(0, self.count, _PAGE_SLOTS):
-            page = slots[start : start + _PAGE_SLOTS]
-            if page["time"].any():
-                os.pwrite(self._fd, page.tobytes(), start * SLOT_SIZE)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, 0)
+            os.ftruncate(fd, self.size)
+            sync_directory(self.path.parent)
+            for start in range(0, self.count if slots is not None else 0, _PAGE_SLOTS):
+                page = slots[start : start + _PAGE_SLOTS]
+                if page["time"].any():
+                    os.pwrite(fd, page.tobytes(), start * SLOT_SIZE)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
 
     def read_all(self) -> Slots:
         """Every slot as it is on disk, for the check."""

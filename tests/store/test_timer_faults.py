@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.check import check_store
 from spark_rocket.store.timer_wheel import TimerWheel
@@ -186,6 +188,63 @@ def test_recalls_behind_many_damaged_records_are_in_time(damaged: Rig) -> None:
     assert keys(damaged) == ["k"]
 
 
+def test_a_body_damaged_while_it_waits_is_not_stored_anew(damaged: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    damaged.send(START + 2500, "body-1")
+    damaged.send(START + 22_500, "body-2")
+    damaged.send(START + 2500, "k")
+    place = damaged.send(START + 2500, "body-3")
+    damaged.work()
+    stop_and_damage(damaged, b"body-", lose_timer_log=False)
+    damaged.advance(START + 30_000)
+    assert keys(damaged) == ["k"]
+    assert f"The timed message at offset {place} of the commit log is damaged and is not delivered." in caplog.text
+
+
+def test_a_damaged_topic_does_not_hold_up_the_others(damaged: Rig) -> None:
+    damaged.send(START + 2500, "a")
+    damaged.send(START + 2500, "body-1")
+    damaged.send(START + 2500, "b")
+    damaged.work()
+    stop_and_damage(damaged, b"body-1\x13rmq_sys_wheel_", lose_timer_log=False)
+    damaged.work()
+    for path in (damaged.config.store_path / "commitlog").iterdir():
+        path.write_bytes(path.read_bytes().replace(b"?ody-1\x13rmq_sys", b"body-1\x13rmq_s?s"))
+    damaged.advance(START + 3000)
+    assert keys(damaged) == ["a", "b"]
+
+
+# --- retention --------------------------------------------------------------------------------------------------
+
+
+def test_retention_takes_messages_of_a_second_that_is_being_delivered(
+    make_rig: MakeRig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {"file_reserved_size": 1, "delete_commit_log_files_interval": 0}
+    rig = make_rig(small_timer(tmp_path / "store", **sizes))
+    for n in range(100):
+        rig.send(START + 5500, str(n), TIMER_DELIVER_MS=str(START + 5500), pad="x" * 1000)
+    rig.advance(START + 5000)
+    rig.store.flush()
+    rig.timer.flush()
+    rig.clock.now = START + 5500
+    turns = iter(range(1 << 30))
+    rig.timer._timer = lambda: float(next(turns))
+    rig.timer.deliver(rig.clock.now, 3.0)
+    rig.timer._timer = time.monotonic
+    delivered = len(keys(rig))
+    assert 0 < delivered < 100
+    rig.store.flush()
+    while rig.store.retention.run(rig.clock.now).removed:
+        pass
+    rig.send(START + 60_000, "new")
+    rig.work()
+    rig.store.flush()
+    rig.timer.flush()
+    rig.advance(START + 61_000)
+    assert [key for key, _ in rig.arrived()][-1] == "new"
+    assert "timed messages were removed from the commit log before they were delivered" in caplog.text
+
+
 # --- a full disk ------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +268,23 @@ def test_late_ones_come_once_though_the_timers_files_cannot_grow(
     monkeypatch.undo()
     rig.advance(START + 61_000)
     assert keys(rig) == ["first", "late", "late too", "waits"]
+
+
+def test_a_start_without_room_for_the_wheel(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(3):
+        rig.send(START + 2500, str(n))
+    rig.work()
+    rig.close()
+    monkeypatch.setattr("spark_rocket.store.timer_wheel.sync_directory", full)
+    rig.open()
+    assert rig.timer.deliver(rig.clock.now, 1.0) == rig.clock.now + 1000
+    rig.restart()
+    rig.send(START + 2500, "recalled")
+    rig.recall(START + 2500, "recalled")
+    assert rig.timer.deliver(START + 3000, 1.0) == START + 4000
+    monkeypatch.undo()
+    rig.advance(START + 4000)
+    assert keys(rig) == ["0", "1", "2"]
 
 
 def test_a_wheel_that_was_written_in_part_is_as_before(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +316,25 @@ def test_recalls_are_kept_by_a_stop_in_their_second(rig: Rig) -> None:
     rig.clock.now = START + 8000
     rig.work()
     assert keys(rig) == ["first", "k"]
+
+
+def test_a_stop_that_cannot_read_the_store_still_closes_the_timers_files(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.send(START + 1100, "first")
+    rig.send(START + 1800, "k")
+    rig.advance(START + 1300)
+
+    def fail() -> None:
+        raise StoreError("cannot be read")
+
+    monkeypatch.setattr(rig.timer, "_set_apart", fail)
+    rig.timer.close()
+    assert not rig.timer._wheel.is_open
+    assert "will be delivered again: " in caplog.text
+    rig.restart()
+    rig.advance(START + 5000)
+    assert set(keys(rig)) == {"first", "k"}
 
 
 def test_killed_in_the_middle_of_a_stop(rig: Rig, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:

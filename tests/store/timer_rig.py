@@ -76,7 +76,7 @@ class Rig:
     def arrived(self, topic: str = "T") -> list[tuple[str, int]]:
         """Key and store time of everything that was delivered."""
         found: list[tuple[str, int]] = []
-        for offset in range(self.store.get_max_offset(topic, 0)):
+        for offset in range(self.store.get_min_offset(topic, 0), self.store.get_max_offset(topic, 0)):
             record = decode_record(self.store.get_message(topic, 0, offset, 1, 1 << 20).records)
             found.append((record.properties["UNIQ_KEY"], record.store_timestamp))
         return found
