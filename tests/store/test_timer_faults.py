@@ -294,7 +294,7 @@ def test_a_wheel_that_was_written_in_part_is_as_before(rig: Rig, monkeypatch: py
     for n in range(3):
         rig.send(START + 7000 + 1000 * n, f"b{n}")
     real = TimerWheel.put
-    calls = iter([real, real, full, *[real] * 1000])
+    calls: Iterator[Callable[..., object]] = iter([real, real, full, *[real] * 1000])
     monkeypatch.setattr(TimerWheel, "put", lambda *args: next(calls)(*args))
     before = (rig.config.store_path / "timerwheel").read_bytes()
     assert rig.timer.deliver(rig.clock.now, 1.0) == rig.clock.now + 1000

@@ -6,15 +6,19 @@ import random
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_rocket.store.check import check_store
 from tests.store.helpers import Clock
-from tests.store.timer_rig import PRECISION, Rig, small_timer
+from tests.store.timer_rig import Rig, small_timer
+
+TURNS = 256  # looks at the clock in a second
 
 # Up to a minute: rolled twice at a window of 20 seconds.
 delays = st.one_of(st.integers(1, 3000), st.integers(1, 60_000), st.sampled_from([1000, 2000, 20_000, 21_000]))
@@ -34,29 +38,34 @@ class Sent:
 class TimerMachine(RuleBasedStateMachine):
     """The model: when each message is due, and whether it was recalled."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(precision=st.sampled_from([100, 1000]))
+    def begin(self, precision: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="timer-machine-"))
-        self.rig = Rig(small_timer(self.directory / "store0"), Clock())
+        turns = count()
+        self.precision = precision
+        self.rig = Rig(
+            small_timer(self.directory / "store0"), Clock(), precision=precision, timer=lambda: next(turns) / TURNS
+        )
+        self.stalled = False
         self.sent: dict[str, Sent] = {}
         self.falls = 0
         self.seen = 0
         self.counts: dict[str, int] = {}
 
-    @rule(delay=delays, count=st.integers(1, 12), by_delay=st.booleans())
-    def send(self, delay: int, count: int, by_delay: bool) -> None:
+    @rule(delay=delays, number=st.integers(1, 12), by_delay=st.booleans())
+    def send(self, delay: int, number: int, by_delay: bool) -> None:
         now = self.rig.clock.now
-        for _ in range(count):
+        for _ in range(number):
             key = f"m{len(self.sent)}"
             more = {"TIMER_DELAY_MS": str(delay)} if by_delay else {}
             self.rig.send(now + delay, key, **more)
             # By delay the millisecond of a rolled one is known to its first record only.
-            self.sent[key] = Sent(now + delay, delay > 18_000, by_delay, self.falls)
+            self.sent[key] = Sent(now + delay, delay > 18 * self.precision, by_delay, self.falls)
 
     @rule(data=st.data(), bare=st.booleans())
     def recall(self, data: st.DataObject, bare: bool) -> None:
         now = self.rig.clock.now
-        pending = [key for key, message in self.sent.items() if (message.due - 1) // PRECISION * PRECISION >= now]
+        pending = [key for key, message in self.sent.items() if message.due > now]
         if pending:
             key = data.draw(st.sampled_from(pending))
             self.rig.recall(self.sent[key].due, key, bare=bare)
@@ -65,6 +74,31 @@ class TimerMachine(RuleBasedStateMachine):
     @rule(pause=st.one_of(st.integers(1, 2500), st.integers(1, 40_000)))
     def advance(self, pause: int) -> None:
         self.rig.advance(self.rig.clock.now + pause)
+
+    @rule(turns=st.integers(1, 30))
+    def a_slice(self, turns: int) -> None:
+        self.rig.timer.deliver(self.rig.clock.now, turns / TURNS)
+
+    @rule(slots=st.integers(1, 250))
+    def stall(self, slots: int) -> None:
+        """Time goes on and the timer does not; it may get further behind than the wheel is long."""
+        self.stalled = True
+        self.rig.clock.now += slots * self.precision
+
+    @rule(pause=st.integers(0, 3000))
+    def full_disk(self, pause: int) -> None:
+        def full(_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        self.rig.clock.now += pause
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.rig.timer._timer_log, "write", full)
+            self.rig.work()
+
+    @rule(pause=st.integers(0, 500))
+    def stop_in_the_same_second(self, pause: int) -> None:
+        self.rig.restart()
+        self.rig.clock.now += pause
 
     @rule(pause=st.integers(0, 300_000))
     def restart(self, pause: int) -> None:
@@ -109,7 +143,7 @@ class TimerMachine(RuleBasedStateMachine):
             assert not message.recalled, key
             falls = self.falls - message.falls
             # One that was rolled lies in the queue more than once, and may come as often when the timer fell.
-            assert self.counts[key] <= 1 + falls or (falls and message.rolled), key
+            assert self.counts[key] <= 1 + falls or (falls and (message.rolled or self.stalled)), key
 
     @rule()
     def nothing_is_missing(self) -> None:
@@ -117,7 +151,8 @@ class TimerMachine(RuleBasedStateMachine):
         self.what_is_due_is_there()
         now = self.rig.clock.now
         for key, message in self.sent.items():
-            latest = -(-message.due // PRECISION) * PRECISION if message.rolled and message.by_delay else message.due
+            late = message.by_delay and (message.rolled or self.stalled)
+            latest = -(-message.due // self.precision) * self.precision if late else message.due
             if latest <= now and not message.recalled:
                 assert key in self.counts, key
 

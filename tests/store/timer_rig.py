@@ -23,11 +23,13 @@ def small_timer(path: Path, **settings: Any) -> StoreConfig:
 class Rig:
     """Opens a store's timer, puts messages as a broker would, and drives it."""
 
-    def __init__(self, config: StoreConfig, clock: Clock | None = None, **timer: Any) -> None:
+    def __init__(
+        self, config: StoreConfig, clock: Clock | None = None, *, precision: int = PRECISION, **timer: Any
+    ) -> None:
         self.config = config
         self.clock = clock or Clock()
         self.options = timer
-        self.precision = PRECISION
+        self.precision = precision
         self.open()
 
     def open(self) -> None:
