@@ -39,21 +39,17 @@ class OffsetStore(Protocol):
 
 
 class RemoteOffsetStore:
-    """At each queue's broker."""
+    """At each queue's broker, who is told again what it was told: it may have been killed before that was on its disk."""
 
     def __init__(self, reader: Reader, group: str) -> None:
         self._reader = reader
         self._group = group
-        self._kept: dict[MessageQueue, int] = {}
 
     def read(self, queue: MessageQueue) -> int | None:
-        self._kept.pop(queue, None)
         return self._reader.committed_offset(self._group, queue)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
-            if self._kept.get(queue) == offset:
-                continue
             try:
                 self.commit(queue, offset)
             except RocketError as error:
@@ -61,7 +57,6 @@ class RemoteOffsetStore:
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
         self._reader.commit_offset(self._group, queue, offset)
-        self._kept[queue] = offset
 
 
 class LocalOffsetStore:

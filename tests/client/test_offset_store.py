@@ -30,7 +30,7 @@ class ReaderFake:
         self.offsets[queue] = offset
 
 
-def test_brokers_are_told_what_changed_and_again_what_they_did_not_hear() -> None:
+def test_brokers_are_told_again_what_they_did_not_hear() -> None:
     reader = ReaderFake()
     store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
     assert store.read(Q0) is None
@@ -38,11 +38,20 @@ def test_brokers_are_told_what_changed_and_again_what_they_did_not_hear() -> Non
     store.persist({Q0: 3, Q1: 4})  # a broker that is away keeps no other from hearing
     reader.away.clear()
     store.persist({Q0: 3, Q1: 4})
-    assert reader.commits == [4, 3]
+    assert reader.commits == [4, 3, 4]
     reader.offsets[Q0] = 2  # somebody else had the queue meanwhile
     assert store.read(Q0) == 2
     store.persist({Q0: 3})
     assert reader.offsets[Q0] == 3
+
+
+def test_a_broker_that_lost_a_commit_hears_it_again() -> None:
+    reader = ReaderFake()
+    store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
+    store.persist({Q0: 3})
+    reader.offsets.clear()  # killed before it wrote that down
+    store.persist({Q0: 3})
+    assert reader.offsets == {Q0: 3}
 
 
 def test_the_file_is_found_by_the_next_process(tmp_path: Path) -> None:
