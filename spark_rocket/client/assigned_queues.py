@@ -145,16 +145,6 @@ class AssignedQueues:
                     logger.warning("%s cannot be read yet: %s", queue, error)
                     self._instance().call_later(AFTER_ERROR, lambda: self._begin(one))
                 return
-        tags, sql = self._expression_of(queue.topic)
-        settings = PullSettings(
-            max_msgs=self._pull_batch_size,
-            max_bytes=MAX_PULL_BYTES if self._pull_batch_size > DEFAULT_MAX_MSGS else None,
-            backlog_msgs=self._pull_batch_size,
-            tags=tags,
-            sql=sql,
-            commits=False,
-            must_lock=False,
-        )
         with self._lock:
             if self._closed or self._table.get(queue) is not one:
                 return
@@ -165,7 +155,7 @@ class AssignedQueues:
                 self._pulled,
                 process_queue,
                 offset,
-                settings,
+                lambda: self._pull_settings(queue.topic),
                 is_paused=lambda: False,
                 correct_offset=self._correct_offset,
             )
@@ -179,12 +169,17 @@ class AssignedQueues:
             if one is not None and one.puller is not None and not self._closed:
                 self._instance().later(one.puller.has_room)
 
-    def change_expression(self, topic: str) -> None:
-        """Pull a topic by what ``expression_of`` says now."""
-        with self._lock:
-            for queue, one in self._table.items():
-                if queue.topic == topic and one.puller is not None:
-                    one.puller.settings.tags, one.puller.settings.sql = self._expression_of(topic)
+    def _pull_settings(self, topic: str) -> PullSettings:
+        tags, sql = self._expression_of(topic)
+        return PullSettings(
+            max_msgs=self._pull_batch_size,
+            max_bytes=MAX_PULL_BYTES if self._pull_batch_size > DEFAULT_MAX_MSGS else None,
+            backlog_msgs=self._pull_batch_size,
+            tags=tags,
+            sql=sql,
+            commits=False,
+            must_lock=False,
+        )
 
     # --- moving -----------------------------------------------------------------------------------------------
 

@@ -172,7 +172,6 @@ class LitePullConsumer(Client):
                 )
             self._subscriptions[topic] = data
             self._tags[topic] = wanted
-        self._queues.change_expression(topic)
         if self._runs:
             self._join()
 

@@ -39,7 +39,7 @@ class OffsetStore(Protocol):
 
 
 class RemoteOffsetStore:
-    """At each queue's broker, who is told again what it was told: it may have been killed before that was on its disk."""
+    """At each queue's broker, who is told again and again: it may be killed before what it heard is on its disk."""
 
     def __init__(self, reader: Reader, group: str) -> None:
         self._reader = reader

@@ -6,6 +6,7 @@ what comes back         then
 messages                they go to the consume service, the next pull follows at once
 none, or none wanted    the next pull at the offset that the broker says; commits follow, when all before is done
 offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue goes on there
+asked otherwise         the settings are others now: the same offset again, for what was passed over may be wanted
 an error                again after 3 s; a busy broker after 20 ms
 as many as asked for    a backlog: the next pull asks for more, if the settings say how many
 nothing was asked       queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
@@ -65,7 +66,7 @@ class ConsumeService(PullReceiver, Protocol):
         """Finish what listeners are at; nothing new is begun."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PullSettings:
     """What a consumer asks of every pull of a topic; of the next ones, while there is a backlog, ``backlog_msgs``."""
 
@@ -79,7 +80,7 @@ class PullSettings:
 
 
 class Puller:
-    """Keeps one queue's pulls going; see the module."""
+    """Keeps one queue's pulls going; see the module. ``settings`` are asked for each pull: None when it has to stop."""
 
     def __init__(
         self,
@@ -88,14 +89,14 @@ class Puller:
         service: PullReceiver,
         process_queue: ProcessQueue,
         offset: int,
-        settings: PullSettings,
+        settings: Callable[[], PullSettings | None],
         *,
         is_paused: Callable[[], bool],
         correct_offset: Callable[[Puller, int], None],
     ) -> None:
         self.process_queue = process_queue
         self.next_offset = offset
-        self.settings = settings
+        self._settings = settings
         self._instance = instance
         self._reader = reader
         self._service = service
@@ -108,8 +109,8 @@ class Puller:
 
     def pull(self) -> None:
         """Ask for messages now, or later if now is no time for it."""
-        process_queue, settings = self.process_queue, self.settings
-        if process_queue.dropped:
+        process_queue, settings = self.process_queue, self._settings()
+        if process_queue.dropped or settings is None:
             return
         process_queue.last_pull = time.monotonic()
         if self._is_paused() or process_queue.paused:
@@ -133,7 +134,7 @@ class Puller:
                 )
             except StateError:  # closed meanwhile
                 return
-            pending.add_done_callback(self._done)
+            pending.add_done_callback(lambda answered: self._done(settings, answered))
 
     def has_room(self) -> None:
         """Messages were consumed: go on, if that is what was waited for."""
@@ -160,7 +161,7 @@ class Puller:
             self._waiting_for_room = False
         self.pull()
 
-    def _done(self, answered: Future[PullResult]) -> None:
+    def _done(self, settings: PullSettings, answered: Future[PullResult]) -> None:
         process_queue = self.process_queue
         try:
             found = answered.result()
@@ -171,6 +172,9 @@ class Puller:
                 self._later(AFTER_BUSY if busy else AFTER_ERROR)
             return
         if process_queue.dropped:
+            return
+        if settings != self._settings():
+            self.pull()
             return
         if found.status is PullStatus.OFFSET_ILLEGAL:
             if not found.from_master:  # a slave that lags behind knows nothing about the queue's ends
@@ -188,7 +192,6 @@ class Puller:
             self._instance.call_later(CORRECT_AFTER, lambda: self._correct_offset(self, found.next_offset))
             return
         before, self.next_offset = self.next_offset, found.next_offset
-        settings = self.settings
         self._backlog = (
             settings.backlog_msgs > settings.max_msgs
             and found.status is PullStatus.FOUND

@@ -182,9 +182,6 @@ class PushConsumer(Client):
             self._subscriptions[topic] = data
             self._tags[topic] = parse_tags(None if sql else tags)
         if self._rebalance is not None:
-            for puller in self._rebalance.pullers():
-                if puller.process_queue.queue.topic == topic:
-                    puller.settings = self._pull_settings(topic)
             self._instance().members.send_heartbeats()
             self._instance().members.rebalance_soon()
 
@@ -384,15 +381,15 @@ class PushConsumer(Client):
             self._service,
             process_queue,
             offset,
-            self._pull_settings(process_queue.queue.topic),
+            lambda: self._pull_settings(process_queue.queue.topic),
             is_paused=lambda: self._paused,
             correct_offset=self._rebalance.correct,
         )
 
-    def _pull_settings(self, topic: str) -> PullSettings:
+    def _pull_settings(self, topic: str) -> PullSettings | None:
         data = self._subscriptions.get(topic)
-        if data is None:
-            raise StateError(f"{topic!r} is not subscribed to any more.")
+        if data is None:  # not any more
+            return None
         is_sql = data.expression_type == TYPE_SQL92
         clustering = self.message_model is MessageModel.CLUSTERING
         is_batches = self._listeners[2] is not None

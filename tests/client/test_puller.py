@@ -1,0 +1,72 @@
+"""What becomes of a pull's answer."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.puller import Puller, PullSettings
+from spark_rocket.client.reader import PullResult
+from tests.client.consuming import Later, found, nothing, queue_at
+
+SETTINGS = PullSettings(32, None, 32, "a", None, commits=False, must_lock=False)
+
+
+class World:
+    """An instance, a reader and a receiver."""
+
+    def __init__(self) -> None:
+        self.call_later = Later()
+        self.settings: PullSettings | None = SETTINGS
+        self.asked: list[tuple[int, str]] = []
+        self.pending: list[Future[PullResult]] = []
+        self.received: list[int] = []
+
+    def pull_async(self, _: Any, offset: int, *, tags: str, **__: Any) -> Future[PullResult]:
+        self.asked.append((offset, tags))
+        self.pending.append(Future())
+        return self.pending[-1]
+
+    def receive(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        self.received.append(result.next_offset)
+        process_queue.put((), result.next_offset)
+
+    def is_full(self, _: ProcessQueue) -> bool:
+        return False
+
+    def start(self) -> None:
+        anything: Any = self
+        Puller(
+            anything,
+            anything,
+            anything,
+            queue_at(0),
+            0,
+            lambda: self.settings,
+            is_paused=lambda: False,
+            correct_offset=lambda *_: None,
+        ).pull()
+
+
+def test_an_answer_to_a_pull_with_other_settings_moves_nothing_on() -> None:
+    """What it passed over may be what is wanted now."""
+    world = World()
+    world.start()
+    world.settings = replace(SETTINGS, tags="a || b")
+    world.pending[0].set_result(found([5]))
+    world.pending[1].set_result(nothing(6))
+    assert world.asked == [(0, "a"), (0, "a || b"), (6, "a || b")]
+    assert world.received == [6]
+
+
+def test_equal_settings_throw_nothing_away_and_none_end_the_pulls() -> None:
+    world = World()
+    world.start()
+    world.settings = replace(SETTINGS)
+    world.pending[0].set_result(found([5]))
+    world.settings = None
+    world.pending[1].set_result(found([6]))
+    assert world.asked == [(0, "a"), (6, "a")]
+    assert world.received == [6]
