@@ -48,14 +48,14 @@ _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
 class _Run:
-    """Calls to be made, by one thread or several; ``done`` is what they consumed and nobody has been told of yet."""
+    """Calls to be made, by one thread or several; ``done`` are offsets consumed that nobody has been told of yet."""
 
     __slots__ = ("calls", "done", "process_queue", "since")
 
     def __init__(self, process_queue: ProcessQueue, calls: Iterable[list[MessageExt]]) -> None:
         self.process_queue = process_queue
         self.calls = deque(calls)
-        self.done: deque[MessageExt] = deque()
+        self.done: deque[int] = deque()
         self.since = 0  # when the last call began
 
 
@@ -166,13 +166,17 @@ class ConsumeConcurrently:
                 break
             run.since = began
             started = str(began // 1_000_000)
+            offsets = []
             for message in messages:
                 message.properties[START_TIME] = started
+                offsets.append(message.queue_offset)
             context = ConsumeConcurrentlyContext(process_queue.queue)
             consumed = self._call(messages, context)
             if consumed == len(messages):
-                done += messages
+                done += offsets
             else:
+                for message, offset in zip(messages, offsets, strict=True):
+                    message.queue_offset = offset  # whatever the listener made of it
                 self._try_to_return(process_queue, messages, consumed, context)
             now = time.time_ns()
             spent, began = now - began, now
@@ -183,7 +187,7 @@ class ConsumeConcurrently:
 
     def _settle(self, run: _Run) -> None:
         """What a run has consumed so far is done."""
-        done: list[MessageExt] = []
+        done: list[int] = []
         try:
             while True:
                 done.append(run.done.popleft())
@@ -211,7 +215,7 @@ class ConsumeConcurrently:
         around = self._hooks.before(messages, context.message_queue) if self._hooks.consume else None
         status: object = None
         try:
-            status = self._listener(messages, context)
+            status = self._listener(messages[:], context)  # it may empty its list, and fail then
         except BaseException as error:  # SystemExit too: the thread is the consumer's
             self._complaints.failed(error, len(messages), context.message_queue)
         else:
@@ -254,7 +258,7 @@ class ConsumeConcurrently:
         if self._send_back is None:
             for message in failed:
                 logger.warning("%s of %s was not consumed; broadcasting has no retry", message.msg_id, message.topic)
-            process_queue.remove(messages)
+            process_queue.remove(message.queue_offset for message in messages)
             return
         kept = [message for message in failed if not self._give_back(message, context.delay_level_when_next_consume)]
         if kept:
@@ -262,7 +266,7 @@ class ConsumeConcurrently:
                 message.reconsume_times += 1
             self._again(process_queue, kept)
         offsets = {message.queue_offset for message in kept}
-        process_queue.remove(message for message in messages if message.queue_offset not in offsets)
+        process_queue.remove(message.queue_offset for message in messages if message.queue_offset not in offsets)
 
     def _give_back(self, message: MessageExt, delay_level: int) -> bool:
         assert self._send_back is not None
@@ -280,10 +284,10 @@ class ConsumeConcurrently:
         limit = int((time.time() - timeout) * 1000)
         for process_queue in process_queues:
             for _ in range(EXPIRED_AT_ONCE):
-                message = process_queue.first_started_before(limit)
-                if message is None or process_queue.dropped or not self._give_back(message, EXPIRED_LEVEL):
+                first = process_queue.first_started_before(limit)
+                if first is None or process_queue.dropped or not self._give_back(first[1], EXPIRED_LEVEL):
                     break
+                offset, message = first
                 logger.warning("%s was not consumed within %g s: it was given back", message.msg_id, timeout)
-                if process_queue.holds(message):
-                    process_queue.remove([message])
-                    self._has_room(process_queue)
+                process_queue.remove([offset])
+                self._has_room(process_queue)

@@ -52,7 +52,7 @@ class Hooks:
 
     def before(self, messages: Sequence[MessageExt], queue: MessageQueue) -> ConsumeMessageContext:
         """Run the first halves; ``after`` wants what comes back."""
-        context = ConsumeMessageContext(self._group, messages, queue)
+        context = ConsumeMessageContext(self._group, tuple(messages), queue)
         for hook in self.consume:
             self._run(hook, hook.consume_message_before, context)
         return context
@@ -72,7 +72,7 @@ class Hooks:
         """Those messages that every filter hook lets through."""
         for hook in self.filter:
             try:
-                messages = list(hook(queue, messages))
+                messages = list(hook(queue, messages[:]))  # it may empty its list, and fail then
             except Exception:
                 logger.exception("filter hook %r of group %s failed", hook, self._group)
         return messages

@@ -177,7 +177,7 @@ class ConsumeOrderly:
         around = self._hooks.before(messages, context.message_queue) if self._hooks.consume else None
         status: object = None
         try:
-            status = self._listener(messages, context)
+            status = self._listener(messages[:], context)  # it may empty its list, and fail then
         except BaseException as error:  # SystemExit too: the thread is the consumer's
             self._complaints.failed(error, len(messages), context.message_queue)
         else:

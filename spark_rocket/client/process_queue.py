@@ -2,6 +2,7 @@
 
 How far a group is in a queue is where the first message is that is not consumed: later ones may be done already, and
 are consumed again should the consumer die. The offset to commit follows from what is here, and from nothing else.
+Messages are known by the offsets that they had when they came: a listener may change what it is given.
 
 Thread-safety: all methods; ``lock_consume`` is held while an orderly listener runs, ``lock_commit`` while an
 offset is on its way, so that no older one comes after it.
@@ -43,6 +44,7 @@ class ProcessQueue:
         self._lock = threading.Lock()
         self._order: deque[int] = deque()  # offsets in ascending order; those that are done are skipped
         self._messages: dict[int, MessageExt] = {}
+        self._sizes: dict[int, int] = {}
         self._taken: dict[int, MessageExt] = {}  # by an orderly listener, which has not answered yet
         self._next = next_offset  # behind everything that was ever put here
         self.size = 0
@@ -57,16 +59,17 @@ class ProcessQueue:
                 if offset in self._messages or offset in self._taken:
                     continue
                 self._messages[offset] = message
+                self._sizes[offset] = size = len(message.body)
                 self._order.append(offset)
-                self.size += len(message.body)
+                self.size += size
             self._next = max(self._next, next_offset)
 
-    def remove(self, messages: Iterable[MessageExt]) -> None:
+    def remove(self, offsets: Iterable[int]) -> None:
         """Messages that are done, here or by having gone to a retry topic."""
         with self._lock:
-            for message in messages:
-                if self._messages.pop(message.queue_offset, None) is not None:
-                    self.size -= len(message.body)
+            for offset in offsets:
+                if self._messages.pop(offset, None) is not None:
+                    self.size -= self._sizes.pop(offset)
             self._forget_done()
         self.last_consume = time.monotonic()
 
@@ -83,7 +86,7 @@ class ProcessQueue:
     def commit(self) -> None:
         """What was taken is done."""
         with self._lock:
-            self.size -= sum(len(message.body) for message in self._taken.values())
+            self.size -= sum(map(self._sizes.pop, self._taken))
             self._taken.clear()
             self._forget_done()
         self.last_consume = time.monotonic()
@@ -126,18 +129,15 @@ class ProcessQueue:
         with self._lock:
             return self._order[-1] - self._order[0] if self._order else 0
 
-    def first_started_before(self, limit_ms: int) -> MessageExt | None:
-        """The first message, if a concurrent listener has had it since before ``limit_ms``."""
+    def first_started_before(self, limit_ms: int) -> tuple[int, MessageExt] | None:
+        """The first message and its offset, if a concurrent listener has had it since before ``limit_ms``."""
         with self._lock:
-            message = self._messages.get(self._order[0]) if self._order else None
+            offset = self._order[0] if self._order else -1
+            message = self._messages.get(offset)
         if message is None:
             return None
         started = message.properties.get(START_TIME, "")
-        return message if started.isdecimal() and int(started) < limit_ms else None
-
-    def holds(self, message: MessageExt) -> bool:
-        """Whether the message is still waiting to be done."""
-        return self._messages.get(message.queue_offset) is message
+        return (offset, message) if started.isdecimal() and int(started) < limit_ms else None
 
     def is_lock_expired(self) -> bool:
         return time.monotonic() - self.last_lock > LOCK_LIVES_SECONDS

@@ -271,3 +271,44 @@ def test_hooks_are_around_each_call_and_may_fail(rig: Callable[..., Rig]) -> Non
     one.service.receive(queue, found([0, 1]))
     one.until(lambda: queue.commit_offset == 2)
     assert sorted(seen, key=repr) == [("g", 0, True, "CONSUME_SUCCESS"), ("g", 1, False, "RECONSUME_LATER")]
+
+
+@pytest.mark.parametrize(
+    ("end", "back"), [(lambda: SUCCESS, []), (lambda: AGAIN, [0, 1, 2]), (lambda: 1 / 0, [0, 1, 2])]
+)
+def test_a_listener_may_do_with_its_list_what_it_likes(
+    rig: Callable[..., Rig], end: Callable[[], Any], back: list[int]
+) -> None:
+    one, queue = rig(batch_size=3), queue_at()
+    seen: list[int] = []
+
+    def answer(messages: list[MessageExt], _: object) -> Any:
+        while messages:
+            messages.pop().queue_offset = 99
+        return end()
+
+    class Hook:
+        def consume_message_before(self, context: ConsumeMessageContext) -> None:
+            context.messages.clear()  # type: ignore[attr-defined]
+
+        def consume_message_after(self, context: ConsumeMessageContext) -> None:
+            seen.append(len(context.messages))
+
+    one.answer = answer
+    one.hooks.consume.append(Hook())
+    one.service.receive(queue, found(range(3)))
+    one.until(lambda: queue.commit_offset == 3)
+    assert [offset for offset, _ in one.back.given] == back
+    assert (seen, queue.size) == ([3], 0)
+
+
+def test_a_filter_hook_that_empties_its_list_and_fails_filters_nothing() -> None:
+    def fail(_: object, messages: list[MessageExt]) -> list[MessageExt]:
+        messages.clear()
+        raise ValueError("a hook's own")
+
+    hooks = Hooks("g")
+    hooks.filter.append(fail)
+    messages = decode_messages(found([0, 1]).records)
+    assert hooks.choose(queue_at().queue, messages) == messages
+    assert len(messages) == 2

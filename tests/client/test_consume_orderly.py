@@ -203,3 +203,21 @@ def test_a_pull_of_a_queue_given_up_during_its_pause_is_told_too(rig: Callable[.
     one.later.run()
     one.until(lambda: queue in one.given_up)
     assert queue.commit_offset == 0
+
+
+@pytest.mark.parametrize("fail", [lambda: SUSPEND, lambda: 1 / 0])
+def test_what_a_listener_took_off_its_list_is_not_consumed_yet(
+    rig: Callable[..., Rig], fail: Callable[[], Any]
+) -> None:
+    one, queue = rig(batch_size=2), locked()
+
+    def answer(messages: list[MessageExt], _: object) -> Any:
+        while messages:
+            messages.pop(0)
+        return fail() if len(one.calls) == 1 else SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found(range(2)))
+    assert one.later.run() == 1.0
+    one.until(lambda: queue.commit_offset == 2)
+    assert one.calls == [[0, 1], [0, 1]]

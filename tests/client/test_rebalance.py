@@ -128,14 +128,14 @@ def test_queues_come_and_go_with_members(world: World) -> None:
     assert owned(one) == [0, 1, 2, 3]
     gone = next(queue for queue in one.process_queues() if queue.queue == Q[0])
     gone.put([message(100), message(101)], 102)
-    gone.remove([message(100)])
+    gone.remove([100])
     world.ids = ["before", "me"]
     one.balance(["t"])
     assert owned(one) == [2, 3]
     assert gone.dropped
     assert world.offsets[Q[0]] == 101
     world.log.clear()
-    gone.remove([message(101)])  # a call that ended late
+    gone.remove([101])  # a call that ended late
     one.persist()
     assert all(what[1] in (2, 3) for what in world.log)
     one.close()
