@@ -159,31 +159,33 @@ class ConsumeConcurrently:
         """Make calls of a run until none is left."""
         process_queue, next_call, done = run.process_queue, run.calls.popleft, run.done
         began = time.time_ns()
-        while run.calls and not process_queue.dropped and not self._closing:
-            try:
-                messages = next_call()
-            except IndexError:  # another thread was quicker
-                break
-            run.since = began
-            started = str(began // 1_000_000)
-            offsets = []
-            for message in messages:
-                message.properties[START_TIME] = started
-                offsets.append(message.queue_offset)
-            context = ConsumeConcurrentlyContext(process_queue.queue)
-            consumed = self._call(messages, context)
-            if consumed == len(messages):
-                done += offsets
-            else:
-                for message, offset in zip(messages, offsets, strict=True):
-                    message.queue_offset = offset  # whatever the listener made of it
-                self._try_to_return(process_queue, messages, consumed, context)
-            now = time.time_ns()
-            spent, began = now - began, now
-            self._mean_ns += ((spent if spent < LONG_NS else LONG_NS) - self._mean_ns) / 64
-            if spent > LONG_NS:
-                self._settle(run)
-        self._settle(run)
+        try:
+            while run.calls and not process_queue.dropped and not self._closing:
+                try:
+                    messages = next_call()
+                except IndexError:  # another thread was quicker
+                    break
+                run.since = began
+                started = str(began // 1_000_000)
+                offsets = []
+                for message in messages:
+                    message.properties[START_TIME] = started
+                    offsets.append(message.queue_offset)
+                context = ConsumeConcurrentlyContext(process_queue.queue)
+                consumed = self._call(messages, context)
+                if consumed == len(messages):
+                    done += offsets
+                else:
+                    for message, offset in zip(messages, offsets, strict=True):
+                        message.queue_offset = offset  # whatever the listener made of it
+                    self._try_to_return(process_queue, messages, consumed, context)
+                now = time.time_ns()
+                spent, began = now - began, now
+                self._mean_ns += ((spent if spent < LONG_NS else LONG_NS) - self._mean_ns) / 64
+                if spent > LONG_NS:
+                    self._settle(run)
+        finally:
+            self._settle(run)
 
     def _settle(self, run: _Run) -> None:
         """What a run has consumed so far is done."""
@@ -224,6 +226,9 @@ class ConsumeConcurrently:
             if not isinstance(status, ConsumeConcurrentlyStatus):
                 self._complaints.nonsense(status, "ConsumeConcurrentlyStatus", context.message_queue)
         success = status is _SUCCESS
+        if success and not isinstance(context.ack_index, int):
+            self._complaints.nonsense(context.ack_index, "ack_index", context.message_queue)
+            success = False
         if around is not None:
             self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
         return max(0, min(context.ack_index + 1, len(messages))) if success else 0

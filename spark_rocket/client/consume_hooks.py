@@ -65,7 +65,7 @@ class Hooks:
     def _run(self, hook: object, half: Callable[[ConsumeMessageContext], None], context: ConsumeMessageContext) -> None:
         try:
             half(context)
-        except Exception:
+        except BaseException:  # SystemExit too: the thread is the consumer's
             logger.exception("consume hook %r of group %s failed", hook, self._group)
 
     def choose(self, queue: MessageQueue, messages: list[MessageExt]) -> list[MessageExt]:

@@ -134,6 +134,31 @@ def test_a_listener_that_fails_or_talks_nonsense_has_its_messages_retried_and_is
     one.until(lambda: queue.commit_offset == 7)
 
 
+def test_an_index_that_is_none_counts_for_nothing(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+    one, queue = rig(batch_size=2), queue_at()
+
+    def answer(_: object, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.ack_index = None  # type: ignore[assignment]
+        return SUCCESS
+
+    one.answer = answer
+    with caplog.at_level(logging.WARNING):
+        one.service.receive(queue, found(range(6)))
+        one.until(lambda: queue.commit_offset == 6)
+    assert sorted(one.back.given) == [(offset, 0) for offset in range(6)]
+    assert len([record for record in caplog.records if "the listener" in record.message]) == 1
+
+
+def test_what_was_consumed_before_something_broke_is_done(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, queue = rig(threads=1), queue_at()
+    call = one.service._call
+    monkeypatch.setattr(one.service, "_call", lambda messages, context: call(messages, context) // (len(one.calls) < 2))
+    one.service.receive(queue, found(range(2)))
+    one.until(lambda: queue.commit_offset == 1)
+
+
 def test_what_nobody_takes_back_is_consumed_here_again(rig: Callable[..., Rig]) -> None:
     one, queue = rig(batch_size=2), queue_at()
     one.back.refuses = True
@@ -261,7 +286,7 @@ def test_hooks_are_around_each_call_and_may_fail(rig: Callable[..., Rig]) -> Non
     class Hook:
         def consume_message_before(self, context: ConsumeMessageContext) -> None:
             context.properties["offset"] = context.messages[0].queue_offset
-            raise ValueError("a hook's own")
+            raise SystemExit("a hook's own")
 
         def consume_message_after(self, context: ConsumeMessageContext) -> None:
             seen.append((context.consumer_group, context.properties["offset"], context.success, context.status))
