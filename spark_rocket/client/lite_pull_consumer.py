@@ -13,9 +13,10 @@ they are told, whoever else reads them; nobody else in the group hears of it. A 
 
 What counts as consumed is what polls have handed out. With ``auto_commit`` a poll marks what *earlier* polls gave, at
 most every ``auto_commit_interval``, and the marks go to the brokers (clustering) or a local file (broadcasting) within
-5 s; queues that are lost in a rebalance and the end of the consumer commit what was handed out so far, though not if a
-``with`` block ends in an exception. Without ``auto_commit`` only ``commit`` and ``commit_offsets`` commit. After a
-crash messages are handed out again from the last commit on; none is lost.
+5 s, or when a rebalance takes a queue away: what was handed out and not marked yet comes again, at its next owner. The
+end of the consumer, ``unsubscribe`` and ``assign`` commit what was handed out so far, though not if a ``with`` block
+ends in an exception. Without ``auto_commit`` only ``commit`` and ``commit_offsets`` commit. After a crash messages are
+handed out again from the last commit on; none is lost.
 
 Trouble in the background (a broker away, a time-out) is logged and tried again, and polls find nothing meanwhile.
 Thread-safety: all methods. Corresponds to DefaultLitePullConsumer and DefaultLitePullConsumerImpl.
@@ -442,7 +443,7 @@ class LitePullConsumer(Client):
             with self._balancing:
                 if mine is None or topic not in self._subscriptions:
                     continue
-                changed = self._queues.own(mine, topic, mark=self.auto_commit)
+                changed = self._queues.own(mine, topic, mark=False)  # what the last poll gave may still be in use
             if changed and self._listener is not None:
                 try:
                     self._listener(topic, list(instance.routes.route(topic).readable), mine)
