@@ -15,6 +15,7 @@ A topic that does not exist is sent to the brokers that create topics by themsel
 With ``auto_batch`` single sends go out together (``accumulator``).
 
 ``close`` sends what is accumulated and waits for what is under way, up to ``send_timeout``; then every future is done.
+It does not wait for replies to requests: those fail with StateError.
 
 Thread-safety: all methods; one producer can serve every thread of a process. No state outlives it.
 Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
@@ -45,7 +46,6 @@ from spark_rocket.errors import (
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
-    RequestTimeoutError,
     RocketError,
     StateError,
     TopicNotFoundError,
@@ -71,6 +71,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "spark_rocket_producer"
 MAX_IN_FLIGHT = 10_000
+REPLY_GRACE = 1.0  # seconds after its deadline in which a request is told so by the timer
 REFRESH_PAUSE = 0.5  # seconds in which a route is asked for once, however many sends fail
 
 RETRY_RESPONSE_CODES = frozenset(
@@ -151,6 +152,7 @@ class Producer(Client):
         self._member = member and group != DEFAULT_GROUP
         self._greeted: set[str] = set()  # topics whose brokers have been told of the group
         self._refreshed: dict[str, float] = {}  # when a topic's route was asked for again
+        self._asked: dict[RequestFuture, None] = {}  # requests that wait for their replies
         self._starting = threading.Lock()
         self._started: ClientInstance | None = None
         self._closing = False
@@ -193,6 +195,8 @@ class Producer(Client):
         self._started = None
         for send in self.in_flight.sends():
             send.abandon()
+        for waiting in list(self._asked):
+            waiting.give_up(StateError("The producer was closed before the reply came."))
 
     @property
     def shared(self) -> ClientInstance | None:
@@ -373,8 +377,14 @@ class Producer(Client):
 
         RequestTimeoutError if none comes in time.
         """
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
         future = self.request_async(message, timeout=timeout, queue=queue, selector=selector, selector_arg=selector_arg)
-        return future.result()
+        try:
+            return future.result(self._left(deadline) + REPLY_GRACE)
+        except TimeoutError:  # the timer has not come by
+            future.expire()
+            return future.result()
 
     def request_async(
         self,
@@ -384,7 +394,7 @@ class Producer(Client):
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
         selector_arg: Any = None,
-    ) -> Future[MessageExt]:
+    ) -> RequestFuture:
         """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -397,12 +407,9 @@ class Producer(Client):
         instance = self.running()
         replies = Replies.of(instance)
         waiting = RequestFuture(replies, message, instance.client_id, timeout)
-        late = RequestTimeoutError(
-            f"No reply to the request to {message.topic} within {timeout:g} s.",
-            remedy="Check that somebody consumes the topic and replies; a longer timeout waits for slow ones.",
-            retriable=True,
-        )
-        replies.expect(waiting, deadline, late)
+        replies.expect(waiting, deadline)
+        self._asked[waiting] = None
+        waiting.add_done_callback(lambda _: self._asked.pop(waiting, None))
         try:
             instance.routes.publish_route(message.topic, self._left(deadline))
             self._greet_and_wait(instance, deadline)
@@ -413,8 +420,8 @@ class Producer(Client):
                 selector_arg=selector_arg,
                 timeout=self._left(deadline),
             )
-        except BaseException:
-            replies.forget(waiting)
+        except BaseException as error:
+            waiting.give_up(error)
             raise
         sent.add_done_callback(waiting.sent)
         return waiting

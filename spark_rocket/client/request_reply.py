@@ -63,6 +63,11 @@ class RequestFuture(Future[MessageExt]):
 
     def __init__(self, replies: Replies, message: Message, client_id: str, timeout: float) -> None:
         super().__init__()
+        self.late = RequestTimeoutError(
+            f"No reply to the request to {message.topic} within {timeout:g} s.",
+            remedy="Check that somebody consumes the topic and replies; a longer timeout waits for slow ones.",
+            retriable=True,
+        )
         self.correlation_id = str(uuid.uuid4())
         self.message = Message(
             message.topic,
@@ -81,13 +86,22 @@ class RequestFuture(Future[MessageExt]):
         """What became of the request's own send."""
         error = sent.exception()
         if error is not None:
-            self._replies.forget(self)
-            self._settle(None, error)
+            self.give_up(error)
 
     def settle(self, reply: MessageExt) -> None:
         self._settle(reply, None)
 
-    def expire(self, error: RequestTimeoutError) -> None:
+    def needed(self) -> bool:
+        """For the timer."""
+        return self._replies.expects(self)
+
+    def expire(self) -> None:
+        """For the timer."""
+        self.give_up(self.late)
+
+    def give_up(self, error: BaseException) -> None:
+        """No reply is waited for any more."""
+        self._replies.forget(self)
         self._settle(None, error)
 
     def _settle(self, reply: MessageExt | None, error: BaseException | None) -> None:
@@ -98,24 +112,6 @@ class RequestFuture(Future[MessageExt]):
                 self.set_result(reply)
         except InvalidStateError:
             pass  # cancelled, or settled by another thread in this moment
-
-
-class _Late:
-    """A request's deadline."""
-
-    __slots__ = ("_error", "_future", "_replies")
-
-    def __init__(self, replies: Replies, future: RequestFuture, error: RequestTimeoutError) -> None:
-        self._replies = replies
-        self._future = future
-        self._error = error
-
-    def needed(self) -> bool:
-        return self._replies.expects(self._future)
-
-    def expire(self) -> None:
-        self._replies.forget(self._future)
-        self._future.expire(self._error)
 
 
 class Replies:
@@ -136,9 +132,9 @@ class Replies:
             instance.members.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = replies
             return replies
 
-    def expect(self, future: RequestFuture, deadline: float, late: RequestTimeoutError) -> None:
+    def expect(self, future: RequestFuture, deadline: float) -> None:
         self._waiting[future.correlation_id] = future
-        self._instance.at(deadline, _Late(self, future, late))
+        self._instance.at(deadline, future)
 
     def expects(self, future: RequestFuture) -> bool:
         return future.correlation_id in self._waiting

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import pytest
 
 from spark_rocket.client import Producer, Reader, create_reply_message
 from spark_rocket.client.request_reply import Replies, reply_of
-from spark_rocket.errors import BrokerError, ClientError, RequestTimeoutError
+from spark_rocket.errors import BrokerError, ClientError, RequestTimeoutError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -75,6 +76,37 @@ def test_a_request_without_a_reply(cluster: LocalCluster, requester: Producer, t
         requester.request(Message.of(topic, "anybody there?"), timeout=0.3)
     assert (caught.value.code, caught.value.retriable) == ("NO_REPLY", True)
     assert not Replies.of(requester.running())._waiting
+
+
+def test_a_request_outlives_neither_its_producer_nor_its_timer(
+    cluster: LocalCluster, requester: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = requester.request_async(Message.of(topic, "anybody there?"), timeout=3600)
+    failure: Future[MessageExt] = Future()
+
+    def ask() -> None:
+        try:
+            failure.set_result(requester.request(Message.of(topic, "or there?"), timeout=3600))
+        except StateError as error:
+            failure.set_exception(error)
+
+    monkeypatch.setattr("spark_rocket.client.producer.REPLY_GRACE", 0.0)
+    instance, asked = requester.running(), threading.Event()
+    with monkeypatch.context() as broken:
+        broken.setattr(instance, "at", lambda *_: None)
+        with pytest.raises(RequestTimeoutError, match=topic):
+            requester.request(Message.of(topic, "nor there?"), timeout=0.1)
+        broken.setattr(instance, "at", lambda *_: asked.set())
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert asked.wait(20)
+    requester.close()
+    for future in (waiting, failure):
+        with pytest.raises(StateError, match="closed"):
+            future.result(20)
+    thread.join(20)
+    assert not Replies.of(instance)._waiting
+    assert not requester._asked
 
 
 def test_a_request_that_cannot_be_sent(cluster: LocalCluster, requester: Producer, topic: str) -> None:
