@@ -16,6 +16,7 @@ import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum
@@ -226,6 +227,7 @@ def _own_ip(name_server: str) -> str:
 
 _lock = threading.Lock()
 _instances: dict[tuple[tuple[str, ...], str], ClientInstance] = {}
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def acquire(config: ClientConfig) -> ClientInstance:
@@ -256,6 +258,8 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()
     for instance in _instances.values():
         instance.after_fork()
+    for client in list(_clients):
+        client.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -270,6 +274,10 @@ class Client:
         self._shared: ClientInstance | None = None
         self._closed = False
         self._failed = False
+        _clients.add(self)
+
+    def after_fork(self) -> None:
+        """In the child: what belongs to the parent's threads is left behind."""
 
     @property
     def name_server(self) -> str:

@@ -17,7 +17,8 @@ With ``auto_batch`` single sends go out together (``accumulator``).
 ``close`` sends what is accumulated and waits for what is under way, up to ``send_timeout``; then every future is done.
 It does not wait for replies to requests: those fail with StateError.
 
-Thread-safety: all methods; one producer can serve every thread of a process. No state outlives it.
+Thread-safety: all methods; one producer can serve every thread of a process. No state outlives it. A forked child can
+use its copy: it joins the group by itself, and what the parent has under way stays the parent's, futures included.
 Corresponds to org.apache.rocketmq.client.producer.DefaultMQProducer.
 """
 
@@ -28,6 +29,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Self
 
 from spark_rocket.client.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
@@ -125,14 +127,12 @@ class Producer(Client):
         forbidding_hooks: Sequence[ForbiddingHook] = (),
         member: bool = True,
     ) -> None:
-        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
         self.group = check_group(group)
         self.max_message_size = max_message_size
         self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
         self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
         self.hooks = Hooks(send_hooks, forbidding_hooks)
         self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
-        self.in_flight = InFlight(max_in_flight, block=block_when_full)
         self._send_timeout = send_timeout
         self._max_timeout_per_request = send_msg_max_timeout_per_request
         self._retry_times = retry_times_when_send_failed
@@ -144,18 +144,28 @@ class Producer(Client):
             compress=compress_type,
             level=compress_level,
         )
-        self._accumulator: Accumulator | None = None
-        if auto_batch:
-            self._accumulator = Accumulator(
-                self, max_bytes=batch_max_bytes, max_delay=batch_max_delay, total_max_bytes=total_batch_max_bytes
-            )
+        self._new_in_flight = partial(InFlight, max_in_flight, block=block_when_full)
+        self._new_accumulator = partial(
+            Accumulator, max_bytes=batch_max_bytes, max_delay=batch_max_delay, total_max_bytes=total_batch_max_bytes
+        )
+        self._auto_batch = auto_batch
         self._member = member and group != DEFAULT_GROUP
         self._greeted: set[str] = set()  # topics whose brokers have been told of the group
         self._refreshed: dict[str, float] = {}  # when a topic's route was asked for again
+        self._closing = False
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))  # from here on a fork finds it
+        self._begin()
+
+    def _begin(self) -> None:
+        self.in_flight = self._new_in_flight()
+        self._accumulator = self._new_accumulator(self) if self._auto_batch else None
         self._asked: dict[RequestFuture, None] = {}  # requests that wait for their replies
         self._starting = threading.Lock()
         self._started: ClientInstance | None = None
-        self._closing = False
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._begin()
 
     def __enter__(self) -> Self:
         self.start()

@@ -14,7 +14,6 @@ Corresponds to RequestResponseFuture, RequestFutureHolder, MessageUtil and Clien
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import uuid
 from concurrent.futures import Future, InvalidStateError
@@ -124,13 +123,9 @@ class Replies:
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:
         """The instance's own."""
-        with _lock:
-            handler = instance.members.handlers.get(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT)
-            if isinstance(handler, Replies):
-                return handler
-            replies = cls(instance)
-            instance.members.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = replies
-            return replies
+        replies = instance.members.handlers.setdefault(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, cls(instance))
+        assert isinstance(replies, cls)
+        return replies
 
     def expect(self, future: RequestFuture, deadline: float) -> None:
         self._waiting[future.correlation_id] = future
@@ -176,6 +171,3 @@ def reply_of(request: RemotingCommand) -> MessageExt:
         store_host=parse_address(header.store_host.lstrip("/")),
         reconsume_times=header.reconsume_times or 0,
     )
-
-
-_lock = threading.Lock()

@@ -109,6 +109,9 @@ class TransactionProducer(Producer):
         super().__init__(check_group(group), **settings)
         self._listener = listener
         self._topics = {AUTO_CREATE_TOPIC, *(check_topic(topic) for topic in topics)}
+
+    def _begin(self) -> None:
+        super()._begin()
         self._joining = threading.Lock()
         self._checks: ThreadPoolExecutor | None = None
 

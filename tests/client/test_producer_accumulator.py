@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -193,3 +195,33 @@ def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
             assert [message.body for message in read] == [b"%d" % i for i in range(1500)]
             assert [message.msg_id for message in read] == [result.msg_id for result in results]
             assert [message.offset_msg_id for message in read] == [result.offset_msg_id for result in results]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_what_its_parent_has_under_way(
+    mq: FakeCluster, produce: Callable[..., Producer]
+) -> None:
+    producer = produce(max_in_flight=2, block_when_full=False, member=True)
+    producer.start()
+    held = [producer.send_async(Message.of("t", f"p{i}")) for i in range(2)]
+    with producer._starting, producer.in_flight._lock:  # as another thread may hold them at that moment
+        child = os.fork()
+    if child == 0:  # pragma: no cover - the child's coverage is not counted
+        signal.alarm(30)
+        status = 1
+        try:
+            sent = [producer.send_async(Message.of("t", f"c{i}")) for i in range(2)]
+            members = producer.running().members
+            joined = members.producers.get("g") is producer
+            producer.close()
+            if joined and [future.result(10).queue_offset for future in sent] == [100, 101]:
+                status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    producer.close()
+    assert [future.result(20).queue_offset for future in held] == [100, 101]
+    bodies = [[bytes(body) for _, body, _ in decode_batch_body(r.body)] for r in sends(mq) if r.code == BATCH]
+    assert bodies == [[b"c0", b"c1"], [b"p0", b"p1"]]
