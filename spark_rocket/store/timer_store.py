@@ -51,7 +51,6 @@ _BLANK_SLOTS = 60
 _SET_APART_SLOTS = 10
 _TOPIC = TIMER_TOPIC.encode()
 _DAY_MS = 86_400_000
-_NEVER_ENQUEUED = (1 << 63) - 1
 _READ_AHEAD = 64
 _READ_BYTES = 1 << 18
 _POSITION = (1 << 64) - 1
@@ -296,21 +295,12 @@ class TimerMessageStore:
             batch = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms))
             loaded: list[tuple[int, int]] = []
             for view in views:
-                if self._enqueue_one(view, now_ms, batch, loaded):
-                    continue
-                self._write(batch, loaded, view.queue_offset)  # so that a full disk does not have it delivered again
-                self._deliver_late(view, now_ms)
-                self._next_offset = view.queue_offset + 1
-            self._write(batch, loaded, found.next_begin_offset)
+                self._enqueue_one(view, batch, loaded)
+            batch.write()
+            for slot, key in loaded:
+                self._push(slot, key)
+            self._next_offset = found.next_begin_offset
         return True
-
-    def _write(self, batch: UnitBatch, loaded: list[tuple[int, int]], next_offset: int) -> None:
-        """Units are written: ``next_offset`` is the queue's next."""
-        batch.write()
-        for slot, key in loaded:
-            self._push(slot, key)
-        loaded.clear()
-        self._next_offset = next_offset
 
     def _open_wheel(self, first_timestamp: int) -> None:
         """Have an empty wheel; if nothing is known of earlier ones, it begins with the queue's first message."""
@@ -319,8 +309,8 @@ class TimerMessageStore:
             self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
         self._loaded_to = self._read_time
 
-    def _enqueue_one(self, view: RecordView, now_ms: int, batch: UnitBatch, loaded: list[tuple[int, int]]) -> bool:
-        """Add what goes to a slot that is in memory to ``loaded``. False: it is late, and to be delivered now."""
+    def _enqueue_one(self, view: RecordView, batch: UnitBatch, loaded: list[tuple[int, int]]) -> None:
+        """Add what goes to a slot that is in memory to ``loaded``."""
         properties = bytes(view.properties)
         out = number_of(properties, b"TIMER_OUT_MS")
         topic = find_property(properties, b"REAL_TOPIC")
@@ -329,18 +319,17 @@ class TimerMessageStore:
                 "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
                 view.physical_offset,
             )
-            return True
+            return
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
         due = due_time(properties, view.store_timestamp, out, self._precision)
         slot, magic = self._slot_of(out), MAGIC_DEFAULT
         if slot < self._read_time:
-            if view.queue_offset < self._replay_until:
-                # A little before the read time it may be one that a stop had set apart.
-                if slot < self._read_time - _SET_APART_SLOTS * self._precision:
-                    return True
-            elif self._read_time <= now_ms and (recall is not None or due <= now_ms):
-                return recall is not None
-            slot = self._read_time  # or the clock was set back, or the precision is another one
+            # A little before the read time it may be one that a stop had set apart.
+            is_done = slot < self._read_time - _SET_APART_SLOTS * self._precision
+            if is_done and view.queue_offset < self._replay_until:
+                return
+            # It is late, or the clock was set back, or the precision is another one. A recall of it comes here too.
+            slot = self._read_time
             self._forced_to = slot + self._precision
         elif slot - batch.write_time >= self._window:
             magic |= MAGIC_ROLL
@@ -361,12 +350,6 @@ class TimerMessageStore:
                 self._recalls.setdefault(slot, {})[recall.decode("utf-8", "replace")] = place
             else:
                 loaded.append((slot, due << 64 | position))
-        return True
-
-    def _deliver_late(self, view: RecordView, now_ms: int) -> None:
-        notes = {"TIMER_ENQUEUE_MS": str(_NEVER_ENQUEUED), "TIMER_DEQUEUE_MS": str(now_ms)}
-        if redeliver(self._store, view, notes).status is PutStatus.SERVICE_NOT_AVAILABLE:
-            raise _RefusedError
 
     def _slot_of(self, time_ms: int) -> int:
         return time_ms // self._precision * self._precision

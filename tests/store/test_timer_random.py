@@ -15,7 +15,7 @@ from tests.store.helpers import Clock
 from tests.store.timer_rig import Rig, small_timer
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", [*range(50), 1134])
 def test_a_random_day(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     precision = chance.choice([100, 1000])
