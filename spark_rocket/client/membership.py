@@ -7,10 +7,10 @@ every 5 s            ``persist_offsets`` of each consumer
 every 20 s           ``rebalance`` of each consumer, and at once on NOTIFY_CONSUMER_IDS_CHANGED (40) or when asked
 ===================  ==============================================================================================
 
-One thread does the first two, one the third, since it waits for brokers and listeners. Requests of brokers run on a
-few threads of their own, never on one that reads a connection: they may call brokers themselves. What a member's method
-raises is logged and stops nothing else. All threads start with the first member and end with the last, and none keeps
-the interpreter from ending.
+Each has a thread of its own: the last two wait for brokers and listeners, which must not hold a heartbeat up. Requests
+of brokers run on a few threads of their own, never on one that reads a connection: they may call brokers themselves.
+What a member's method raises is logged and stops nothing else. All threads start with the first member and end with the
+last, and none keeps the interpreter from ending.
 
 Thread-safety: all methods. After a fork the child has no members: they live in the parent.
 Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -218,22 +217,25 @@ class Membership:
         if not self._threads:
             self._stop = threading.Event()
             self._rebalance_now = threading.Event()
-            for name, work in (("rocket-heartbeat", self._keep_in_touch), ("rocket-rebalance", self._keep_balanced)):
+            for name, work in (
+                ("rocket-heartbeat", self._keep_in_touch),
+                ("rocket-offsets", self._keep_offsets),
+                ("rocket-rebalance", self._keep_balanced),
+            ):
                 thread = threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def _keep_in_touch(self, stop: threading.Event) -> None:
-        config = self._instance.config
-        next_heartbeat = time.monotonic() + config.heartbeat_interval
-        while not stop.wait(config.persist_interval):
+        while not stop.wait(self._instance.config.heartbeat_interval):
+            try:
+                self.send_heartbeats()
+            except Exception:
+                logger.exception("a round of heartbeats failed")
+
+    def _keep_offsets(self, stop: threading.Event) -> None:
+        while not stop.wait(self._instance.config.persist_interval):
             self.persist_offsets()
-            if time.monotonic() >= next_heartbeat:
-                next_heartbeat = time.monotonic() + config.heartbeat_interval
-                try:
-                    self.send_heartbeats()
-                except Exception:
-                    logger.exception("a round of heartbeats failed")
 
     def _keep_balanced(self, stop: threading.Event) -> None:
         wake = self._rebalance_now
@@ -297,4 +299,3 @@ class Membership:
         logger.info("broker %s says that the members of %s changed", address, group)
         if group in self.consumers:
             self.rebalance_soon()
-

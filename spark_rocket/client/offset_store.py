@@ -13,16 +13,21 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from spark_rocket.client.reader import Reader
-from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.errors import ClientError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.fastjson import dumps_fastjson, loads_tolerant
 
 logger = logging.getLogger(__name__)
+
+PERSIST_SECONDS = 3.0
 
 
 class OffsetStore(Protocol):
@@ -49,11 +54,31 @@ class RemoteOffsetStore:
         return self._reader.committed_offset(self._group, queue)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        for queue, offset in offsets.items():
-            try:
-                self.commit(queue, offset)
-            except RocketError as error:
-                logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+        """All at once, in a few seconds, however many brokers hang; connecting waits, so it comes last."""
+        deadline = time.monotonic() + PERSIST_SECONDS
+        pending: list[tuple[MessageQueue, int, Future[bool]]] = []
+        for queue, offset in sorted(offsets.items(), key=self._is_away):
+            with self._told(queue, offset):
+                left = _left(deadline)
+                pending.append((queue, offset, self._reader.commit_offset_async(self._group, queue, offset, left)))
+        for queue, offset, answer in pending:
+            with self._told(queue, offset):
+                if not answer.result():
+                    _left(deadline)
+                    self.commit(queue, offset)
+
+    def _is_away(self, offset: tuple[MessageQueue, int]) -> bool:
+        try:
+            return not self._reader.remoting.is_connected(self._reader.address(offset[0]))
+        except RocketError:
+            return True
+
+    @contextmanager
+    def _told(self, queue: MessageQueue, offset: int) -> Iterator[None]:
+        try:
+            yield
+        except RocketError as error:
+            logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
 
     def commit(self, queue: MessageQueue, offset: int) -> None:
         self._reader.commit_offset(self._group, queue, offset)
@@ -132,6 +157,13 @@ class LocalOffsetStore:
         if self._path.exists():
             self._path.replace(self._path.with_name("offsets.json.bak"))
         temporary.replace(self._path)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise RemotingTimeoutError("Brokers that do not answer took all of the time.")
+    return left
 
 
 def local_directory() -> Path:

@@ -84,6 +84,7 @@ _STATUS = {
 }
 _STATUS_CODES = frozenset(_STATUS)
 _FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+_TAKEN_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,13 +243,28 @@ class Reader(Client):
             self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
             return
         what = f"the offset {offset} of group {group} for"
-        refused = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
         ext = header.to_ext()
-        if self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, what, refused).code != ResponseCode.SUCCESS:
+        answer = self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, what, _TAKEN_OR_UNKNOWN)
+        if answer.code != ResponseCode.SUCCESS:
             _, request, _ = self._pull_request(queue, offset, 1, None, SUB_ALL, 0, None, group=group)
             first = f"the first pull of group {group} for"
             self._ask(queue, RequestCode.PULL_MESSAGE, request.ext_fields, first, _STATUS_CODES)
             self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, what)
+
+    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
+        """The same with a future, tried once: False if the broker does not know the group."""
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        return self._instance().invoke_async(
+            self.address(queue),
+            RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext()),
+            f"the offset {offset} of group {group} for {_name(queue)}",
+            lambda answer: answer.code == ResponseCode.SUCCESS,
+            topic=queue.topic,
+            timeout=timeout,
+            allowed=_TAKEN_OR_UNKNOWN,
+        )
 
     # --- messages ---------------------------------------------------------------------------------------------
 

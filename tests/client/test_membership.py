@@ -121,6 +121,29 @@ def test_offsets_are_persisted_again_and_again_whatever_one_consumer_does(instan
         assert bad.persisted.acquire(timeout=10)
 
 
+def test_offsets_that_take_long_hold_no_heartbeat_up(mq: FakeCluster) -> None:
+    shared = acquire(ClientConfig((mq.name_server.address,), persist_interval=0.01, heartbeat_interval=0.01))
+    consumer, asked, go = Consumer("c"), threading.Event(), threading.Event()
+
+    def persist_offsets() -> None:
+        asked.set()
+        assert go.wait(10)
+
+    consumer.persist_offsets = persist_offsets  # type: ignore[method-assign]
+    try:
+        shared.routes.route("t")
+        shared.members.join_consumer(consumer)
+        assert asked.wait(10)
+        while mq.brokers[0].arrived.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert mq.brokers[0].arrived.acquire(timeout=10)
+    finally:
+        go.set()
+        shared.members.leave_consumer(consumer)
+        release(shared)
+
+
 def test_a_broker_that_is_away_keeps_no_heartbeat_from_the_others(mq: FakeCluster, instance: ClientInstance) -> None:
     mq.brokers[0].close()
     instance.members.join_consumer(Consumer("c"))

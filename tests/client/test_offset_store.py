@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from spark_rocket.client import offset_store
 from spark_rocket.client.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.errors import ClientError, RemotingConnectError
 from spark_rocket.model import MessageQueue
@@ -19,15 +21,43 @@ class ReaderFake:
         self.offsets: dict[MessageQueue, int] = {}
         self.commits: list[int] = []
         self.away: set[MessageQueue] = set()
+        self.known = True  # the group, to the broker
+        self.hangs_until = 0  # so many are asked
+        self.asked: list[tuple[MessageQueue, Future[bool]]] = []
 
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         return self.offsets.get(queue)
 
+    @property
+    def remoting(self) -> ReaderFake:
+        return self
+
+    def address(self, queue: MessageQueue) -> MessageQueue:
+        return queue
+
+    def is_connected(self, address: MessageQueue) -> bool:
+        return address not in self.away
+
     def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         if queue in self.away:
             raise RemotingConnectError("no connection")
+        self.known = True
         self.commits.append(offset)
         self.offsets[queue] = offset
+
+    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
+        answer: Future[bool] = Future()
+        self.asked.append((queue, answer))
+        try:
+            if self.known:
+                self.commit_offset(group, queue, offset)
+        except RemotingConnectError as error:
+            answer.set_exception(error)
+        if len(self.asked) >= self.hangs_until:
+            for _, one in self.asked:
+                if not one.done():
+                    one.set_result(self.known)
+        return answer
 
 
 def test_brokers_are_told_again_what_they_did_not_hear() -> None:
@@ -52,6 +82,32 @@ def test_a_broker_that_lost_a_commit_hears_it_again() -> None:
     reader.offsets.clear()  # killed before it wrote that down
     store.persist({Q0: 3})
     assert reader.offsets == {Q0: 3}
+
+
+def test_no_commit_waits_for_another_and_those_that_must_connect_are_last() -> None:
+    reader = ReaderFake()
+    reader.hangs_until = 2
+    reader.away.add(Q0)
+    RemoteOffsetStore(reader, "g").persist({Q0: 3, Q1: 4})  # type: ignore[arg-type]
+    assert [queue for queue, _ in reader.asked] == [Q1, Q0]
+    assert reader.commits == [4]
+
+
+def test_a_group_that_a_broker_does_not_know_is_made_known() -> None:
+    reader = ReaderFake()
+    reader.known = False
+    RemoteOffsetStore(reader, "g").persist({Q0: 3})  # type: ignore[arg-type]
+    assert reader.offsets == {Q0: 3}
+
+
+def test_brokers_that_hang_have_their_time_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(offset_store, "PERSIST_SECONDS", 0)
+    reader = ReaderFake()
+    RemoteOffsetStore(reader, "g").persist({Q0: 3, Q1: 4})  # type: ignore[arg-type]
+    assert reader.asked == []
+    assert caplog.text.count("was not committed") == 2
 
 
 def test_the_file_is_found_by_the_next_process(tmp_path: Path) -> None:
