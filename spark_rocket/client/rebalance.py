@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 
 from spark_rocket.client.allocation import AllocateStrategy
 from spark_rocket.client.instance import ClientInstance
@@ -67,6 +68,7 @@ class Rebalance:
         self._locking = threading.Lock()  # while locks are asked for or given back: none is taken again by mistake
         self._pullers: dict[MessageQueue, Puller] = {}
         self._leaving: set[ProcessQueue] = set()  # given up, with a call of an orderly listener under way
+        self._releasing: set[ProcessQueue] = set()  # of those: being unlocked, by one thread
 
     # --- what there is ----------------------------------------------------------------------------------------
 
@@ -88,10 +90,7 @@ class Rebalance:
         if self._strategy is None:
             self._offsets.persist({one.queue: one.commit_offset for one in self.process_queues() if not one.stale})
             return
-        for process_queue in self.process_queues():
-            with process_queue.lock_commit:
-                if not process_queue.dropped:
-                    self._offsets.persist({process_queue.queue: process_queue.commit_offset})
+        self._commit(self.process_queues(), lambda one: not one.dropped)
 
     # --- rounds -----------------------------------------------------------------------------------------------
 
@@ -213,35 +212,45 @@ class Rebalance:
                 self._leaving.update(gone)
         for process_queue in gone:
             logger.info("group %s gives up %s", self._group, process_queue.queue)
-            self._commit(process_queue)
-        if self._locks is None:
-            return
         ended = []
-        for process_queue in gone:
+        for process_queue in gone if self._locks is not None else ():
             if process_queue.lock_consume.acquire(blocking=False):  # else the call's thread sees that it is dropped
                 process_queue.lock_consume.release()
                 ended.append(process_queue)
-        self._release(ended, unlock=unlock)
+        self._commit(gone)
+        self._release(ended, unlock=unlock, committed=True)
 
     def released(self, process_queue: ProcessQueue) -> None:
         """The last call of a queue that was given up has ended."""
         self._release([process_queue])
 
-    def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True) -> None:
+    def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True, committed: bool = False) -> None:
         with self._table:
-            mine = [one for one in process_queues if one in self._leaving]
-        for process_queue in mine:
-            self._commit(process_queue)
+            mine = [one for one in process_queues if one in self._leaving and one not in self._releasing]
+            self._releasing.update(mine)
+        if not mine:
+            return
+        if not committed:
+            self._commit(mine)
         with self._locking:
-            if unlock and self._locks is not None and mine:
+            if unlock and self._locks is not None:
                 self._locks.unlock(one.queue for one in mine)
             with self._table:
                 self._leaving.difference_update(mine)
+                self._releasing.difference_update(mine)
 
-    def _commit(self, process_queue: ProcessQueue) -> None:
-        with process_queue.lock_commit:
-            if not process_queue.stale:
-                self._offsets.persist({process_queue.queue: process_queue.commit_offset})
+    def _commit(
+        self,
+        process_queues: list[ProcessQueue],
+        counts: Callable[[ProcessQueue], bool] = lambda one: not one.stale,
+    ) -> None:
+        """All of them at once, for a broker that hangs costs each commit its time-out."""
+        with ExitStack() as locks:
+            for one in sorted(process_queues, key=lambda one: one.queue):  # always in the same order: no deadlock
+                locks.enter_context(one.lock_commit)
+            offsets = {one.queue: one.commit_offset for one in process_queues if counts(one)}
+            if offsets:
+                self._offsets.persist(offsets)
 
     # --- locks ------------------------------------------------------------------------------------------------
 

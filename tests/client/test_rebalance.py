@@ -263,6 +263,37 @@ def test_a_lock_is_kept_until_the_call_has_ended_and_its_offset_is_committed(wor
     assert owned(one) == [0, 1, 2, 3]
 
 
+def test_the_end_commits_every_queue_at_once_and_only_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that hangs costs every commit its time-out."""
+    commits: list[dict[MessageQueue, int]] = []
+    monkeypatch.setattr(world, "persist", lambda offsets: commits.append(dict(offsets)))
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    one.persist()
+    one.close()
+    assert commits == [dict.fromkeys(Q, 100)] * 2
+    assert world.owners == {}
+
+
+def test_two_that_release_a_queue_unlock_it_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second unlocking might come when the queue is locked again."""
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    queue, invoke = one.process_queues()[0], world.invoke
+
+    def invoke_and_release(address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
+        other = threading.Thread(target=one.released, args=(queue,), daemon=True)
+        other.start()
+        other.join(10)
+        assert not other.is_alive()
+        return invoke(address, request, what, timeout)
+
+    world.readable = tuple(Q[1:])
+    monkeypatch.setattr(world, "invoke", invoke_and_release)
+    one.balance(["t"])
+    assert world.log.count(("unlock", 0)) == 1
+
+
 def test_a_queue_whose_lock_others_have_is_given_up_and_not_committed(world: World) -> None:
     one = build(world, orderly=True)
     one.balance(["t"])
