@@ -245,9 +245,11 @@ class LitePullConsumer(Client):
             self._closing = True
         shared = self._shared
         if ours and self._pid and shared is not None:
-            self._queues.close(mark=commit and self.auto_commit)
-            self._pulled.close()
-            shared.members.leave_consumer(self)
+            try:
+                self._queues.close(mark=commit and self.auto_commit)
+            finally:
+                self._pulled.close()
+                shared.members.leave_consumer(self)
         self._reader.close()
         if failed:
             self._start_failed()
@@ -459,7 +461,12 @@ class LitePullConsumer(Client):
             instance.members.rebalance_soon()
             return
         consumer_requests.register(instance)
-        instance.members.join_consumer(self)
+        try:
+            instance.members.join_consumer(self)
+        finally:
+            if self._closing:  # close() came when there was nothing to leave yet
+                instance.members.leave_consumer(self)
+        self._check_running()
         self._joined = True
         self.rebalance()
 

@@ -28,7 +28,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Self
 
 import spark_rocket
@@ -83,7 +83,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG_MSGS = 512
 BATCH_MSGS = 32_768
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
 MAX_INT = 2**31 - 1
 
 
@@ -212,8 +212,12 @@ class PushConsumer(Client):
             self._service.start()
             consumer_requests.register(instance)
             instance.members.join_consumer(self)
+            if self._stopping:
+                raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
         except BaseException:
             self._failed = True
+            if self._stopping:  # by close(), when there was nothing to leave yet
+                self._leave(instance)
             self.close()
             raise
         self.rebalance()
@@ -240,12 +244,13 @@ class PushConsumer(Client):
 
     def _leave(self, instance: ClientInstance) -> None:
         self._stop.set()
-        if self._rebalance is not None and self._service is not None:
-            for process_queue in self._rebalance.process_queues():
-                process_queue.paused = True
-            self._service.close(self._shutdown_timeout)
-            self._rebalance.close()
-        instance.members.leave_consumer(self)
+        with ExitStack() as steps:  # a Ctrl-C in one leaves none of the next ones out
+            steps.callback(instance.members.leave_consumer, self)
+            if self._rebalance is not None and self._service is not None:
+                steps.callback(self._rebalance.close)
+                for process_queue in self._rebalance.process_queues():
+                    process_queue.paused = True
+                self._service.close(self._shutdown_timeout)
 
     def suspend(self) -> None:
         """Pull nothing for now; what is pulled already is still consumed."""
