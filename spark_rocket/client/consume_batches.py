@@ -1,7 +1,10 @@
 """Consuming Arrow record batches: what one pull found, as one batch, in its queue's order.
 
-No message becomes a Python object. A batch that the listener does not consume is given again after a pause; after
-``max_reconsume_times`` rounds its messages go back to the broker one by one, to the retry topic or the dead letters.
+No message becomes a Python object. A queue is pulled ahead of its listener only while all queues together hold little,
+and few threads decode at once: what waits takes memory, decoded several times as much.
+
+A batch that the listener does not consume is given again after a pause; after ``max_reconsume_times`` rounds its
+messages go back to the broker one by one, to the retry topic or the dead letters.
 
 Thread-safety: ``receive`` on reading threads, decoding and listeners on the service's own.
 Corresponds to nothing in RocketMQ.
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PENDING = 2  # pulls of one queue that wait for the listener, or are with it
+HELD_BYTES = 16 << 20  # of all queues; while they hold more, each has one pull
+DECODERS = 2
 
 DecodeBatches = Callable[[ProcessQueue, PullResult], "Iterator[pa.RecordBatch]"]
 DecodeMessages = Callable[[ProcessQueue, PullResult], list[MessageExt]]
@@ -44,11 +49,12 @@ DecodeMessages = Callable[[ProcessQueue, PullResult], list[MessageExt]]
 class _Queue:
     """What waits of one queue."""
 
-    __slots__ = ("busy", "found", "given_back", "process_queue", "rounds")
+    __slots__ = ("busy", "found", "given_back", "process_queue", "rounds", "size")
 
     def __init__(self, process_queue: ProcessQueue) -> None:
         self.process_queue = process_queue
         self.found: deque[PullResult] = deque()
+        self.size = 0
         self.busy = False
         self.rounds = 0
         self.given_back = 0  # of the first of ``found``
@@ -83,6 +89,7 @@ class ConsumeBatches:
         self._complaints = Complaints()
         self._queues: dict[ProcessQueue, _Queue] = {}
         self._lock = threading.Lock()
+        self._decoding = threading.Semaphore(DECODERS)
         self._work: SimpleQueue[_Queue | None] = SimpleQueue()
         self._closing = False
         self._threads = [
@@ -104,8 +111,12 @@ class ConsumeBatches:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
-        waiting = self._queues.get(process_queue)
-        return waiting is not None and len(waiting.found) >= PENDING
+        with self._lock:
+            waiting = self._queues.get(process_queue)
+            if waiting is None or not waiting.found:
+                return False
+            held = sum(one.size for other, one in self._queues.items() if not other.dropped)
+            return len(waiting.found) >= PENDING or held >= HELD_BYTES
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         with self._lock:
@@ -116,6 +127,7 @@ class ConsumeBatches:
                 process_queue.put((), found.next_offset)
                 return
             waiting.found.append(found)  # nothing found has its turn too: commits must not pass what is before it
+            waiting.size += len(found.records)
             if waiting.busy:
                 return
             waiting.busy = True
@@ -149,8 +161,7 @@ class ConsumeBatches:
                     return None
                 found = waiting.found[0]
             context = ConsumeOrderlyContext(process_queue.queue)
-            batches = self._decode(process_queue, found) if found.status is PullStatus.FOUND else iter(())
-            done = all(not len(batch) or self._call(batch, context) for batch in batches)
+            done = all(not len(batch) or self._call(batch, context) for batch in self._batches(process_queue, found))
             if process_queue.dropped:
                 return None
             if not done:
@@ -161,10 +172,20 @@ class ConsumeBatches:
             waiting.rounds = waiting.given_back = 0
             with self._lock:
                 waiting.found.popleft()
+                waiting.size -= len(found.records)
             process_queue.put((), found.next_offset)  # what is behind it may be committed
             process_queue.last_consume = time.monotonic()
             self._has_room(process_queue)
         return None
+
+    def _batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
+        batches = self._decode(process_queue, found) if found.status is PullStatus.FOUND else iter(())
+        while True:
+            with self._decoding:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def consume_directly(self, batch: pa.RecordBatch, queue: MessageQueue) -> object:
         """One call of the listener that counts for nothing: what it answers, or raises."""

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_rocket.client import consume_batches
 from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
@@ -89,6 +90,27 @@ def test_a_pull_that_found_nothing_commits_nothing_that_is_not_consumed(rig: Cal
     assert queue.commit_offset == 5
     go.set()
     one.until(lambda: queue.commit_offset == 9)
+
+
+def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consume_batches, "HELD_BYTES", 2 * len(found([0]).records))
+    one, queues = rig(), [queue_at() for _ in range(3)]
+    full = one.service.is_full
+    go = threading.Event()
+    one.answer = lambda *_: SUCCESS if go.wait(SECONDS) else None
+    one.service.receive(queues[0], found([0]))
+    assert not full(queues[0])
+    one.service.receive(queues[1], found([0]))
+    assert [full(queue) for queue in queues] == [True, True, False]  # who holds nothing may always pull
+    queues[1].dropped = True
+    assert not full(queues[0])
+    go.set()
+    one.until(lambda: queues[0].commit_offset == 1)
+    one.service.receive(queues[2], found([0]))
+    one.until(lambda: queues[2].commit_offset == 1)
+    assert not any(waiting.size for waiting in one.service._queues.values())
 
 
 @pytest.mark.parametrize("answer", [lambda *_: None, lambda *_: 1 / 0])
