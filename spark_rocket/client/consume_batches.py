@@ -210,7 +210,8 @@ class ConsumeBatches:
         """The last resort: each message to the retry topic, or, broadcasting, nowhere."""
         messages = self._decode_messages(waiting.process_queue, found)
         if self._send_back is None:
-            logger.warning("%d messages of %s were not consumed and are left", len(messages), messages[0].topic)
+            queue = waiting.process_queue.queue
+            logger.warning("%d messages of %s were not consumed and are left", len(messages), queue)
             return True
         for message in messages[waiting.given_back :]:
             if not self._send_back.send(message):

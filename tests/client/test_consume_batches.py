@@ -23,7 +23,9 @@ SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
 
 class Rig:
-    def __init__(self, most: int = 1, clustering: bool = True) -> None:
+    def __init__(
+        self, most: int = 1, clustering: bool = True, choose: Callable[..., list[MessageExt]] = lambda every: every
+    ) -> None:
         self.later, self.back = Later(), SendBackFake()
         self.answer: Callable[..., Any] = lambda *_: SUCCESS
         self.rows: list[list[int]] = []
@@ -34,7 +36,7 @@ class Rig:
             max_reconsume_times=most,
             pause_ms=1_000,
             decode=lambda _, pulled: iter([decode_records(pulled.records, broker_name="b")]),
-            decode_messages=lambda _, pulled: decode_messages(pulled.records, "b"),
+            decode_messages=lambda _, pulled: choose(decode_messages(pulled.records, "b")),
             send_back=self.back if clustering else None,  # type: ignore[arg-type]
             has_room=self.note,
             call_later=self.later,
@@ -144,6 +146,13 @@ def test_what_went_back_does_not_go_back_again(rig: Callable[..., Rig], monkeypa
 
 def test_broadcasting_leaves_it(rig: Callable[..., Rig]) -> None:
     one, queue = rig(most=0, clustering=False), queue_at()
+    one.answer = lambda *_: None
+    one.service.receive(queue, found([0]))
+    one.until(lambda: queue.commit_offset == 1)
+
+
+def test_broadcasting_leaves_what_a_filter_hook_wants_nothing_of(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(most=0, clustering=False, choose=lambda _: []), queue_at()
     one.answer = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
