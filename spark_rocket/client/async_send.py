@@ -10,6 +10,7 @@ DefaultMQProducerImpl's back pressure.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from spark_rocket.protocol.command import RemotingCommand
 
 if TYPE_CHECKING:
     from spark_rocket.client.producer import Producer
+
+logger = logging.getLogger(__name__)
 
 
 class SendFuture(Future[SendResult]):
@@ -58,6 +61,15 @@ class SendFuture(Future[SendResult]):
         self._wait(timeout)
         return super().exception(0)
 
+    def _invoke_callbacks(self) -> None:
+        """Who sets one future may have others to set: a call-back's SystemExit is logged like any other error."""
+        try:
+            super()._invoke_callbacks()  # type: ignore[misc]
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            logger.exception("a call-back of a send failed")
+
     def _wait(self, timeout: float | None) -> None:
         """A condition that is shared is notified for others too."""
         if self._state != FINISHED:
@@ -77,7 +89,7 @@ def set_results(futures: Sequence[SendFuture], results: Sequence[SendResult]) ->
         condition.notify_all()
     for future in futures:
         if future._done_callbacks:
-            future._invoke_callbacks()  # type: ignore[attr-defined]
+            future._invoke_callbacks()
 
 
 class InFlight:

@@ -194,7 +194,7 @@ class ClientInstance:
         while (chore := self._chores.get()) is not None:
             try:
                 chore()
-            except Exception:  # the next chore is somebody else's
+            except BaseException:  # even a call-back's SystemExit: the next chore is somebody else's
                 logger.exception("a client's chore failed")
 
 

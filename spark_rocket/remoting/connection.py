@@ -309,7 +309,12 @@ class Connection:
             waiter = self.session.take(command.opaque)
             if waiter is not None:  # else its time-out was first
                 self._sync_last = type(waiter) is SyncWaiter
-                waiter.complete(command)
+                try:
+                    waiter.complete(command)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # a call-back's, even its SystemExit, is not for the others who wait here
+                    logger.exception("a call-back for an answer of %s failed", self.address)
             return
         try:
             if self._handler is None:
@@ -357,7 +362,10 @@ class Connection:
         if self.lost is None:
             self.lost = self._error(reason)
         for waiter in self.session.drain():
-            waiter.fail(self._again(self.lost))
+            try:
+                waiter.fail(self._again(self.lost))
+            except BaseException:  # everybody is told, and the descriptor closed
+                logger.exception("a call-back for the lost connection to %s failed", self.address)
         with self._writing:  # nobody writes to a descriptor number that may be somebody else's by now
             self._socket.close()
         self.wake_reader()

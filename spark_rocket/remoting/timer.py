@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 SWEEP_FROM = 1024  # entries
 
@@ -27,7 +30,7 @@ class Deadline(Protocol):
         ...
 
     def expire(self) -> None:
-        """Must be quick and raise nothing."""
+        """Must be quick. What it raises is logged."""
         ...
 
 
@@ -67,7 +70,10 @@ class DeadlineTimer:
                 if not self._heap or self._heap[0][0] > now:
                     return self._heap[0][0] if self._heap else None
                 deadline = heapq.heappop(self._heap)[2]
-            deadline.expire()  # outside the lock: it may enter another deadline
+            try:
+                deadline.expire()  # outside the lock: it may enter another deadline
+            except BaseException:  # a call-back's, even its SystemExit, must not end the thread of all deadlines
+                logger.exception("a call-back for a deadline failed")
 
     def _run(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 
@@ -143,3 +144,12 @@ def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
     assert thread is not None
     thread.join(10)
     assert not thread.is_alive(), "closing ends the pause"
+
+
+def test_a_chore_that_ends_its_thread_does_not() -> None:
+    instance = acquire(ClientConfig(("127.0.0.1:1",)))
+    done = threading.Event()
+    instance.later(lambda: sys.exit(1))
+    instance.later(done.set)
+    assert done.wait(20)
+    release(instance)

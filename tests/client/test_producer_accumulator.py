@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -195,6 +196,21 @@ def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
             assert [message.body for message in read] == [b"%d" % i for i in range(1500)]
             assert [message.msg_id for message in read] == [result.msg_id for result in results]
             assert [message.offset_msg_id for message in read] == [result.offset_msg_id for result in results]
+
+
+@pytest.mark.parametrize("answer", [stored, says(ResponseCode.MESSAGE_ILLEGAL, "no")], ids=["stored", "refused"])
+def test_a_callbacks_system_exit_is_its_own_affair(
+    mq: FakeCluster, produce: Callable[..., Producer], answer: Callable[[RemotingCommand], RemotingCommand]
+) -> None:
+    mq.everywhere(BATCH, answer)
+    producer = produce()
+    futures = []
+    for _ in range(3):
+        futures.append(producer.send_async(Message.of("t", "x")))
+        futures[-1].add_done_callback(lambda _: sys.exit(1))
+    producer.close()
+    assert len({type(future.exception(20)) for future in futures}) == 1
+    assert producer.in_flight._count == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

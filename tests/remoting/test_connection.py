@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
-from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
+from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting import connection as module
 from spark_rocket.remoting.client import RemotingClient
@@ -159,3 +161,32 @@ def test_an_interrupted_caller_ends_the_connection(
     assert not client.is_connected(address)
     assert client.invoke(address, request()).code == 0
     assert client._places[address].connection is not connection
+
+
+class Exits:
+    """A waiter that ends whatever thread tells it."""
+
+    def __init__(self) -> None:
+        self.told: SimpleQueue[RemotingCommand | RemotingError] = SimpleQueue()
+
+    def complete(self, response: RemotingCommand) -> None:
+        self.fail(response)
+
+    def fail(self, error: RemotingCommand | RemotingError) -> None:
+        self.told.put(error)
+        sys.exit(1)
+
+
+def test_a_callbacks_system_exit_is_its_own_affair(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    address = serve().address
+    answered, lost, expired = [[Exits() for _ in range(3)] for _ in range(3)]
+    with RemotingClient() as client:
+        for waiters, code, timeout in ((answered, ECHO, 20), (lost, SILENT, FOR_EVER), (expired, SILENT, 0.01)):
+            for waiter in waiters:
+                client.post(address, request(code), waiter, timeout)
+        assert {type(waiter.told.get(timeout=20)) for waiter in answered} == {RemotingCommand}
+        assert {type(waiter.told.get(timeout=20)) for waiter in expired} == {RemotingTimeoutError}
+        assert client.invoke(address, request()).code == 0
+        assert all(waiter.told.empty() for waiter in lost)
+    assert {type(waiter.told.get(timeout=20)) for waiter in lost} == {RemotingConnectError}
+    assert "SystemExit: 1" in caplog.text

@@ -1,3 +1,4 @@
+import sys
 import threading
 from collections.abc import Callable
 
@@ -79,3 +80,13 @@ def test_what_was_answered_is_swept_out() -> None:
     assert timer.run_due(1.5) == 2.0
     assert timer.run_due(2.0) is None
     assert done[-1] == "waits"
+
+
+def test_an_action_that_fails_is_not_the_next_ones_affair() -> None:
+    timer = DeadlineTimer(Clock())
+    timer._thread = threading.current_thread()
+    done: list[str] = []
+    timer.call_at(1.0, Do(lambda: sys.exit(1)))
+    timer.call_at(1.0, Do(lambda: done.append("b")))
+    assert timer.run_due(1.0) is None
+    assert done == ["b"]
