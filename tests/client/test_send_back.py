@@ -70,13 +70,14 @@ def test_a_copy_is_sent_when_the_broker_does_not(mq: FakeCluster, instance: Clie
     assert (header.topic, header.reconsume_times, header.max_reconsume_times, header.flag) == ("%RETRY%g", 3, 16, 7)
     assert request.body == b"body"
     assert decode_properties(header.properties or "") == {
+        "UNIQ_KEY": "K",  # by which it is found in the dead letters
         "TAGS": "a",
         "mine": "too",
         "RETRY_TOPIC": "t",
         "ORIGIN_MESSAGE_ID": "K",
         "DELAY": "5",
     }
-    assert message.properties["UNIQ_KEY"] == "K"  # the listener's message is left as it is
+    assert message.properties["CONSUME_START_TIME"] == "5"  # the listener's message is left as it is
 
 
 def test_a_retried_message_keeps_where_it_came_from(mq: FakeCluster, instance: ClientInstance) -> None:
