@@ -186,6 +186,7 @@ class Producer(Client):
                 try:
                     instance.members.join_producer(self)
                 except BaseException:
+                    instance.members.leave_producer(self)
                     self._start_failed()
                     raise
             self._started = instance

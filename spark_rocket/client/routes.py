@@ -195,10 +195,12 @@ class RouteTable:
 
     def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         """Queues that take messages; for a topic that does not exist those that its creation would give."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         try:
             route = self.route(topic, timeout)
         except TopicNotFoundError as error:
-            return self._queues_to_be(topic, error, timeout)
+            left = None if deadline is None else max(0.001, deadline - time.monotonic())
+            return self._queues_to_be(topic, error, left)
         if not route.writable:
             raise QueueNotFoundError(
                 f"Topic {topic!r} has no queue that takes messages.",

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -117,20 +118,29 @@ class TransactionProducer(Producer):
 
     def start(self) -> None:
         """Join the group, so that brokers can ask. The first send does it by itself. GroupInUseError, for good."""
+        deadline = time.monotonic() + self._send_timeout
+        if self._join(deadline):
+            self._greet_and_wait(self._instance(), deadline)
+
+    def _join(self, deadline: float) -> bool:
+        """False if it was done before. Brokers that are known by the deadline are told; that is not waited for."""
         with self._joining:
             if self._checks is not None:
-                return
+                return False
             instance = self._instance()
+            self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
             try:
-                self._find_routes()
                 instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _answering(instance.members)
                 instance.members.join_producer(self)
+                self._find_routes(deadline)
             except BaseException:
-                self._failed = True
-                super().close()
+                self._checks = None
+                instance.members.leave_producer(self)
+                self._start_failed()
                 raise
-            self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
+            instance.later(instance.members.greet_new_brokers)
             instance.call_later(instance.config.heartbeat_interval, self._keep_routes)
+            return True
 
     def close(self) -> None:
         """Leave the group. Transactions that are not decided are for its other members to answer for."""
@@ -148,15 +158,14 @@ class TransactionProducer(Producer):
         The listener gets ``arg`` and the message as it was sent, with its UNIQ_KEY and without any delay: such a
         message has none. What stops the message from being kept is raised, and nothing is executed then. A broker that
         has it but not safely (any status but SEND_OK) is told to roll back, and nothing is executed either.
+        ``timeout`` is for all that comes before the local transaction.
         """
-        self.start()
+        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        self._join(deadline)
         instance = self._instance()
-        if message.topic not in self._topics:
-            instance.routes.publish_route(check_topic(message.topic))
-            self._topics.add(message.topic)
-            instance.members.greet_new_brokers()
         half = self._half(instance, message)
-        sent = self.send(half, timeout=timeout)
+        sent = self.send(half, timeout=self._left(deadline))
+        self._topics.add(message.topic)
         state, error = LocalTransactionState.ROLLBACK_MESSAGE, None
         if sent.status is SendStatus.SEND_OK:
             state, error = self._execute(half, arg)
@@ -194,7 +203,7 @@ class TransactionProducer(Producer):
             broker_name=sent.queue.broker_name,
         )
         try:
-            self._tell(instance, instance.routes.master(sent.queue), header, error)
+            self._tell(instance, instance.routes.master(sent.queue, self._send_timeout), header, error)
         except RocketError as failure:
             logger.warning("the broker will ask what came of transaction %s: %s", sent.msg_id, failure)
 
@@ -241,11 +250,11 @@ class TransactionProducer(Producer):
         except RocketError as failure:
             logger.warning("the broker will ask again what came of transaction %s: %s", message.msg_id, failure)
 
-    def _find_routes(self) -> None:
+    def _find_routes(self, deadline: float | None = None) -> None:
         routes = self._instance().routes
         for topic in sorted(self._topics):
             try:
-                routes.route(topic)
+                routes.route(topic, None if deadline is None else self._left(deadline))
             except RocketError as error:
                 logger.info("brokers of topic %s are not known yet: %s", topic, error)
 

@@ -437,6 +437,51 @@ def test_without_a_name_server(nobody: str, closing: Callable[[Any], Any]) -> No
     assert listener.executed.empty()
 
 
+def test_silent_name_servers_and_brokers_take_no_more_than_the_time_out(
+    brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = brokers.brokers[0]
+    broker.answers[RequestCode.HEART_BEAT] = lambda request: None
+    broker.answers[RequestCode.SEND_MESSAGE_V2] = stored()
+    settings = {"name_server": brokers.name_server.address, "topics": ["u", "v"]}
+    producer = closing(TransactionProducer("g", Listener(), **settings))
+    assert producer.send_in_transaction(Message.of("t", b"x")).local_transaction_state is COMMIT
+    asked: list[float] = []
+
+    def ask(_: object, request: RemotingCommand, allowed: object, what: str, timeout: float) -> None:
+        asked.append(timeout)
+        raise NameServerUnreachableError(what)
+
+    monkeypatch.setattr("spark_rocket.client.routes.NameServers.ask", ask)
+    producer = closing(TransactionProducer("g", Listener(), instance_name="another", **settings))
+    with pytest.raises(NameServerUnreachableError):
+        producer.send_in_transaction(Message.of("t", b"x"), timeout=0.5)
+    assert len(asked) == 4
+    assert 0.5 >= asked[0] > asked[1] > asked[2] > asked[3] > 0
+
+
+@pytest.mark.parametrize("where", ["send_heartbeats", "route"])
+def test_a_start_that_fails_leaves_nothing_behind(
+    brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    address = brokers.name_server.address
+    other = closing(Producer(name_server=address))
+    members = other.running().members
+    producer = closing(TransactionProducer("g", Listener(), name_server=address))
+    with monkeypatch.context() as broken:
+        broken.setattr(members if where == "send_heartbeats" else members._instance.routes, where, _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.start()
+    assert producer.state is ServiceState.START_FAILED
+    assert not members.producers
+    with pytest.raises(StateError, match="could not be started"):
+        producer.send_in_transaction(Message.of("t", b"x"))
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_routes_are_kept_in_use(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
     brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
     producer = closing(TransactionProducer("g", Listener(), topics=["t"], name_server=brokers.name_server.address))
