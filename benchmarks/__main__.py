@@ -12,7 +12,8 @@ from benchmarks.lab import Lab
 from benchmarks.registry import REGISTRY, Result, run, select
 from jobs.terminal import table
 
-FAMILIES = (codec, store, store_disk, store_search, broker, client, client_send, spark)  # importing them registered their benchmarks
+# Importing them registered their benchmarks.
+FAMILIES = (codec, store, store_disk, store_search, broker, client, client_send, spark)
 
 
 def figure(number: float) -> str:

@@ -74,7 +74,8 @@ class TimerWheel:
             os.ftruncate(fd, 0)
             os.ftruncate(fd, self.size)
             sync_directory(self.path.parent)
-            for start in range(0, self.count if slots is not None else 0, _PAGE_SLOTS):
+            for start in range(0, 0 if slots is None else self.count, _PAGE_SLOTS):
+                assert slots is not None
                 page = slots[start : start + _PAGE_SLOTS]
                 if page["time"].any():
                     os.pwrite(fd, page.tobytes(), start * SLOT_SIZE)
