@@ -79,8 +79,17 @@ class FileRemover:
             with self._deleting:
                 pass
 
+    def finish(self) -> None:
+        """Delete what there is now, without pauses; afterwards it goes on as before."""
+        self._hurry.set()
+        self.retry()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        self._hurry.clear()
+
     def stop(self) -> None:
-        """Delete what there is, without pauses, for some seconds at most."""
+        """Delete what there is, without pauses, for some seconds at most; what comes later stays."""
         self._hurry.set()
         self.retry()
         self._stopped = True

@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.retention.run(self.clock.now)
         while self.store.retention.trim_queues():
             pass
-        self.store.retention.remover.stop()
+        self.store.retention.remover.finish()
         reserved = self.config.file_reserved_size + self.config.mapped_file_size_commit_log
         assert self.store.max_physical_offset - self.store.min_physical_offset <= reserved + (16 << 10)
 
