@@ -64,7 +64,7 @@ class SendFuture(Future[SendResult]):
     def _invoke_callbacks(self) -> None:
         """Who sets one future may have others to set: a call-back's SystemExit is logged like any other error."""
         try:
-            super()._invoke_callbacks()  # type: ignore[misc]
+            super()._invoke_callbacks()  # type: ignore[misc]  # it has no public name
         except KeyboardInterrupt:
             raise
         except BaseException:

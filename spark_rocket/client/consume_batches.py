@@ -17,10 +17,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.consume_threads import ConsumeThreads
 from spark_rocket.client.listeners import (
     BatchListener,
     Complaints,
@@ -60,7 +60,7 @@ class _Queue:
         self.given_back = 0  # of the first of ``found``
 
 
-class ConsumeBatches:
+class ConsumeBatches(ConsumeThreads[_Queue]):
     """See the module."""
 
     def __init__(
@@ -77,6 +77,7 @@ class ConsumeBatches:
         call_later: Callable[[float, Callable[[], None]], None],
         hooks: Hooks,
     ) -> None:
+        super().__init__(threads)
         self._listener = listener
         self._max_reconsume_times = max_reconsume_times
         self._pause_ms = pause_ms
@@ -90,25 +91,6 @@ class ConsumeBatches:
         self._queues: dict[ProcessQueue, _Queue] = {}
         self._lock = threading.Lock()
         self._decoding = threading.Semaphore(DECODERS)
-        self._work: SimpleQueue[_Queue | None] = SimpleQueue()
-        self._closing = False
-        self._threads = [
-            threading.Thread(target=self._consume_forever, name=f"rocket-consume-{number}", daemon=True)
-            for number in range(threads)
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def close(self, timeout: float) -> None:
-        self._closing = True
-        for _ in self._threads:
-            self._work.put(None)
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         with self._lock:

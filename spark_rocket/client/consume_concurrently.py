@@ -19,9 +19,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 
 from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.consume_threads import ConsumeThreads
 from spark_rocket.client.listeners import (
     ALL_OF_THEM,
     Complaints,
@@ -59,7 +59,7 @@ class _Run:
         self.since = 0  # when the last call began
 
 
-class ConsumeConcurrently:
+class ConsumeConcurrently(ConsumeThreads[_Run]):
     """See the module. Limits are per queue: messages, bytes, and the span of offsets."""
 
     def __init__(
@@ -77,6 +77,7 @@ class ConsumeConcurrently:
         call_later: Callable[[float, Callable[[], None]], None],
         hooks: Hooks,
     ) -> None:
+        super().__init__(threads)
         self._listener = listener
         self._batch_size = batch_size
         self._max_messages = max_messages
@@ -88,32 +89,16 @@ class ConsumeConcurrently:
         self._call_later = call_later
         self._hooks = hooks
         self._complaints = Complaints()
-        self._work: SimpleQueue[_Run | None] = SimpleQueue()
         self._under_way: dict[int, _Run] = {}  # by thread
         self._mean_ns = float(LONG_NS)  # of a call, roughly; what is not known is taken for slow
         self._watch = threading.Event()
         self._stop = threading.Event()
-        self._closing = False
-        self._threads = [
-            threading.Thread(target=self._consume_forever, name=f"rocket-consume-{number}", daemon=True)
-            for number in range(threads)
-        ]
         self._threads.append(threading.Thread(target=self._watch_runs, name="rocket-consume-watch", daemon=True))
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
     def close(self, timeout: float) -> None:
-        self._closing = True
         self._stop.set()
         self._watch.set()
-        for _ in self._threads:
-            self._work.put(None)
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        super().close(timeout)
 
     # --- taking over --------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.consume_threads import ConsumeThreads
 from spark_rocket.client.listeners import Complaints, ConsumeOrderlyContext, ConsumeOrderlyStatus, OrderlyListener
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.reader import PullResult
@@ -30,7 +30,7 @@ LOCK_AGAIN_SECONDS = 0.1
 SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 30_000
 
 
-class ConsumeOrderly:
+class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
     """See the module. ``lock``: ask the broker for a queue's lock; None when broadcasting needs none."""
 
     def __init__(
@@ -51,6 +51,7 @@ class ConsumeOrderly:
         call_later: Callable[[float, Callable[[], None]], None],
         hooks: Hooks,
     ) -> None:
+        super().__init__(threads)
         self._listener = listener
         self._batch_size = batch_size
         self._max_messages = max_messages
@@ -65,27 +66,8 @@ class ConsumeOrderly:
         self._call_later = call_later
         self._hooks = hooks
         self._complaints = Complaints()
-        self._work: SimpleQueue[ProcessQueue | None] = SimpleQueue()
         self._busy: set[ProcessQueue] = set()
         self._busy_lock = threading.Lock()
-        self._closing = False
-        self._threads = [
-            threading.Thread(target=self._consume_forever, name=f"rocket-consume-{number}", daemon=True)
-            for number in range(threads)
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def close(self, timeout: float) -> None:
-        self._closing = True
-        for _ in self._threads:
-            self._work.put(None)
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
 
     # --- taking over --------------------------------------------------------------------------------------------
 

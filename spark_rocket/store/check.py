@@ -32,12 +32,13 @@ from spark_rocket.store.check_index import IndexCheck
 from spark_rocket.store.check_timer import check_timer
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.foreign import LMQ_PREFIX
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
 from spark_rocket.store.problem import Problem
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import abort_path
-from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue, cannot_be_read, view_store
+from spark_rocket.store.store_view import Progress, StoreView, ViewedQueue, cannot_be_read, view_store
 
 _BROKER = "Start and stop its broker: that mends it."
 _REBUILD = "`rocket store rebuild DIR` makes queues and index anew from the log."

@@ -23,10 +23,11 @@ from spark_rocket.errors import StoreError
 from spark_rocket.protocol.host import unpack_host
 from spark_rocket.protocol.properties import decode_properties, find_property
 from spark_rocket.protocol.record import RecordView, ScanKind, scan_record, view_record
+from spark_rocket.store.foreign import LMQ_PREFIX
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.salvage import Damage, Salvage
-from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedQueue
+from spark_rocket.store.store_view import Progress, StoreView, ViewedQueue
 
 _ENTRIES = 8192  # that are read at a time
 

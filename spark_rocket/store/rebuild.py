@@ -30,6 +30,7 @@ from spark_rocket.protocol.record import FIXED_SIZE
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.foreign import LMQ_PREFIX
 from spark_rocket.store.index_keys import keys_of
 from spark_rocket.store.index_writer import IndexWriter
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
@@ -39,7 +40,7 @@ from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import StoreLock
-from spark_rocket.store.store_view import LMQ_PREFIX, Progress, StoreView, ViewedFiles, ViewedQueue, view_store
+from spark_rocket.store.store_view import Progress, StoreView, ViewedFiles, ViewedQueue, view_store
 
 TEMPORARY = "rebuild.tmp"
 _AT_FDCWD = -100

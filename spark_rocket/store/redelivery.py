@@ -25,10 +25,17 @@ from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
+RETRY_MS = 1_000
+"""After a refused put (the disk is full) it is tried again this much later."""
+
 REAL_TOPIC = b"REAL_TOPIC"
 REAL_QUEUE_ID = b"REAL_QID"
 _CRC32 = b"__CRC32#"
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+
+
+class PutRefusedError(Exception):
+    """The store takes no message now: what was to be delivered waits."""
 
 
 def redeliver(store: MessageStore, record: Buffer | RecordView, notes: Mapping[str, str] | None = None) -> PutResult:

@@ -23,13 +23,11 @@ from spark_rocket.errors import StoreError
 from spark_rocket.protocol.bodies import DataVersion
 from spark_rocket.store.layout import SCHEDULE_TOPIC
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.redelivery import redeliver
+from spark_rocket.store.redelivery import RETRY_MS, PutRefusedError, redeliver
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
 
-RETRY_MS = 1_000
-"""After a refused put (the disk is full) it is tried again this much later."""
 _READ_AHEAD = 64
 
 
@@ -38,10 +36,6 @@ class OffsetMark(NamedTuple):
 
     offsets: dict[int, int]
     physical_offset: int
-
-
-class _RefusedError(Exception):
-    """The store takes no message now."""
 
 
 class ScheduleMessageService:
@@ -79,7 +73,7 @@ class ScheduleMessageService:
             index = (self._next + turn) % count
             try:
                 due = self._deliver_level(index + 1, now_ms, deadline)
-            except _RefusedError:
+            except PutRefusedError:
                 return now_ms + RETRY_MS
             except StoreError as error:
                 if self._unreadable.get(index + 1) != str(error):
@@ -129,7 +123,7 @@ class ScheduleMessageService:
             return
         result = redeliver(self._store, record)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
-            raise _RefusedError
+            raise PutRefusedError
         self._delivered_to = max(self._delivered_to, result.end_physical_offset)
 
     def _not_before_the_first(self, level: int, offset: int) -> int:

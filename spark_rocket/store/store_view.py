@@ -38,9 +38,6 @@ from spark_rocket.store.tags import DelayLevels
 Progress = Callable[[int, int], None]
 """Told (bytes done, bytes in all) now and then."""
 
-LMQ_PREFIX = "%LMQ%"
-"""Light queues of Apache's: their entries are for records of other topics."""
-
 # What Apache's brokers have and the tools do not look into.
 _UNKNOWN = {
     "consumequeue_ext": "filter bitmaps of consume queues",

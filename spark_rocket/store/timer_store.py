@@ -33,7 +33,7 @@ from spark_rocket.protocol.record import RecordView, iter_records, view_record
 from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.store.layout import MAX_PROPERTIES, TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.redelivery import redeliver
+from spark_rocket.store.redelivery import RETRY_MS, PutRefusedError, redeliver
 from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
 from spark_rocket.store.timer_batch import UnitBatch, due_time, number_of
 from spark_rocket.store.timer_checkpoint import TimerCheckpoint
@@ -43,8 +43,6 @@ from spark_rocket.store.timer_wheel import Slots, TimerWheel
 
 _log = logging.getLogger(__name__)
 
-RETRY_MS = 1_000
-"""After a refused put (the disk is full) it is tried again this much later."""
 _PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
 _BLANK_SLOTS = 60
@@ -55,10 +53,6 @@ _READ_AHEAD = 64
 _READ_BYTES = 1 << 18
 _POSITION = (1 << 64) - 1
 _LATEST = 1 << 62
-
-
-class _RefusedError(Exception):
-    """The store takes no message now."""
 
 
 class _Mark(NamedTuple):
@@ -252,7 +246,7 @@ class TimerMessageStore:
             due = self._dequeue(now_ms, deadline) if done else now_ms
             self._last_error = ""
             return due
-        except _RefusedError:
+        except PutRefusedError:
             return now_ms + RETRY_MS
         except (OSError, StoreError) as error:
             if str(error) != self._last_error:
@@ -471,7 +465,7 @@ class TimerMessageStore:
                 notes = {"TIMER_ENQUEUE_MS": str(unit.write_time), "TIMER_DEQUEUE_MS": str(now_ms)}
                 result = redeliver(self._store, view, notes)
             if result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE:
-                raise _RefusedError
+                raise PutRefusedError
         heappop(self._heap)
         self._remaining[slot] -= 1
         self._begun.add(slot)
