@@ -13,24 +13,32 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
-from spark_rocket.datasource.offsets import parse_offsets_option
+from spark_rocket.datasource.option_parsers import (
+    MAX_MESSAGE_SIZE,
+    Parser,
+    Position,
+    Start,
+    boolean,
+    directory,
+    group_name,
+    name_servers,
+    number,
+    positions,
+    some_text,
+    timestamp,
+    topic_names,
+    writable_topic,
+)
 from spark_rocket.errors import OptionError
-from spark_rocket.model import MessageQueue
 
-MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 T = TypeVar("T")
-Parser = Callable[[str, str], object]
 
 
 class Scope(Enum):
@@ -44,25 +52,6 @@ class Scope(Enum):
 
 READS = frozenset({Scope.READ, Scope.READ_STREAM})
 WRITES = frozenset({Scope.WRITE, Scope.WRITE_STREAM})
-
-
-class Start(Enum):
-    """The ways to say a position."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    GROUP = "group"
-    TIMESTAMP = "timestamp"
-    OFFSETS = "JSON"
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where to begin or end: a way to say it, and what that way needs."""
-
-    kind: Start
-    timestamp_ms: int = 0
-    offsets: Mapping[MessageQueue, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -116,202 +105,63 @@ class Option:
     meaning: str
 
 
-# --- parsers: (documented name, text) -> value; OptionError names the option, the value and what would be right -----
-
-
-def _bad(option: str, text: str, wanted: str) -> OptionError:
-    return OptionError(f"option {option} is {text!r}.", remedy=f"It should be {wanted}.")
-
-
-def _number(lowest: int, highest: int | None = None) -> Parser:
-    wanted = f"a whole number from {lowest} to {highest}" if highest else f"a whole number of at least {lowest}"
-
-    def parse(option: str, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise _bad(option, text, wanted) from None
-        if value < lowest or (highest is not None and value > highest):
-            raise _bad(option, text, wanted)
-        return value
-
-    return parse
-
-
-def _boolean(option: str, text: str) -> bool:
-    value = {"true": True, "false": False}.get(text.strip().lower())
-    if value is None:
-        raise _bad(option, text, "true or false")
-    return value
-
-
-_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-
-
-def _topic(option: str, text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise _bad(option, text, "a topic's name: 1 to 127 of the characters a-z A-Z 0-9 _ - % |")
-    return text
-
-
-# What only brokers write, or stands for something else; retry topics take no batch sends.
-_NOT_WRITABLE = re.compile(
-    r"TBW102|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
-    r"|(?i:rmq_sys_).*|%RETRY%.*"
-)
-WRITABLE_TOPIC = "a topic's name, 1 to 127 of the characters a-z A-Z 0-9 _ - % |, and no system or retry topic"
-
-
-def can_be_written(topic: str) -> bool:
-    """Whether messages may be sent to a topic of this name."""
-    return bool(_NAME.fullmatch(topic)) and not _NOT_WRITABLE.fullmatch(topic)
-
-
-def _writable_topic(option: str, text: str) -> str:
-    if not can_be_written(text):
-        raise _bad(option, text, WRITABLE_TOPIC)
-    return text
-
-
-def _topics(option: str, text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_topic(option, topic.strip()) for topic in text.split(",")))
-
-
-def is_for_users(topic: str) -> bool:
-    """Whether a topic is neither a system topic nor one of a group's (``%RETRY%…``, ``%DLQ%…``)."""
-    return not topic.startswith("%") and not _NOT_WRITABLE.fullmatch(topic)
-
-
-def _group(option: str, text: str) -> str:
-    if not _NAME.fullmatch(text) or len(text) > 120:
-        raise _bad(option, text, "a group's name: 1 to 120 of the characters a-z A-Z 0-9 _ - % |")
-    return text
-
-
-def _name_server(option: str, text: str) -> str:
-    addresses = [address.strip() for address in text.split(";") if address.strip()]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or "," in address or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise _bad(option, text, "host:port, several of them separated by semicolons")
-    if not addresses:
-        raise _bad(option, text, "host:port, several of them separated by semicolons")
-    return ";".join(addresses)
-
-
-def _text(option: str, text: str) -> str:
-    if not text:
-        raise _bad(option, text, "a text that is not empty")
-    return text
-
-
-def _directory(option: str, text: str) -> str:
-    """An absolute path: relative ones are the driver's."""
-    if scheme := re.match("([A-Za-z][A-Za-z0-9+.-]*):", text):
-        uri = urlsplit(text)
-        if scheme[1].lower() != "file" or uri.netloc not in ("", "localhost") or uri.query or uri.fragment:
-            raise _bad(option, text, "a directory of a file system that driver and executors have mounted")
-        text = unquote(uri.path)
-    if not text.strip() or "\0" in text:
-        raise _bad(option, text, "a store directory (storePathRootDir), or the data directory of rocket up")
-    return str(Path(text).expanduser().absolute())
-
-
-def _timestamp(option: str, text: str) -> int:
-    """Milliseconds since the epoch, or ISO-8601; without a zone it is UTC. Rounded up: a later start loses nothing."""
-    text = text.strip()
-    wanted = "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
-    if text.isascii() and text.isdigit():
-        if len(text) in (4, 8):
-            raise _bad(option, text, f"{wanted}; for a date write 2026-01-31")
-        if len(text) > 19 or int(text) >= 2**63:
-            raise _bad(option, text, f"{wanted}, below 2^63")
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise _bad(option, text, wanted) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
-    return max(0, -(-microseconds // 1000))
-
-
-_MICROSECOND = datetime.resolution
-
-
-def _position(*kinds: Start) -> Parser:
-    names = [kind.value for kind in kinds if kind is not Start.OFFSETS]
-    wanted = f"{', '.join(names)}, or offsets as JSON"
-
-    def parse(option: str, text: str) -> Position:
-        text = text.strip()
-        if text.startswith("{"):
-            return Position(Start.OFFSETS, offsets=parse_offsets_option(text, option))
-        if text.lower() not in names:
-            raise _bad(option, text, wanted)
-        return Position(Start(text.lower()))
-
-    return parse
-
-
 OPTIONS: tuple[Option, ...] = (
-    Option("nameServer", READS | WRITES, _name_server, None,
+    Option("nameServer", READS | WRITES, name_servers, None,
            "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
            f"driver, then `{DEFAULT_NAME_SERVER}`."),
-    Option("subscribe", READS, _topics, None,
+    Option("subscribe", READS, topic_names, None,
            "The topics to read, separated by commas. Required, but for `storePath`."),
-    Option("storePath", frozenset({Scope.READ}), _directory, None,
+    Option("storePath", frozenset({Scope.READ}), directory, None,
            "Read the files of a stopped broker instead of asking brokers: its store directory, or the data directory "
            "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
-    Option("brokerName", frozenset({Scope.READ}), _text, None,
+    Option("brokerName", frozenset({Scope.READ}), some_text, None,
            "With `storePath`: what stands in the column `brokerName`, and in offsets as JSON. Without it the "
            "name that the store's configuration or its list of topics tells, then `broker-a`."),
     Option("startingOffsets", READS,
-           _position(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
+           positions(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
            "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed; earliest "
            "where it has nothing), `timestamp` (see `startingTimestamp`), or JSON. Streams begin at `latest` by "
            "default, batch reads at `earliest`. A restarted stream goes on from its checkpoint instead."),
-    Option("startingTimestamp", READS, _timestamp, None,
+    Option("startingTimestamp", READS, timestamp, None,
            "The first store time to read, in milliseconds since 1970 or as ISO-8601 (UTC if it has no zone). Sets "
            "`startingOffsets=timestamp`."),
-    Option("endingOffsets", frozenset({Scope.READ}), _position(Start.LATEST, Start.TIMESTAMP, Start.OFFSETS), "latest",
+    Option("endingOffsets", frozenset({Scope.READ}), positions(Start.LATEST, Start.TIMESTAMP, Start.OFFSETS), "latest",
            "Where a batch read ends: `latest`, `timestamp` (see `endingTimestamp`), or JSON."),
-    Option("endingTimestamp", frozenset({Scope.READ}), _timestamp, None,
+    Option("endingTimestamp", frozenset({Scope.READ}), timestamp, None,
            "The first store time not to read. Sets `endingOffsets=timestamp`."),
-    Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), _number(1), None,
+    Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
-    Option("failOnDataLoss", READS, _boolean, "true",
+    Option("failOnDataLoss", READS, boolean, "true",
            "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
            "log and goes on from the earliest left (`false`)."),
-    Option("consumerGroup", READS, _group, None,
+    Option("consumerGroup", READS, group_name, None,
            "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
            "`startingOffsets=group`, where to begin."),
-    Option("minPartitions", READS, _number(1, 100_000), None,
+    Option("minPartitions", READS, number(1, 100_000), None,
            "At least so many Spark partitions: ranges of large queues are split."),
-    Option("maxRecordsPerPartition", READS, _number(1), None, "At most so many messages in a Spark partition."),
-    Option("pullBatchSize", READS, _number(1, 1_000_000), "32768",
+    Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
+    Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
            "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
-    Option("pullBatchBytes", READS, _number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
+    Option("pullBatchBytes", READS, number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
            "At most so many bytes asked for in one pull."),
-    Option("arrowBatchRows", READS, _number(1, 1_000_000), "32768",
+    Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
            "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
-    Option("arrowBatchBytes", READS, _number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
+    Option("arrowBatchBytes", READS, number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
            "Bytes at which an Arrow batch is handed to Spark."),
-    Option("topic", WRITES, _writable_topic, None, "The topic to write to. It overrides a `topic` column."),
-    Option("producerGroup", WRITES, _group, "spark_rocket_writer", "The producer group that brokers are told."),
-    Option("writeId", frozenset({Scope.WRITE}), _text, None,
+    Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
+    Option("producerGroup", WRITES, group_name, "spark_rocket_writer", "The producer group that brokers are told."),
+    Option("writeId", frozenset({Scope.WRITE}), some_text, None,
            "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
            "a repeat can be told. Without it every write has a name of its own."),
-    Option("maxMessageSize", WRITES, _number(1024, 12 * 1024 * 1024), str(MAX_MESSAGE_SIZE),
+    Option("maxMessageSize", WRITES, number(1024, 12 * 1024 * 1024), str(MAX_MESSAGE_SIZE),
            "The largest body in bytes, as the brokers' `maxMessageSize`."),
-    Option("sendBatchSize", WRITES, _number(1, 100_000), "10000", "At most so many messages in one request."),
-    Option("sendBatchBytes", WRITES, _number(1024, MAX_MESSAGE_SIZE), str(2 * 1024 * 1024),
+    Option("sendBatchSize", WRITES, number(1, 100_000), "10000", "At most so many messages in one request."),
+    Option("sendBatchBytes", WRITES, number(1024, MAX_MESSAGE_SIZE), str(2 * 1024 * 1024),
            "Bytes to aim for in one request, never above `maxMessageSize`."),
-    Option("maxRequestsInFlight", WRITES, _number(1, 1024), "4", "Requests a task has under way at once."),
-    Option("requestTimeout", READS | WRITES, _number(100, 600_000), "10000",
+    Option("maxRequestsInFlight", WRITES, number(1, 1024), "4", "Requests a task has under way at once."),
+    Option("requestTimeout", READS | WRITES, number(100, 600_000), "10000",
            "Milliseconds to wait for one answer."),
-    Option("retryTimeout", READS | WRITES, _number(0, 86_400_000), "60000",
+    Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
            "Milliseconds during which failed requests are made again before the query fails: how long a broker may be "
            "away."),
 )  # fmt: skip
@@ -526,7 +376,7 @@ def _name_server_of(values: Mapping[str, object]) -> str:
     if isinstance(given, str):
         return given
     variable = os.environ.get("NAMESRV_ADDR", "").strip()
-    return _name_server("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
+    return name_servers("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
 
 
 def _as(kind: type[T], value: object) -> T | None:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name
-from spark_rocket.datasource.options import Position, ReadOptions, Start
+from spark_rocket.datasource.option_parsers import Position, Start
+from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.datasource.resolve import LossPolicy, Queues, fit, resolve_end, resolve_start
 from spark_rocket.errors import OffsetsError, RocketError

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, name
-from spark_rocket.datasource.options import Position, ReadOptions, Start
+from spark_rocket.datasource.option_parsers import Position, Start
+from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.errors import DataLossError, OffsetsError
 from spark_rocket.model import MessageQueue
 

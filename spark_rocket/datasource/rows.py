@@ -36,7 +36,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.datasource.options import WRITABLE_TOPIC, WriteOptions, can_be_written
+from spark_rocket.datasource.option_parsers import WRITABLE_TOPIC, can_be_written
+from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import ProtocolError, RowError
 from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, MessageQueue

@@ -37,7 +37,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.offsets import LATEST, Positions, name
-from spark_rocket.datasource.options import Position, ReadOptions, Start, is_for_users
+from spark_rocket.datasource.option_parsers import Position, Start, is_for_users
+from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.schema import Projection, project
 from spark_rocket.datasource.store_location import broker_name_of, locate
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.datasource.option_parsers import Position, Start, can_be_written
 from spark_rocket.datasource.options import (
     OPTIONS,
-    Position,
     Scope,
-    Start,
-    can_be_written,
     check_options,
     parse_read_options,
     parse_write_options,
