@@ -16,7 +16,7 @@ from spark_rocket.datasource.option_parsers import Position, Start
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.datasource.resolve import LossPolicy, Queues, fit, resolve_end, resolve_start
-from spark_rocket.errors import OffsetsError, RocketError
+from spark_rocket.errors import OffsetsError
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -26,7 +26,7 @@ RECHECK_SECONDS = 60.0
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     """Decide what a batch read takes, and how it is cut."""
-    latest = {queue: queues.max_offset(queue) for queue in queues.queues(options.topics)}
+    latest = queues.max_offsets(queues.queues(options.topics))
     ends = resolve_end(queues, options.ending, latest)
     starts = resolve_start(
         queues,
@@ -103,15 +103,12 @@ class StreamPlanner:
             position = Position(Start.EARLIEST)
         new = {queue: end for queue, end in latest.items() if queue not in before}
         moved = resolve_start(self._queues, position, new, group=self._options.consumer_group, loss=self._loss)
-        for queue in latest.keys() - new.keys():
-            start = fit(self._queues, queue, before[queue], latest[queue], self._loss)
-            if start != before[queue]:
-                moved[queue] = start
-        return moved
+        old = {queue: before[queue] for queue in latest if queue not in new}
+        fitted = fit(self._queues, old, latest, self._loss)
+        return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
 
     def _latest(self) -> dict[MessageQueue, int]:
-        queues = self._queues.queues(self._options.topics)
-        self._seen = {queue: self._queues.max_offset(queue) for queue in queues}
+        self._seen = self._queues.max_offsets(self._queues.queues(self._options.topics))
         return dict(self._seen)
 
     def _note_absent(self, starts: Positions, latest: Positions) -> None:
@@ -132,18 +129,15 @@ class StreamPlanner:
         if now - self._checked >= RECHECK_SECONDS:
             self._committed.clear()
             self._checked = now
-        away: set[str] = set()
-        for queue, end in offset.ends.items():
-            if queue not in self._seen or queue.broker_name in away or self._committed.get(queue, -1) >= end:
-                continue
-            try:
-                on_broker = self._queues.committed_offset(group, queue, patient=False)
-                if on_broker is None or on_broker < end:
-                    self._queues.commit_offset(group, queue, end)
-                self._committed[queue] = end
-            except RocketError as error:
-                away.add(queue.broker_name)
-                self._say(f"the offset of group {group} could not be committed for {name(queue)}: {error}")
+        ends = {
+            queue: end
+            for queue, end in offset.ends.items()
+            if queue in self._seen and self._committed.get(queue, -1) < end
+        }
+        untold = self._queues.commit_offsets(group, ends)
+        self._committed |= {queue: end for queue, end in ends.items() if queue not in untold}
+        for queue, error in untold.items():
+            self._say(f"the offset of group {group} could not be committed for {name(queue)}: {error}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:

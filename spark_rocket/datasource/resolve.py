@@ -11,27 +11,33 @@ Pure over the ``Queues`` questions. Corresponds to RebalanceImpl.computePullFrom
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, name
 from spark_rocket.datasource.option_parsers import Position, Start
 from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.errors import DataLossError, OffsetsError
+from spark_rocket.errors import DataLossError, OffsetsError, RocketError
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
 
 
 class Queues(Protocol):
-    """The questions that planning asks; tests answer them from a table."""
+    """The questions that planning asks, about many queues at once; tests answer them from a table.
+
+    Each is asked until there is an answer or ``retryTimeout`` is over, but for ``commit_offsets``.
+    """
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]: ...
-    def min_offset(self, queue: MessageQueue) -> int: ...
-    def max_offset(self, queue: MessageQueue) -> int: ...
-    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int: ...
-    def committed_offset(self, group: str, queue: MessageQueue, *, patient: bool = True) -> int | None: ...
-    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None: ...
+    def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
+    def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """Without the queues of which the group has committed nothing."""
+
+    def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
+        """Tell the brokers, never backwards, and wait for none that is away; the queues that were not told, and why."""
 
 
 class LossPolicy:
@@ -77,15 +83,29 @@ class LossPolicy:
             log.warning("%s Going on from the earliest left (failOnDataLoss=false).", text)
 
 
-def fit(queues: Queues, queue: MessageQueue, start: int, latest: int, loss: LossPolicy) -> int:
-    """Check a start against what the queue has; return where reading can begin."""
-    if start > latest:
-        loss.shortened(queue, start, latest)
-        return queues.min_offset(queue)
-    if start < latest and start < (low := queues.min_offset(queue)):
-        loss.deleted(queue, start, low)
-        return low
-    return start
+def fit(queues: Queues, starts: Positions, latest: Positions, loss: LossPolicy) -> dict[MessageQueue, int]:
+    """Check starts against what the queues have; return where reading can begin."""
+    first = queues.min_offsets([queue for queue, start in starts.items() if start != latest[queue]])
+    fitted = {}
+    for queue, start in starts.items():
+        low = first.get(queue, start)
+        if start > latest[queue]:
+            loss.shortened(queue, start, latest[queue])
+            start = low
+        elif start < low:
+            loss.deleted(queue, start, low)
+            start = low
+        fitted[queue] = start
+    return fitted
+
+
+def _earliest(queues: Queues, latest: Positions) -> dict[MessageQueue, int]:
+    return {queue: min(low, latest[queue]) for queue, low in queues.min_offsets(latest.keys()).items()}
+
+
+def _at_time(queues: Queues, latest: Positions, timestamp_ms: int) -> dict[MessageQueue, int]:
+    found = queues.offsets_for_times(dict.fromkeys(latest, timestamp_ms))
+    return {queue: min(offset, latest[queue]) for queue, offset in found.items()}
 
 
 def resolve_start(
@@ -100,19 +120,14 @@ def resolve_start(
     if position.kind is Start.LATEST:
         return dict(latest)
     if position.kind is Start.EARLIEST:
-        return {queue: min(queues.min_offset(queue), latest[queue]) for queue in latest}
+        return _earliest(queues, latest)
     if position.kind is Start.TIMESTAMP:
-        return {q: min(queues.offset_for_time(q, position.timestamp_ms), latest[q]) for q in latest}
+        return _at_time(queues, latest, position.timestamp_ms)
     if position.kind is Start.GROUP:
         assert group is not None
-        starts = {}
-        for queue in latest:
-            committed = queues.committed_offset(group, queue)
-            if committed is None:
-                starts[queue] = min(queues.min_offset(queue), latest[queue])
-            else:
-                starts[queue] = fit(queues, queue, committed, latest[queue], loss)
-        return starts
+        committed = queues.committed_offsets(group, latest.keys())
+        others = {queue: end for queue, end in latest.items() if queue not in committed}
+        return fit(queues, committed, latest, loss) | _earliest(queues, others)
     return _from_json(queues, position, latest, "startingOffsets", loss)
 
 
@@ -121,7 +136,7 @@ def resolve_end(queues: Queues, position: Position, latest: Positions) -> dict[M
     if position.kind is Start.LATEST:
         return dict(latest)
     if position.kind is Start.TIMESTAMP:
-        return {q: min(queues.offset_for_time(q, position.timestamp_ms), latest[q]) for q in latest}
+        return _at_time(queues, latest, position.timestamp_ms)
     return _from_json(queues, position, latest, "endingOffsets", None)
 
 
@@ -139,20 +154,21 @@ def _from_json(
             f"option {option} does not say where {name(missing[0])} begins or ends.",
             remedy=f"Name every queue, with -1 for latest or -2 for earliest; missing are {_list(missing)}.",
         )
+    earliest = _earliest(queues, {queue: latest[queue] for queue, offset in given.items() if offset == EARLIEST})
     positions = {}
     for queue, offset in given.items():
         if offset == LATEST:
             positions[queue] = latest[queue]
         elif offset == EARLIEST:
-            positions[queue] = min(queues.min_offset(queue), latest[queue])
+            positions[queue] = earliest[queue]
         elif offset > latest[queue]:
             raise OffsetsError(
                 f"option {option} is {offset} for {name(queue)}, and the queue ends at {latest[queue]}.",
                 remedy="Use -1 for the end of a queue.",
             )
         else:
-            positions[queue] = offset if loss is None else fit(queues, queue, offset, latest[queue], loss)
-    return positions
+            positions[queue] = offset
+    return positions if loss is None else fit(queues, positions, latest, loss)
 
 
 def _list(queues: Iterable[MessageQueue], at_most: int = 8) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from spark_rocket.errors import BrokerError
+from spark_rocket.errors import BrokerError, RocketError
 from spark_rocket.model import MessageQueue
 
 
@@ -19,29 +19,37 @@ class FakeQueues:
         self.spans = {q(int(name.removeprefix("q"))): span for name, span in spans.items()}
         self.groups: dict[tuple[str, MessageQueue], int] = {}
         self.commits: list[tuple[str, MessageQueue, int]] = []
-        self.asked: list[tuple[MessageQueue, bool]] = []  # committed offsets, and whether to wait for the answer
+        self.told: list[MessageQueue] = []  # whose offsets were to be committed
         self.down = False
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
         wanted = set(topics)
         return [queue for queue in self.spans if queue.topic in wanted]
 
-    def min_offset(self, queue: MessageQueue) -> int:
-        return self.spans[queue][0]
+    def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        return {queue: self.spans[queue][0] for queue in queues}
 
-    def max_offset(self, queue: MessageQueue) -> int:
-        return self.spans[queue][1]
+    def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        return {queue: self.spans[queue][1] for queue in queues}
 
-    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        low, high = self.spans[queue]
-        return max(low, min(high, -(-timestamp_ms // 10)))
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        found = {}
+        for queue, time_ms in times_ms.items():
+            low, high = self.spans[queue]
+            found[queue] = max(low, min(high, -(-time_ms // 10)))
+        return found
 
-    def committed_offset(self, group: str, queue: MessageQueue, *, patient: bool = True) -> int | None:
-        self.asked.append((queue, patient))
+    def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         if self.down:
             raise BrokerError("down")
-        return self.groups.get((group, queue))
+        return {queue: self.groups[group, queue] for queue in queues if (group, queue) in self.groups}
 
-    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        self.groups[group, queue] = offset
-        self.commits.append((group, queue, offset))
+    def commit_offsets(self, group: str, ends: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
+        self.told += ends
+        if self.down:
+            return {queue: BrokerError("down") for queue in ends}
+        for queue, end in ends.items():
+            if self.groups.get((group, queue), -1) < end:
+                self.groups[group, queue] = end
+                self.commits.append((group, queue, end))
+        return {}

@@ -254,21 +254,10 @@ def test_committing_waits_for_nobody() -> None:
     away = queues.spans.pop(q(1))
     queues.spans[q(0, broker="broker-b")] = (0, 5)
     following = plan.next_end(end, None)
-    assert queues.asked == [(q(0), False)], "nothing is asked about a queue without a broker"
+    assert queues.told == [q(0)], "a queue without a broker is left alone"
     queues.spans[q(1)] = away
     plan.next_end(following, None)
     assert queues.groups["g", q(1)] == 10, "it is told when it is back"
-    assert not any(patient for _, patient in queues.asked)
-
-
-def test_a_broker_that_does_not_answer_is_asked_once_a_trigger() -> None:
-    queues = FakeQueues(q0=(0, 100), q1=(0, 10), q2=(0, 1))
-    queues.spans[q(0, broker="broker-b")] = (0, 5)
-    plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
-    end = plan.next_end(None, None)
-    queues.down = True
-    plan.next_end(end, None)
-    assert sorted(queue.broker_name for queue, _ in queues.asked) == ["broker-a", "broker-b"]
 
 
 def test_what_a_broker_forgot_is_committed_again_within_a_minute_of_an_idle_stream() -> None:
@@ -284,10 +273,10 @@ def test_what_a_broker_forgot_is_committed_again_within_a_minute_of_an_idle_stre
     now[0] = 60.0
     assert plan.next_end(end, None) is None
     assert queues.groups == {("g", q(0)): 100}
-    asked = len(queues.asked)
+    told = len(queues.told)
     now[0] = 119.0
     assert plan.next_end(end, None) is None
-    assert len(queues.asked) == asked
+    assert len(queues.told) == told
 
 
 # --- any history ------------------------------------------------------------------------------------------------
