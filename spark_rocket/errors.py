@@ -202,6 +202,12 @@ class BrokerError(ClientError):
     code = "BROKER_ERROR"
 
 
+class SubscriptionRefusedError(BrokerError):
+    """A broker cannot choose a consumer's messages as its subscription says."""
+
+    code = "SUBSCRIPTION_REFUSED"
+
+
 # --- store ------------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,8 @@ class LitePullConsumer(Client):
         version = time.time_ns() // 1_000_000
         data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
         wanted = parse_tags(None if sql else tags)
+        if self._runs:
+            self._instance().members.check_filters(self.group, [data])
         with self._lock:
             if self._wanted:
                 raise StateError(

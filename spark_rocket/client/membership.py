@@ -20,16 +20,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from spark_rocket.errors import GroupInUseError, RemotingError, RocketError
-from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
+from spark_rocket.client.answers import RETRIABLE_CODES, sentence
+from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
+from spark_rocket.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import NotifyConsumerIdsChangedRequestHeader, UnregisterClientRequestHeader
+from spark_rocket.protocol.subscription import TYPE_TAG
 
 if TYPE_CHECKING:
     from spark_rocket.client.instance import ClientInstance
@@ -100,7 +108,11 @@ class Membership:
         self._join(self.producers, producer.group, producer, "producer")
 
     def join_consumer(self, consumer: ConsumerMember) -> None:
-        """Register a consumer's group and tell the brokers. GroupInUseError if another consumer here has it."""
+        """Register a consumer's group and tell the brokers.
+
+        GroupInUseError if another consumer here has it, SubscriptionRefusedError if a broker cannot filter so.
+        """
+        self.check_filters(consumer.group, consumer.consumer_data().subscription_data_set)
         self._join(self.consumers, consumer.group, consumer, "consumer")
 
     def _join(self, table: dict[str, Member], group: str, member: Member, kind: str) -> None:
@@ -113,6 +125,45 @@ class Membership:
             table[group] = member
             self._start_threads()
         self.send_heartbeats()
+
+    def check_filters(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Ask brokers whether they can choose by expressions that are no tags (46). SubscriptionRefusedError if not.
+
+        As the original takes it, the brokers of a topic are set alike: the first that answers speaks for all. While
+        none can be asked, nothing is refused; the pulls will tell.
+        """
+        for data in subscriptions:
+            if data.expression_type != TYPE_TAG:
+                self._check_filter(group, data)
+
+    def _check_filter(self, group: str, data: SubscriptionData) -> None:
+        """What the first broker of the topic that answers says of one subscription."""
+        instance = self._instance
+        what = f"the subscription of {group} to {data.topic} by {data.expression_type} {data.sub_string!r}"
+        try:
+            brokers = instance.routes.route(data.topic).brokers.values()
+        except RocketError as error:  # a topic that is waited for, or no name server now
+            logger.info("%s could not be checked: %s", what, error)
+            return
+        body = CheckClientRequestBody(instance.client_id, group, subscription_data=data).to_json()
+        for addresses in brokers:
+            address = addresses[min(addresses)]
+            request = RemotingCommand.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+            try:
+                answer = instance.remoting.invoke(address, request, instance.config.request_timeout)
+            except RemotingError as error:
+                logger.info("%s could not be checked: %s", what, error)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return
+            if answer.code not in RETRIABLE_CODES:
+                raise SubscriptionRefusedError(
+                    f"Broker {address} refused {what}: {sentence(answer.remark or 'no remark')}",
+                    remedy="Correct the expression."
+                    if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                    else "Set enablePropertyFilter=true at the brokers, or subscribe by tags.",
+                    response_code=answer.code,
+                )
 
     def leave_producer(self, producer: ProducerMember) -> None:
         with self._lock:

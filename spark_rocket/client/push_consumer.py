@@ -178,6 +178,8 @@ class PushConsumer(Client):
             parse_sql92(sql)
         version = time.time_ns() // 1_000_000
         data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
+        if self._rebalance is not None:
+            self._instance().members.check_filters(self.group, [data])
         with self._table_lock:
             self._subscriptions[topic] = data
             self._tags[topic] = parse_tags(None if sql else tags)
