@@ -33,6 +33,14 @@ class Start(Enum):
     OFFSETS = "JSON"
 
 
+class Pushdown(Enum):
+    """Which filters of a query decide what is read."""
+
+    OFF = "false"
+    ON = "true"
+    INDEX = "index"
+
+
 @dataclass(frozen=True)
 class Position:
     """Where to begin or end: a way to say it, and what that way needs."""
@@ -66,6 +74,13 @@ def boolean(option: str, text: str) -> bool:
     if value is None:
         raise bad_value(option, text, "true or false")
     return value
+
+
+def pushdown(option: str, text: str) -> Pushdown:
+    try:
+        return Pushdown(text.strip().lower())
+    except ValueError:
+        raise bad_value(option, text, "false, true or index") from None
 
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")

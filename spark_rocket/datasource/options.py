@@ -22,6 +22,7 @@ from spark_rocket.datasource.option_parsers import (
     MAX_MESSAGE_SIZE,
     Parser,
     Position,
+    Pushdown,
     Start,
     boolean,
     directory,
@@ -29,6 +30,7 @@ from spark_rocket.datasource.option_parsers import (
     name_servers,
     number,
     positions,
+    pushdown,
     some_text,
     timestamp,
     topic_names,
@@ -76,6 +78,9 @@ class ReadOptions:
     store_path: str | None = None
     broker_name: str | None = None
     is_stream: bool = False
+    tags: tuple[str, ...] | None = None
+    """Messages with one of these tags only; None is all."""
+    filter_pushdown: Pushdown = Pushdown.OFF
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("minPartitions", READS, number(1, 100_000), None,
            "At least so many Spark partitions: ranges of large queues are split."),
     Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
+    Option("filterPushdown", frozenset({Scope.READ}), pushdown, "false",
+           "Whether filters on `topic`, `brokerName`, `queueId`, `queueOffset`, `storeTimestamp` and `tags` decide what "
+           "is read (`true`), and those on `keys` and `msgId` are looked up in the brokers' index too (`index`). Needs "
+           "`spark.sql.python.filterPushdown.enabled=true`. See [below](#filter-pushdown)."),
     Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
            "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
     Option("pullBatchBytes", READS, number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
@@ -169,6 +178,7 @@ OPTIONS: tuple[Option, ...] = (
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _NOT_WITH_A_STORE = (
     "nameServer",
+    "filterPushdown",
     "consumerGroup",
     "maxRecordsPerPartition",
     "pullBatchSize",
@@ -242,6 +252,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         store_path=store_path,
         broker_name=_as(str, values.get("brokerName")),
         is_stream=scope is Scope.READ_STREAM,
+        filter_pushdown=_as(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
     )
 
 
