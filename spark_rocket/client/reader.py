@@ -28,10 +28,11 @@ Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.D
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
@@ -57,6 +58,8 @@ from spark_rocket.protocol.headers import (
 from spark_rocket.protocol.record import decode_messages, view_record
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, parse_tags
 from spark_rocket.remoting.client import RemotingClient
+
+T = TypeVar("T")
 
 DEFAULT_GROUP = "spark_rocket_reader"
 DEFAULT_MAX_MSGS = 32
@@ -148,15 +151,17 @@ class Reader(Client):
 
     def min_offset(self, queue: MessageQueue) -> int:
         """The first offset that still has a message, or would."""
-        header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        answer = self._ask(queue, RequestCode.GET_MIN_OFFSET, header.to_ext(), "the question for the first offset of")
-        return GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset
+        return self._ask_for(queue, _min_offset(queue))
+
+    def min_offset_async(self, queue: MessageQueue) -> Future[int]:
+        return self._ask_for_async(queue, _min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """One past the last message."""
-        header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-        answer = self._ask(queue, RequestCode.GET_MAX_OFFSET, header.to_ext(), "the question for the end of")
-        return GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset
+        return self._ask_for(queue, _max_offset(queue))
+
+    def max_offset_async(self, queue: MessageQueue) -> Future[int]:
+        return self._ask_for_async(queue, _max_offset(queue))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms; None when it has none."""
@@ -213,19 +218,10 @@ class Reader(Client):
 
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The next offset that the group has not consumed, as brokers keep it; None when it has none."""
-        header = QueryConsumerOffsetRequestHeader(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
-        )
-        answer = self._ask(
-            queue,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            header.to_ext(),
-            f"the question for the offset of group {group} in",
-            _FOUND_OR_NOT,
-        )
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+        return self._ask_for(queue, _committed_offset(group, queue))
+
+    def committed_offset_async(self, group: str, queue: MessageQueue) -> Future[int | None]:
+        return self._ask_for_async(queue, _committed_offset(group, queue))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Tell the broker that the group has consumed everything before ``offset``.
@@ -256,15 +252,14 @@ class Reader(Client):
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        return self._instance().invoke_async(
-            self.address(queue),
-            RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext()),
-            f"the offset {offset} of group {group} for {_name(queue)}",
+        question = _Question(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            header.to_ext(),
+            f"the offset {offset} of group {group} for",
             lambda answer: answer.code == ResponseCode.SUCCESS,
-            topic=queue.topic,
-            timeout=timeout,
-            allowed=_TAKEN_OR_UNKNOWN,
+            _TAKEN_OR_UNKNOWN,
         )
+        return self._ask_for_async(queue, question, timeout)
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -416,6 +411,27 @@ class Reader(Client):
             allowed=allowed,
         )
 
+    def _ask_for(self, queue: MessageQueue, question: _Question[T]) -> T:
+        answer = self._ask(queue, question.code, question.ext, question.what, question.allowed)
+        return question.value(answer)
+
+    def _ask_for_async(self, queue: MessageQueue, question: _Question[T], timeout: float | None = None) -> Future[T]:
+        instance = self._instance()
+        try:
+            return instance.invoke_async(
+                instance.routes.master(queue),
+                RemotingCommand.request(question.code, question.ext),
+                f"{question.what} {_name(queue)}",
+                question.value,
+                topic=queue.topic,
+                timeout=timeout or self._timeout,
+                allowed=question.allowed,
+            )
+        except RocketError as error:
+            failed: Future[T] = Future()
+            failed.set_exception(error)
+            return failed
+
     def _pull_result(self, answer: RemotingCommand, queue: MessageQueue, from_master: bool) -> PullResult:
         header = PullMessageResponseHeader.from_ext(answer.ext_fields)
         status = _STATUS[answer.code]
@@ -430,6 +446,49 @@ class Reader(Client):
             body if isinstance(body, memoryview) else memoryview(body),
             from_master,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question(Generic[T]):
+    """A question about a queue that is asked in either way, and what its answer says."""
+
+    code: RequestCode
+    ext: dict[str, str]
+    what: str
+    value: Callable[[RemotingCommand], T]
+    allowed: frozenset[int] = frozenset({int(ResponseCode.SUCCESS)})
+
+
+def _min_offset(queue: MessageQueue) -> _Question[int]:
+    return _Question(
+        RequestCode.GET_MIN_OFFSET,
+        GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
+        "the question for the first offset of",
+        lambda answer: GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+    )
+
+
+def _max_offset(queue: MessageQueue) -> _Question[int]:
+    return _Question(
+        RequestCode.GET_MAX_OFFSET,
+        GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
+        "the question for the end of",
+        lambda answer: GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+    )
+
+
+def _committed_offset(group: str, queue: MessageQueue) -> _Question[int | None]:
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+    )
+
+    def value(answer: RemotingCommand) -> int | None:
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+
+    what = f"the question for the offset of group {group} in"
+    return _Question(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
 
 
 def _name(queue: MessageQueue) -> str:

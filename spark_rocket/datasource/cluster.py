@@ -10,18 +10,21 @@ connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import TypeVar
 
 from spark_rocket.client.reader import Reader
+from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.datasource.patience import Patience
-from spark_rocket.errors import NameServerUnreachableError
+from spark_rocket.datasource.patience import Patience, is_retriable
+from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageQueue
 
 T = TypeVar("T")
 
+_SEARCHES = 8  # by time, at once: each is a handful of questions, one after the other
 READER_GROUP = "spark_rocket_reader"
 
 
@@ -30,6 +33,7 @@ class Cluster:
 
     def __init__(self, options: ReadOptions) -> None:
         self._reader = reader_for(options.name_server, options.request_timeout_ms)
+        self._timeout = options.request_timeout_ms / 1000
         self._retry_timeout_ms = options.retry_timeout_ms
         self._met = False
 
@@ -39,22 +43,51 @@ class Cluster:
             found += self._ask(partial(_queues_now, topic), f"to find {topic}")
         return found
 
-    def min_offset(self, queue: MessageQueue) -> int:
-        return self._ask(lambda reader: reader.min_offset(queue), "to ask for a queue's first offset")
+    def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        return self._ask_each(queues, self._reader.min_offset_async, "to ask for queues' first offsets")
 
-    def max_offset(self, queue: MessageQueue) -> int:
-        return self._ask(lambda reader: reader.max_offset(queue), "to ask for a queue's end")
+    def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        return self._ask_each(queues, self._reader.max_offset_async, "to ask for queues' ends")
 
-    def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        return self._ask(lambda reader: reader.offset_for_time(queue, timestamp_ms), "to search by time")
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        def search(queue: MessageQueue) -> int:
+            return self._ask(lambda reader: reader.offset_for_time(queue, times_ms[queue]), "to search by time")
 
-    def committed_offset(self, group: str, queue: MessageQueue, *, patient: bool = True) -> int | None:
-        if not patient:
-            return self._reader.committed_offset(group, queue)
-        return self._ask(lambda reader: reader.committed_offset(group, queue), "to ask for a group's offset")
+        if not times_ms:
+            return {}
+        with ThreadPoolExecutor(min(_SEARCHES, len(times_ms))) as pool:
+            return dict(zip(times_ms, pool.map(search, times_ms), strict=True))
 
-    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        self._reader.commit_offset(group, queue, offset)
+    def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        question = partial(self._reader.committed_offset_async, group)
+        found = self._ask_each(queues, question, "to ask for a group's offsets")
+        return {queue: offset for queue, offset in found.items() if offset is not None}
+
+    def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
+        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_async, group))
+        behind = {queue: ends[queue] for queue, offset in known.items() if offset is None or offset < ends[queue]}
+        taken, failed = _at_once(
+            behind.keys(), lambda queue: self._reader.commit_offset_async(group, queue, behind[queue], self._timeout)
+        )
+        untold |= failed
+        for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # its broker does not know the group
+            try:
+                self._reader.commit_offset(group, queue, behind[queue])
+            except RocketError as error:
+                untold[queue] = error
+        return untold
+
+    def _ask_each(
+        self, queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]], doing: str
+    ) -> dict[MessageQueue, T]:
+        patience = Patience(self._retry_timeout_ms)
+        found, failed = _at_once(queues, question)
+        while failed:
+            patience.wait(self._judged(min(failed.values(), key=is_retriable)), doing)
+            again, failed = _at_once(failed.keys(), question)
+            found |= again
+        self._met = True
+        return {queue: found[queue] for queue in queues}
 
     def _ask(self, question: Callable[[Reader], T], doing: str) -> T:
         patience = Patience(self._retry_timeout_ms)
@@ -62,14 +95,42 @@ class Cluster:
         def ask() -> T:
             try:
                 return question(self._reader)
-            except NameServerUnreachableError as error:
-                # Never reached: a wrong address is likelier than a restart, so say so at once.
-                error.retriable = self._met
-                raise
+            except RocketError as error:
+                raise self._judged(error) from None
 
         answer = patience.call(ask, doing)
         self._met = True
         return answer
+
+    def _judged(self, error: RocketError) -> RocketError:
+        """A name server that was never reached: a wrong address is likelier than a restart, so say so at once."""
+        if isinstance(error, NameServerUnreachableError):
+            error.retriable = self._met
+        return error
+
+
+def _at_once(
+    queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]]
+) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
+    """Ask about all queues before waiting for any answer: the answers, and the failures.
+
+    A broker that cannot be connected to is not tried for each of its queues.
+    """
+    asked: dict[MessageQueue, Future[T]] = {}
+    away: dict[str, Future[T]] = {}
+    for queue in queues:
+        future = away.get(queue.broker_name) or question(queue)
+        if future.done() and isinstance(future.exception(), RemotingConnectError):
+            away[queue.broker_name] = future
+        asked[queue] = future
+    found: dict[MessageQueue, T] = {}
+    failed: dict[MessageQueue, RocketError] = {}
+    for queue, future in asked.items():
+        try:
+            found[queue] = future.result()
+        except RocketError as error:
+            failed[queue] = error
+    return found, failed
 
 
 def _queues_now(topic: str, reader: Reader) -> list[MessageQueue]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
 import pytest
 
@@ -10,9 +12,17 @@ from spark_rocket.datasource import cluster
 from spark_rocket.datasource.cluster import Cluster
 from spark_rocket.datasource.options import Scope, parse_read_options
 from spark_rocket.datasource.patience import Patience
-from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError, RocketError
+from spark_rocket.errors import (
+    BrokerError,
+    NameServerUnreachableError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RocketError,
+)
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import q
+
+T = TypeVar("T")
 
 
 class AwayReader:
@@ -20,16 +30,32 @@ class AwayReader:
 
     def __init__(self, *failures: RocketError) -> None:
         self.failures = list(failures)
+        self.asked: list[MessageQueue] = []
+        self.committed: dict[MessageQueue, int] = {}
 
-    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+    def _answer(self, queue: MessageQueue, value: T) -> Future[T]:
+        self.asked.append(queue)
+        future: Future[T] = Future()
         if self.failures:
-            raise self.failures.pop(0)
-        return 7
+            future.set_exception(self.failures.pop(0))
+        else:
+            future.set_result(value)
+        return future
 
-    def max_offset(self, queue: MessageQueue) -> int:
-        if self.failures:
-            raise self.failures.pop(0)
-        return 7
+    def max_offset_async(self, queue: MessageQueue) -> Future[int]:
+        return self._answer(queue, 7)
+
+    def committed_offset_async(self, group: str, queue: MessageQueue) -> Future[int | None]:
+        return self._answer(queue, 7 if queue.queue_id else None)
+
+    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
+        if queue.queue_id % 2 == 0:
+            return self._answer(queue, False)
+        self.committed[queue] = offset
+        return self._answer(queue, True)
+
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.committed[queue] = offset
 
 
 @pytest.fixture
@@ -44,20 +70,43 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
     return make
 
 
-def test_a_broker_that_is_away_is_asked_again(cluster_of: Callable[..., Cluster]) -> None:
-    assert cluster_of(RemotingConnectError("away")).max_offset(q(0)) == 7
-    assert cluster_of(RemotingConnectError("away")).committed_offset("g", q(0)) == 7
+def reader_of(cluster: Cluster) -> AwayReader:
+    return cluster._reader  # type: ignore[return-value]
 
 
-def test_an_impatient_question_is_asked_once(cluster_of: Callable[..., Cluster]) -> None:
-    with pytest.raises(RemotingConnectError):
-        cluster_of(RemotingConnectError("away")).committed_offset("g", q(0), patient=False)
+def test_what_failed_is_asked_again_and_nothing_else(cluster_of: Callable[..., Cluster]) -> None:
+    asking = cluster_of(RemotingTimeoutError("late"))
+    assert asking.max_offsets([q(0), q(1)]) == {q(0): 7, q(1): 7}
+    assert reader_of(asking).asked == [q(0), q(1), q(0)]
+    assert cluster_of(RemotingConnectError("away")).committed_offsets("g", [q(0), q(1)]) == {q(1): 7}
+    assert cluster_of().max_offsets([]) == {}
+
+
+def test_an_error_that_stays_is_not_waited_out(cluster_of: Callable[..., Cluster]) -> None:
+    with pytest.raises(BrokerError, match="no permission"):
+        cluster_of(RemotingTimeoutError("late"), BrokerError("no permission")).max_offsets([q(0), q(1)])
+    with pytest.raises(RemotingTimeoutError, match="Tried to ask for queues' ends for"):
+        cluster_of(*[RemotingTimeoutError("late")] * 1000).max_offsets([q(0)])
+
+
+def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluster_of: Callable[..., Cluster]) -> None:
+    asking = cluster_of(RemotingConnectError("away"))
+    other = q(0, broker="broker-b")
+    untold = asking.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
+    assert untold.keys() == {q(0), q(1)}
+    assert reader_of(asking).asked == [q(0), other, other]
+
+
+def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Callable[..., Cluster]) -> None:
+    telling = cluster_of()
+    assert telling.commit_offsets("g", {q(0): 0, q(1): 9, q(2): 9, q(3): 7}) == {}
+    assert reader_of(telling).committed == {q(0): 0, q(1): 9, q(2): 9}
 
 
 def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: Callable[..., Cluster]) -> None:
     with pytest.raises(NameServerUnreachableError):
-        cluster_of(NameServerUnreachableError("nobody there")).max_offset(q(0))
+        cluster_of(NameServerUnreachableError("nobody there")).max_offsets([q(0)])
     met = cluster_of()
-    met.max_offset(q(0))
-    met._reader.failures = [NameServerUnreachableError("restarting")]  # type: ignore[attr-defined]
-    assert met.max_offset(q(0)) == 7
+    met.max_offsets([q(0)])
+    reader_of(met).failures = [NameServerUnreachableError("restarting")]
+    assert met.max_offsets([q(0)]) == {q(0): 7}
