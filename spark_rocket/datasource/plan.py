@@ -26,6 +26,15 @@ RECHECK_SECONDS = 60.0
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     """Decide what a batch read takes, and how it is cut."""
+    return split(
+        batch_ranges(queues, options),
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+
+
+def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
+    """What a batch read takes of each queue."""
     latest = queues.max_offsets(queues.queues(options.topics))
     ends = resolve_end(queues, options.ending, latest)
     starts = resolve_start(
@@ -41,11 +50,7 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
                 f"{name(queue)} would be read from {starts[queue]} to {end}: the end is before the start.",
                 remedy="Check startingOffsets and endingOffsets (or the time stamps).",
             )
-    return split(
-        ranges_between(starts, ends),
-        min_partitions=options.min_partitions,
-        max_records=options.max_records_per_partition,
-    )
+    return ranges_between(starts, ends)
 
 
 class StreamPlanner:

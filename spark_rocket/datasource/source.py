@@ -34,6 +34,7 @@ class RocketDataSource(DataSource):
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader:
+        from spark_rocket.datasource.option_parsers import Pushdown
         from spark_rocket.datasource.options import Scope, parse_read_options
 
         options = parse_read_options(self.options, Scope.READ)
@@ -41,6 +42,10 @@ class RocketDataSource(DataSource):
             from spark_rocket.datasource.store_directory import StoreDirectoryReader
 
             return StoreDirectoryReader(options, schema)
+        if options.filter_pushdown is not Pushdown.OFF:
+            from spark_rocket.datasource.filtered_batch import FilterPushdownReader
+
+            return FilterPushdownReader(options, schema)
         from spark_rocket.datasource.batch import RocketBatchReader
 
         return RocketBatchReader(options, schema)
