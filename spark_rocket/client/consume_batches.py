@@ -1,12 +1,13 @@
 """Consuming Arrow record batches: what one pull found, as one batch, in its queue's order.
 
-No message becomes a Python object. A queue is pulled ahead of its listener only while all queues together hold little,
-and few threads decode at once: what waits takes memory, decoded several times as much.
+No message becomes a Python object. A queue is pulled ahead of its listener only while all queues together hold little:
+what waits takes memory, decoded several times as much. All is decoded on the same few threads, whichever threads the
+listener is called on: Arrow's allocator keeps memory for every thread that has ever asked it for some.
 
 A batch that the listener does not consume is given again after a pause; after ``max_reconsume_times`` rounds its
 messages go back to the broker one by one, to the retry topic or the dead letters.
 
-Thread-safety: ``receive`` on reading threads, decoding and listeners on the service's own.
+Thread-safety: ``receive`` on reading threads, decoding and listeners on the service's own, each on other ones.
 Corresponds to nothing in RocketMQ.
 """
 
@@ -17,6 +18,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from spark_rocket.client.consume_hooks import Hooks
@@ -60,6 +63,20 @@ class _Queue:
         self.given_back = 0  # of the first of ``found``
 
 
+class _Job(Future["pa.RecordBatch | None"]):
+    """The next batch of some, None if there is none."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def do(self) -> None:
+        try:
+            self.set_result(next(self._batches, None))
+        except BaseException as error:  # whoever waits for it is told
+            self.set_exception(error)
+
+
 class ConsumeBatches(ConsumeThreads[_Queue]):
     """See the module."""
 
@@ -90,7 +107,21 @@ class ConsumeBatches(ConsumeThreads[_Queue]):
         self._complaints = Complaints()
         self._queues: dict[ProcessQueue, _Queue] = {}
         self._lock = threading.Lock()
-        self._decoding = threading.Semaphore(DECODERS)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()  # None: there are no more
+        self._decoders = [
+            threading.Thread(target=self._decode_forever, name=f"rocket-decode-{number}", daemon=True)
+            for number in range(DECODERS)
+        ]
+
+    def start(self) -> None:
+        for thread in self._decoders:
+            thread.start()
+        super().start()
+
+    def close(self, timeout: float) -> None:
+        super().close(timeout)  # first those who wait for decoders
+        for _ in self._decoders:
+            self._jobs.put(None)
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         with self._lock:
@@ -163,11 +194,17 @@ class ConsumeBatches(ConsumeThreads[_Queue]):
     def _batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
         batches = self._decode(process_queue, found) if found.status is PullStatus.FOUND else iter(())
         while True:
-            with self._decoding:
-                batch = next(batches, None)
+            job = _Job(batches)
+            self._jobs.put(job)
+            batch = job.result()
             if batch is None:
                 return
             yield batch
+
+    def _decode_forever(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.do()
+            del job  # and its batch, while there is nothing to do
 
     def consume_directly(self, batch: pa.RecordBatch, queue: MessageQueue) -> object:
         """One call of the listener that counts for nothing: what it answers, or raises."""

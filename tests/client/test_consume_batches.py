@@ -14,6 +14,8 @@ from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
 from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.reader import PullResult
+from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.record import decode_messages
@@ -35,7 +37,7 @@ class Rig:
             threads=2,
             max_reconsume_times=most,
             pause_ms=1_000,
-            decode=lambda _, pulled: iter([decode_records(pulled.records, broker_name="b")]),
+            decode=self.decode,
             decode_messages=lambda _, pulled: choose(decode_messages(pulled.records, "b")),
             send_back=self.back if clustering else None,  # type: ignore[arg-type]
             has_room=self.note,
@@ -43,6 +45,9 @@ class Rig:
             hooks=Hooks("g"),
         )
         self.service.start()
+
+    def decode(self, _: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
+        yield decode_records(pulled.records, broker_name="b")
 
     def listen(self, batch: pa.RecordBatch, context: ConsumeOrderlyContext) -> Any:
         self.rows.append(batch.column("queueOffset").to_pylist())
@@ -156,3 +161,28 @@ def test_broadcasting_leaves_what_a_filter_hook_wants_nothing_of(rig: Callable[.
     one.answer = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
+
+
+def test_few_threads_decode_and_what_fails_there_comes_again(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, queue = rig(), queue_at()
+    decode, threads = one.service._decode, set()
+
+    def failing(process_queue: ProcessQueue, pulled: PullResult) -> Iterator[pa.RecordBatch]:
+        threads.add(threading.current_thread())
+        if not failed:
+            failed.append(queue)
+            raise ProtocolError("as if damaged")
+        yield from decode(process_queue, pulled)
+
+    failed: list[ProcessQueue] = []
+    monkeypatch.setattr(one.service, "_decode", failing)
+    one.service.receive(queue, found([0]))
+    assert one.later.run() == 1.0
+    one.until(lambda: queue.commit_offset == 1)
+    assert threads <= set(one.service._decoders)
+    one.service.close(SECONDS)
+    for thread in one.service._decoders:
+        thread.join(SECONDS)
+    assert not any(thread.is_alive() for thread in one.service._decoders)
