@@ -167,14 +167,15 @@ class ClientInstance:
     def consumer_ids(self, group: str, topic: str) -> list[str] | None:
         """Client ids of a group's members, sorted, as one of the topic's brokers knows them; None if none does."""
         header = GetConsumerListByGroupRequestHeader(consumer_group=group).to_ext()
-        for addresses in self.routes.route(topic).brokers.values():
-            for address in addresses.values():
-                request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-                try:
-                    answer = self.invoke(address, request, f"the question for the members of {group}")
-                    return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
-                except RocketError as error:
-                    logger.info("the members of %s are not known to %s: %s", group, address, error)
+        brokers = self.routes.route(topic).brokers.values()
+        every = [address for addresses in brokers for address in addresses.values()]
+        for address in sorted(every, key=self.remoting.is_connected, reverse=True):  # who is there answers at once
+            request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            try:
+                answer = self.invoke(address, request, f"the question for the members of {group}")
+                return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
+            except RocketError as error:
+                logger.info("the members of %s are not known to %s: %s", group, address, error)
         return None
 
     def at(self, when: float, deadline: Deadline) -> None:

@@ -54,10 +54,10 @@ class RemoteOffsetStore:
         return self._reader.committed_offset(self._group, queue)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """All at once, in a few seconds, however many brokers hang; connecting waits, so it comes last."""
+        """All at once, in a few seconds, however many brokers hang."""
         deadline = time.monotonic() + PERSIST_SECONDS
         pending: list[tuple[MessageQueue, int, Future[bool]]] = []
-        for queue, offset in sorted(offsets.items(), key=self._is_away):
+        for queue, offset in offsets.items():
             with self._told(queue, offset):
                 left = _left(deadline)
                 pending.append((queue, offset, self._reader.commit_offset_async(self._group, queue, offset, left)))
@@ -66,12 +66,6 @@ class RemoteOffsetStore:
                 if not answer.result():
                     _left(deadline)
                     self.commit(queue, offset)
-
-    def _is_away(self, offset: tuple[MessageQueue, int]) -> bool:
-        try:
-            return not self._reader.remoting.is_connected(self._reader.address(offset[0]))
-        except RocketError:
-            return True
 
     @contextmanager
     def _told(self, queue: MessageQueue, offset: int) -> Iterator[None]:

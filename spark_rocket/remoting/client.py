@@ -4,6 +4,8 @@ A call finds or makes the address's connection, numbers its request, sends it on
 reads the connection hands over the answer. Time-outs count from the call and cover connecting, waiting for a place
 among the requests in flight, sending and waiting. Synchronous callers watch their own time; asynchronous ones share
 one timer thread. A lost connection fails everybody who waits on it at once, and the next call makes a new one.
+Futures do not wait for a connection on the thread that asks (``connecting``), and an attempt to connect that took long
+to fail speaks for the next calls for as long again: who asks an address in vain waits half of the time at most.
 
 Thread-safety: all methods. After a fork the child starts with an empty pool and leaves the parent's connections alone.
 Callbacks of futures run on whichever thread reads, a caller's among them: they must be short, and must not ``invoke``
@@ -29,23 +31,27 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
+from spark_rocket.remoting.connecting import Connector, Pending
 from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter, Waiter
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
 
 logger = logging.getLogger(__name__)
 
+LONG = 0.5  # seconds of an attempt to connect
+
 
 class _Place:
     """An address's entry in the pool. ``lock`` is held while connecting, so that one thread does it for all."""
 
-    __slots__ = ("connection", "error", "failures", "lock")
+    __slots__ = ("believed", "connection", "error", "failures", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.connection: Connection | None = None
         self.failures = 0
         self.error: RemotingConnectError | None = None  # of the last attempt
+        self.believed = 0.0  # until when the error is the answer without another attempt
 
 
 class _Expiry:
@@ -92,6 +98,7 @@ class RemotingClient:
         self._places: dict[str, _Place] = {}
         self._permits = threading.Semaphore(self._max_in_flight)
         self._timer = DeadlineTimer()
+        self._connector = Connector(lambda addr: self._connection(addr, time.monotonic() + self._connect_timeout))
 
     def __enter__(self) -> RemotingClient:
         return self
@@ -126,9 +133,10 @@ class RemotingClient:
             self._permits.release()
 
     def invoke_async(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> Future[RemotingCommand]:
-        """Send, and give a future of the answer. It may block while connecting and while too many are in flight.
+        """Send, and give a future of the answer. It may block while too many are in flight.
 
-        Whatever goes wrong between the two processes is the future's exception. It cannot be cancelled.
+        Whatever goes wrong between the two processes is the future's exception. It cannot be cancelled. A request that
+        cannot be encoded raises, or its future does if there was no connection yet.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -138,18 +146,37 @@ class RemotingClient:
             failed.set_exception(error)
             return failed
         waiter = FutureWaiter(self._permits.release)
-        try:
-            connection = self._connection(addr, deadline)
-            opaque = connection.request(request, waiter, deadline)
-            connection.wake_reader()
-        except RemotingError as error:
-            waiter.fail(error)
+
+        if self.is_connected(addr):
+            try:
+                self._send_async(addr, request, waiter, deadline, timeout)
+            except RemotingError as error:
+                waiter.fail(error)
+            except BaseException:  # a request that cannot be encoded: the caller's mistake, not the network's
+                self._permits.release()
+                raise
             return waiter.future
-        except BaseException:  # a request that cannot be encoded: the caller's mistake, not the network's
-            self._permits.release()
-            raise
-        self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
+
+        def send() -> None:
+            try:
+                self._send_async(addr, request, waiter, deadline, timeout)
+            except StateError as error:  # closed meanwhile, as requests are that wait for their answer
+                waiter.fail(RemotingConnectError(error.message))
+            except Exception as error:
+                waiter.fail(error)
+
+        pending = Pending(send, waiter.fail, lambda: _no_connection(addr, timeout))
+        self._connector.add(addr, pending)
+        self._timer.call_at(deadline, pending)
         return waiter.future
+
+    def _send_async(
+        self, addr: str, request: RemotingCommand, waiter: Waiter, deadline: float, timeout: float
+    ) -> None:
+        connection = self._connection(addr, deadline)
+        opaque = connection.request(request, waiter, deadline)
+        connection.wake_reader()
+        self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
 
     def post(self, addr: str, request: RemotingCommand, waiter: Waiter, timeout: float) -> None:
         """As ``invoke_async``, for a caller with a waiter of its own, who also bounds what is in flight himself.
@@ -159,10 +186,7 @@ class RemotingClient:
         deadline = time.monotonic() + timeout
         if self._closed:
             raise _closed(addr)
-        connection = self._connection(addr, deadline)
-        opaque = connection.request(request, waiter, deadline)
-        connection.wake_reader()
-        self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
+        self._send_async(addr, request, waiter, deadline, timeout)
 
     def is_reading_thread(self) -> bool:
         """Whether this thread reads a connection now: it must not wait for what only comes through one."""
@@ -208,6 +232,7 @@ class RemotingClient:
         """Close all connections; requests in flight fail. Closing twice is closing once."""
         self._closed = True
         self._timer.close()
+        self._connector.close()
         connections = [place.connection for place in list(self._places.values()) if place.connection is not None]
         for connection in connections:
             connection.close("the client was closed")
@@ -222,16 +247,14 @@ class RemotingClient:
         failures = place.failures
         left = min(self._connect_timeout, deadline - time.monotonic())
         if not place.lock.acquire(timeout=max(0.0, left)):
-            raise RemotingConnectError(
-                f"No connection to {addr} within {left:.1f} s.",
-                remedy="Check the address and that a server runs there.",
-            )
+            raise _no_connection(addr, left)
         try:
             if place.connection is not None and place.connection.lost is None:
                 return place.connection
-            if place.failures != failures and place.error is not None:
-                # Another thread tried while this one waited: its failure is the answer, or every waiter in turn
-                # would sit out a connect time-out of its own.
+            began = time.monotonic()
+            if place.error is not None and (place.failures != failures or began < place.believed):
+                # Another thread tried while this one waited, or just before: its failure is the answer, or every
+                # waiter in turn would sit out a connect time-out of its own.
                 raise RemotingConnectError(
                     place.error.message, remedy=place.error.remedy, retriable=place.error.retriable
                 )
@@ -245,6 +268,9 @@ class RemotingClient:
             except RemotingConnectError as error:
                 place.failures += 1
                 place.error = error
+                ended = time.monotonic()
+                if ended - began >= LONG:
+                    place.believed = ended + (ended - began)
                 raise
             if self._closed:  # closed while connecting: close() has not seen this one
                 place.connection.close("the client was closed")
@@ -276,6 +302,12 @@ class RemotingClient:
 
 def _closed(addr: str) -> StateError:
     return StateError(f"The client was closed; nothing was sent to {addr}.", remedy="Make a new client.")
+
+
+def _no_connection(addr: str, seconds: float) -> RemotingConnectError:
+    return RemotingConnectError(
+        f"No connection to {addr} within {seconds:.1f} s.", remedy="Check the address and that a server runs there."
+    )
 
 
 def _no_answer(addr: str, code: int, timeout: float) -> RemotingTimeoutError:

@@ -108,7 +108,7 @@ class FutureWaiter:
         self._done()
         self.future.set_result(response)
 
-    def fail(self, error: RemotingError) -> None:
+    def fail(self, error: Exception) -> None:
         self._done()
         self.future.set_exception(error)
 

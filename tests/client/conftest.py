@@ -46,6 +46,24 @@ def nobody() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
+@pytest.fixture
+def silent() -> Iterator[Callable[[], str]]:
+    """Makes addresses at which a connection is neither made nor refused, as of a machine that has died."""
+    with ExitStack() as stack:
+
+        def make() -> str:
+            listening = stack.enter_context(socket.socket())
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(0)
+            for _ in range(2):  # the queue of those to be accepted is full after them
+                caller = stack.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(listening.getsockname())
+            return "127.0.0.1:%d" % listening.getsockname()[1]  # noqa: UP031
+
+        yield make
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(in_process=True) as running:

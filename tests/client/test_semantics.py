@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from spark_rocket.client import ConsumeConcurrentlyStatus, LitePullConsumer, PushConsumer
-from spark_rocket.client.instance import ServiceState
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import ServiceState, acquire, release
 from spark_rocket.errors import BrokerError, SubscriptionRefusedError
-from spark_rocket.protocol.bodies import CheckClientRequestBody
+from spark_rocket.protocol.bodies import BrokerData, CheckClientRequestBody, GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
+from tests.client.consuming import SECONDS
 from tests.client.fakes import FakeCluster, says
 
 Consumer = PushConsumer | LitePullConsumer
+
+
+class Member:
+    def __init__(self, group: str) -> None:
+        self.group = group
 
 
 def push(name_server: str, group: str = "g") -> PushConsumer:
@@ -109,3 +118,42 @@ def test_tags_are_no_question(fake: Callable[..., FakeCluster], kind: Callable[.
         consumer.subscribe("t", "a || b")
         consumer.start()
     assert RequestCode.CHECK_CLIENT_CONFIG not in mq.brokers[0].codes()
+
+
+# --- machines that have died --------------------------------------------------------------------------------------
+
+
+def test_heartbeats_do_not_wait_for_brokers_that_do_not_answer(
+    fake: Callable[..., FakeCluster], silent: Callable[[], str]
+) -> None:
+    mq = consuming(fake, 1)
+    brokers = mq.topics["t"].broker_datas
+    for number in range(3):
+        brokers.insert(0, BrokerData("c", f"a{number}", {0: silent()}))
+    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
+    try:
+        instance.routes.route("t")
+        joining = threading.Thread(target=instance.members.join_producer, args=(Member("p"),))
+        joining.start()
+        assert mq.brokers[0].arrived.acquire(timeout=SECONDS)  # long before the others' time is up
+        assert mq.brokers[0].codes() == [RequestCode.HEART_BEAT]
+        assert joining.is_alive()
+    finally:
+        release(instance)
+    joining.join(SECONDS)
+    assert not joining.is_alive()
+
+
+def test_members_are_asked_for_where_there_is_a_connection(
+    fake: Callable[..., FakeCluster], silent: Callable[[], str]
+) -> None:
+    mq = consuming(fake, 1)
+    mq.topics["t"].broker_datas.insert(0, BrokerData("c", "a", {0: silent()}))
+    body = GetConsumerListByGroupResponseBody(["x", "a"]).to_json()
+    mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=body))
+    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
+    try:
+        instance.remoting.invoke(mq.brokers[0].address, RemotingCommand.request(RequestCode.HEART_BEAT))
+        assert instance.consumer_ids("g", "t") == ["a", "x"]
+    finally:
+        release(instance)

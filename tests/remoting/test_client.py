@@ -10,6 +10,8 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.connecting import THREADS
 from spark_rocket.remoting.connection import Connection
 from spark_rocket.remoting.server import Channel
 
@@ -180,7 +183,7 @@ def test_nothing_of_an_answered_request_is_kept_until_its_deadline(serve: Serve,
     client.invoke_async(address, request(), timeout=3600).result(10)  # the reader has left the first answer behind
     gc.collect()
     assert [ref() for ref in seen] == [None, None, None]
-    assert len(client._timer) == 2
+    assert len(client._timer) == 3  # the first one had to wait for its connection as well
 
 
 def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient) -> None:
@@ -226,7 +229,7 @@ def test_places_come_back_after_failures(serve: Serve) -> None:
     with RemotingClient(max_in_flight=1) as client:
         for _ in range(3):
             with pytest.raises(ProtocolError):
-                client.invoke_async(server.address, RemotingCommand.request(1, {"a": "\ud800"}))
+                client.invoke_async(server.address, RemotingCommand.request(1, {"a": "\ud800"})).result(10)
             with pytest.raises(ProtocolError):
                 client.invoke(server.address, RemotingCommand.request(1, {"a": "\ud800"}))
             with pytest.raises(RemotingTimeoutError):
@@ -413,6 +416,7 @@ def test_a_callback_must_not_wait_for_what_only_its_thread_receives(peer: Peer, 
 def test_close(serve: Serve) -> None:
     client = RemotingClient()
     address = serve().address
+    client.invoke(address, request())
     waiting = client.invoke_async(address, request(SILENT), timeout=60)
     threads = [thread for thread in threading.enumerate() if thread.name == f"rocket-reader-{address}"]
     client.close()
@@ -529,6 +533,75 @@ def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> N
             call.result(10)
     assert slow.outcome.lost is not None
     slow.outcome.join(10)
+
+
+# --- futures do not wait for connections on the asking thread ------------------------------------------------------
+
+
+def test_futures_do_not_wait_for_connections(serve: Serve, slow: SlowConnect, client: RemotingClient) -> None:
+    """One attempt speaks for all who wait for it."""
+    futures = [client.invoke_async("x:1", request(), timeout=60) for _ in range(3)]
+    assert slow.started.acquire(timeout=10)
+    assert not any(future.done() for future in futures)
+    slow.go.set()
+    for future in futures:
+        assert isinstance(future.exception(10), RemotingConnectError)
+    assert slow.attempts == 1
+    slow.outcome = Connection(serve().address, 3.0)
+    late = [client.invoke_async("y:1", request(ECHO, 0, b"%d" % number), timeout=60) for number in range(5)]
+    assert [future.result(10).body for future in late] == [b"%d" % number for number in range(5)]
+    slow.outcome.close()
+
+
+def test_addresses_that_do_not_answer_keep_no_other_waiting(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowConnect()
+    real = serve().address
+
+    def connect(address: str, *args: Any, **options: Any) -> object:
+        return Connection(address, *args, **options) if address == real else slow()
+
+    monkeypatch.setattr("spark_rocket.remoting.client.Connection", connect)
+    with RemotingClient() as client:
+        dead = [client.invoke_async(f"x:{number}", request(), timeout=60) for number in range(THREADS - 1)]
+        assert client.invoke_async(real, request(), timeout=60).result(10).code == 0
+        full = client.invoke_async("x:9", request(), timeout=60)
+        in_time = client.invoke_async("y:1", request(), timeout=0.05)  # no thread is free for it
+        with pytest.raises(RemotingConnectError, match=r"No connection to y:1 within 0\.1 s"):
+            in_time.result(10)
+        assert not any(future.done() for future in (*dead, full))
+        slow.go.set()
+        for future in (*dead, full):
+            assert isinstance(future.exception(10), RemotingConnectError)
+
+
+def test_a_request_that_waits_when_the_client_is_closed(slow: SlowConnect) -> None:
+    client = RemotingClient()
+    future = client.invoke_async("x:1", request(), timeout=60)
+    assert slow.started.acquire(timeout=10)
+    client.close()
+    with pytest.raises(RemotingConnectError, match="closed while it was connecting"):
+        future.result(10)
+    slow.go.set()
+
+
+def test_an_attempt_that_took_long_speaks_for_as_long_again(
+    client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("spark_rocket.remoting.client.time", SimpleNamespace(monotonic=lambda: now))
+
+    def connect(*_: object, **options: object) -> object:
+        nonlocal now
+        slow.attempts += 1
+        now += takes
+        raise RemotingConnectError("No connection to x:1: nobody there.")
+
+    monkeypatch.setattr("spark_rocket.remoting.client.Connection", connect)
+    for takes, later, attempts in ((3.0, 0.0, 1), (3.0, 2.9, 1), (3.0, 0.2, 2), (0.0, 3.1, 3), (0.0, 0.0, 4)):  # noqa: B007
+        now += later
+        with pytest.raises(RemotingConnectError, match="nobody there"):
+            client.invoke("x:1", request(), timeout=60)
+        assert slow.attempts == attempts
 
 
 def test_a_port_that_connects_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
