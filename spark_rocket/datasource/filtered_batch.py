@@ -1,8 +1,8 @@
 """A batch read that Spark tells the query's filters (option ``filterPushdown``).
 
 A class of its own, because Spark refuses readers with ``pushFilters`` unless
-``spark.sql.python.filterPushdown.enabled`` is true. ``pushFilters`` and ``partitions`` run in the same planning process on
-the driver; what was understood travels to the tasks as narrowed options and ranges.
+``spark.sql.python.filterPushdown.enabled`` is true. ``pushFilters`` and ``partitions`` run in the same planning process
+on the driver; what was understood travels to the tasks as narrowed options and ranges.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class FilterPushdownReader(RocketBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
         self._wanted, left = understand(filters)
-        self._options = replace(
-            self._options, tags=tags_for_brokers(self._wanted, self._options.tags, self._options.topics)
-        )
+        options = self._options
+        if options.sql_filter is None:  # a pull has one or the other
+            self._options = replace(options, tags=tags_for_brokers(self._wanted, options.tags, options.topics))
         return left
 
     def partitions(self) -> list[InputPartition]:
@@ -72,6 +72,8 @@ def _partitions(spans: list[OffsetRange], options: ReadOptions) -> list[InputPar
     least, most = options.min_partitions, options.max_records_per_partition
     small = [] if least or most else [span for span in spans if span.size <= _SMALL]
     large = [span for span in spans if span.size > _SMALL] if small else spans
-    alone: list[InputPartition] = [RangePartition(span) for span in split(large, min_partitions=least, max_records=most)]
+    alone: list[InputPartition] = [
+        RangePartition(span) for span in split(large, min_partitions=least, max_records=most)
+    ]
     groups = (tuple(small[start : start + _TOGETHER]) for start in range(0, len(small), _TOGETHER))
     return alone + [RangesPartition(group) for group in groups]

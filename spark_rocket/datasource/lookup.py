@@ -9,9 +9,9 @@ only if all of this holds; else its queues are read as without a look-up, and th
 * each answer has fewer records than the broker gives at most (``maxMsgsNumBatch``, 64), and less than ``_MOST_BYTES``:
   nothing was cut off. Records of other keys with the same hash count as well.
 
-What cannot be seen is a hole in the middle: an index that was switched off for a time, or that an Apache broker of which
-the process was killed did not make up for (``messageIndexSafe=false``). Brokers of this package have none. That is why
-look-ups are an option of their own.
+What cannot be seen is a hole in the middle: an index that was switched off for a time, or that an Apache broker did not
+make up for after it was killed (``messageIndexSafe=false``, its default). Brokers of this package have none. That is
+why look-ups are an option of their own.
 
 A message is found by each of the words of ``KEYS``, and the column ``keys`` is all of them: one of a text's words is
 looked up, and Spark compares the text. A ``msgId`` is a unique key, which the index has, or, of messages without one,
@@ -104,9 +104,7 @@ class _LookUp:
         self._most = _MOST_RECORDS
         self._first = self._last = 0
 
-    def hits(
-        self, words: frozenset[str] | None, msg_ids: frozenset[str] | None
-    ) -> defaultdict[MessageQueue, set[int]]:
+    def hits(self, words: frozenset[str] | None, msg_ids: frozenset[str] | None) -> defaultdict[MessageQueue, set[int]]:
         keys = msg_ids if msg_ids is not None else words or frozenset()
         if len(keys) * len(self._queues) > MOST_LOOK_UPS:
             raise _NotSureError(f"{len(keys)} keys in {len(self._queues)} topics are too many to look up")

@@ -1,7 +1,7 @@
 """Which messages a query's filters leave: what need not be read, and what Spark must still filter.
 
-A filter that is understood narrows what is read; one that is not is left to Spark alone, so no filter can be wrong, only
-useless. Of those that are understood, Spark may leave out the exact ones:
+A filter that is understood narrows what is read; one that is not is left to Spark alone. Of those that are understood
+Spark may leave out the exact ones:
 
 ====================================  ====================================================  ==========
 column                                what it narrows                                       exact
@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -114,16 +115,18 @@ def understand(filters: Iterable[Filter]) -> tuple[Wanted, list[Filter]]:
 
 
 def _column(one: Filter) -> str:
-    path = getattr(one, "attribute", ())
+    path: tuple[str, ...] = getattr(one, "attribute", ())
     return path[0].lower() if len(path) == 1 else ""
 
 
 def _narrowed(wanted: Wanted, column: str, one: Filter) -> Wanted | None:
     if column in _TEXTS:
-        field = _TEXTS[column]
         texts = _texts(one)
-        known: Texts = getattr(wanted, field)
-        return None if texts is None else replace(wanted, **{field: texts if known is None else known & texts})
+        if texts is None:
+            return None
+        known: Texts = getattr(wanted, _TEXTS[column])
+        changes: dict[str, Any] = {_TEXTS[column]: texts if known is None else known & texts}
+        return replace(wanted, **changes)
     if column in ("queueid", "queueoffset"):
         numbers = _numbers(one)
         if numbers is None:

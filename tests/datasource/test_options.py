@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.option_parsers import Position, Start, can_be_written
+from spark_rocket.datasource.option_parsers import Position, Pushdown, Start, can_be_written
 from spark_rocket.datasource.options import (
     OPTIONS,
     Scope,
@@ -223,3 +223,12 @@ def test_every_option_is_documented_with_its_default() -> None:
     for option in OPTIONS:
         shown = f"`{option.default}`" if option.default else "—"
         assert f"| `{option.name}` | {shown} |" in page
+
+
+def test_filter_pushdown() -> None:
+    assert parse_read_options({"subscribe": "t"}, BATCH).filter_pushdown is Pushdown.OFF
+    assert parse_read_options({"subscribe": "t", "filterPushdown": "INDEX"}, BATCH).filter_pushdown is Pushdown.INDEX
+    assert "filterPushdown is 'yes'. It should be false, true or index" in bad(BATCH, filterPushdown="yes")
+    assert "filterPushdown is for batch reads, not for streaming reads" in bad(STREAM, filterPushdown="true")
+    with pytest.raises(OptionError, match="filterPushdown is given together with storePath"):
+        parse_read_options({"storePath": "/x", "filterPushdown": "true"}, BATCH)

@@ -1,0 +1,169 @@
+"""Look-ups in the brokers' index: found is what is there, and when that is not sure everything is read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql.datasource import EqualTo, In
+
+from spark_rocket.datasource.lookup import MOST_LOOK_UPS, Found, find
+from spark_rocket.datasource.pushdown import Wanted, understand
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.errors import BrokerError
+from spark_rocket.model import MessageExt, MessageQueue
+from tests.datasource.fakes import q
+
+WHOLE = [OffsetRange(q(0), 0, 100), OffsetRange(q(1), 0, 100)]
+
+
+def message(queue: MessageQueue, offset: int, physical: int, **properties: str) -> MessageExt:
+    return MessageExt(
+        queue.topic,
+        b"",
+        properties,
+        broker_name=queue.broker_name,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        physical_offset=physical,
+        offset_msg_id=f"7F00000100002A9F{physical:016X}",
+    )
+
+
+class FakeIndex:
+    """Two queues of 100 messages each, at alternating places of the log; every tenth has the key ``ten``."""
+
+    def __init__(self) -> None:
+        self.messages = {
+            (q(queue), n): message(
+                q(queue), n, 1000 * (2 * n + queue), UNIQ_KEY=f"id-{queue}-{n}", KEYS=f"k{n}" + " ten" * (n % 10 == 0)
+            )
+            for n in range(100)
+            for queue in (0, 1)
+        }
+        self.config = {"messageIndexEnable": "true"}
+        self.indexed_from, self.indexed_to = 0, 10**9
+        self.extra: list[MessageExt] = []
+        self.body = 10
+        self.asked: list[str] = []
+        self.down = False
+
+    def settings(self, queue: MessageQueue) -> dict[str, str]:
+        if self.down:
+            raise BrokerError("down")
+        return self.config
+
+    def query(self, queue: MessageQueue, key: str, at_most: int) -> Found:
+        self.asked.append(key)
+        hits = [
+            one
+            for one in self.messages.values()
+            if key in (*(one.keys or "").split(" "), one.properties.get("UNIQ_KEY"))
+            and self.indexed_from <= one.physical_offset < self.indexed_to
+        ]
+        hits = (hits + self.extra)[:at_most]
+        return Found(hits, self.body * len(hits))
+
+    def view(self, queue: MessageQueue, physical_offset: int) -> MessageExt | None:
+        self.asked.append(f"at {physical_offset}")
+        return next((one for one in self.messages.values() if one.physical_offset == physical_offset), None)
+
+    def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
+        return [self.messages.get(place) for place in places]
+
+
+def wanted(column: str, *values: str) -> Wanted:
+    return understand([In((column,), values)])[0]
+
+
+def offsets(spans: list[OffsetRange]) -> list[tuple[int, int]]:
+    return sorted((span.queue.queue_id, offset) for span in spans for offset in range(span.start, span.end))
+
+
+def test_keys_and_ids_are_found() -> None:
+    index = FakeIndex()
+    assert offsets(find(WHOLE, wanted("keys", "k7"), index)) == [(0, 7), (1, 7)]
+    # One of the words is looked up, and Spark compares the text.
+    assert offsets(find(WHOLE, wanted("keys", " k20 ten"), index)) == [(0, 20), (1, 20)]
+    assert offsets(find(WHOLE, wanted("keys", "k1", "k2", "no such key"), index)) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert offsets(find(WHOLE, wanted("msgId", "id-1-30"), index)) == [(1, 30)]
+    assert offsets(find([OffsetRange(q(0), 8, 20)], wanted("keys", "ten"), index)) == [(0, 10)]
+    assert find(WHOLE, wanted("keys", "nobody's"), index) == []
+    assert find(WHOLE, understand([EqualTo(("queueId",), 1)])[0], index) == WHOLE
+
+
+def test_an_offset_id_says_where_the_message_is() -> None:
+    index = FakeIndex()
+    del index.messages[q(1), 30].properties["UNIQ_KEY"]
+    assert offsets(find(WHOLE, wanted("msgId", f"7F00000100002A9F{61_000:016X}"), index)) == [(1, 30)]
+    index.asked.clear()
+    assert find(WHOLE, wanted("msgId", "7F0000010EC418B4AAC2" + "0" * 12), index) == []
+    assert not [what for what in index.asked if what.startswith("at")]  # a unique key that is no place of the log
+
+
+def _no_index(index: FakeIndex) -> None:
+    index.config = {"messageIndexEnable": "false"}
+
+
+def _no_settings(index: FakeIndex) -> None:
+    index.config = {}
+
+
+def _trimmed(index: FakeIndex) -> None:
+    index.indexed_from = 1
+
+
+def _late(index: FakeIndex) -> None:
+    index.indexed_to = 199_000
+
+
+def _first_gone(index: FakeIndex) -> None:
+    del index.messages[q(1), 0]
+
+
+def _no_keys(index: FakeIndex) -> None:
+    index.messages[q(0), 0].properties.clear()
+
+
+def _too_many(index: FakeIndex) -> None:
+    index.extra = [message(q(0), 5, 10_000, KEYS="same hash")] * 64
+
+
+def _fewer_a_query(index: FakeIndex) -> None:
+    index.config["maxMsgsNumBatch"] = "2"
+
+
+def _too_large(index: FakeIndex) -> None:
+    index.body = 2 << 20
+
+
+def _down(index: FakeIndex) -> None:
+    index.down = True
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_no_index, _no_settings, _trimmed, _late, _first_gone, _no_keys, _too_many, _fewer_a_query, _too_large, _down],
+)
+def test_what_the_index_may_not_know_is_read(spoil: object, caplog: pytest.LogCaptureFixture) -> None:
+    index = FakeIndex()
+    spoil(index)  # type: ignore[operator]
+    with caplog.at_level(logging.WARNING):
+        assert find(WHOLE, wanted("keys", "k7"), index) == WHOLE
+    assert "the queues on broker-a are read through" in caplog.text
+
+
+def test_what_cannot_be_looked_up_is_read() -> None:
+    index = FakeIndex()
+    many = wanted("keys", *(f"k{n}" for n in range(MOST_LOOK_UPS + 1)))
+    assert find(WHOLE, many, index) == WHOLE
+    assert find(WHOLE, wanted("keys", "k7", " "), index) == WHOLE
+    light = [OffsetRange(q(0, "%LMQ%mine"), 0, 5)]
+    assert find(light, wanted("keys", "k7"), index) == light
+
+
+def test_each_broker_is_judged_by_itself() -> None:
+    index = FakeIndex()
+    other = OffsetRange(q(0, broker="broker-b"), 0, 50)
+    assert find([*WHOLE, other], wanted("keys", "k7"), index)[-1] == other
