@@ -3,7 +3,8 @@
 Every error carries three things beside its text, so that code and people can act on it:
 
 ``code``
-    a stable upper-case name (``TOPIC_NOT_FOUND``), the same in Python, in logs and on the command line;
+    a stable upper-case name (``TOPIC_NOT_FOUND``), the same in Python, in logs and on the command line; the data
+    source's have a second part (``DATA_LOSS.TOPIC_DELETED``);
 ``retriable``
     whether the same call may succeed if it is simply made again;
 ``remedy``
@@ -16,13 +17,13 @@ Thread-safety: instances are not shared. They pickle, because Spark carries them
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class RocketError(Exception):
     """Root of the tree."""
 
-    code: ClassVar[str] = "ROCKET_ERROR"
+    code: str = "ROCKET_ERROR"
     retriable: bool = False
 
     def __init__(
@@ -32,6 +33,7 @@ class RocketError(Exception):
         remedy: str = "",
         response_code: int | None = None,
         retriable: bool | None = None,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -39,13 +41,20 @@ class RocketError(Exception):
         self.response_code = response_code
         if retriable is not None:
             self.retriable = retriable
+        if code is not None:
+            self.code = code
 
     def __str__(self) -> str:
         text = f"[{self.code}] {self.message}"
         return f"{text} {self.remedy}" if self.remedy else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = {"remedy": self.remedy, "response_code": self.response_code, "retriable": self.retriable}
+        state = {
+            "remedy": self.remedy,
+            "response_code": self.response_code,
+            "retriable": self.retriable,
+            "code": self.code,
+        }
         return _rebuild, (type(self), self.message, state)
 
 
