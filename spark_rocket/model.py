@@ -104,13 +104,19 @@ class Message:
             every[SHARDING_KEY] = sharding_key
         return cls(topic, body.encode() if isinstance(body, str) else body, every, flag)
 
+    def get_property(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+    def set_property(self, name: str, value: str) -> None:
+        self.properties[name] = value
+
     @property
     def tags(self) -> str | None:
-        return self.properties.get(TAGS)
+        return self.get_property(TAGS)
 
     @property
     def keys(self) -> str | None:
-        return self.properties.get(KEYS)
+        return self.get_property(KEYS)
 
 
 @dataclass(slots=True)
@@ -135,7 +141,7 @@ class MessageExt(Message):
     @property
     def msg_id(self) -> str:
         """The client's unique key if there is one, else the offset id, as RocketMQ's own consumers show it."""
-        return self.properties.get(UNIQ_KEY) or self.offset_msg_id
+        return self.get_property(UNIQ_KEY) or self.offset_msg_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
                 started = str(began // 1_000_000)
                 offsets = []
                 for message in messages:
-                    message.properties[START_TIME] = started
+                    message.set_property(START_TIME, started)
                     offsets.append(message.queue_offset)
                 context = ConsumeConcurrentlyContext(process_queue.queue)
                 consumed = self._call(messages, context)

@@ -53,23 +53,29 @@ class ProcessQueue:
 
     def put(self, messages: Iterable[MessageExt], next_offset: int) -> None:
         """Add messages, ascending; ``next_offset`` is where the next pull goes on, which commits cannot pass."""
+        every = {message.queue_offset: message for message in messages}
         with self._lock:
-            for message in messages:
-                offset = message.queue_offset
-                if offset in self._messages or offset in self._taken:
-                    continue
-                self._messages[offset] = message
-                self._sizes[offset] = size = len(message.body)
-                self._order.append(offset)
-                self.size += size
+            if every and next(iter(every)) < self._next:  # what was pulled again may be here
+                every = {
+                    offset: message
+                    for offset, message in every.items()
+                    if offset not in self._messages and offset not in self._taken
+                }
+            sizes = [len(message.body) for message in every.values()]
+            self._messages.update(every)
+            self._sizes.update(zip(every, sizes, strict=True))
+            self._order.extend(every)
+            self.size += sum(sizes)
             self._next = max(self._next, next_offset)
 
     def remove(self, offsets: Iterable[int]) -> None:
         """Messages that are done, here or by having gone to a retry topic."""
         with self._lock:
+            messages, sizes, done = self._messages, self._sizes, 0
             for offset in offsets:
-                if self._messages.pop(offset, None) is not None:
-                    self.size -= self._sizes.pop(offset)
+                if messages.pop(offset, None) is not None:
+                    done += sizes.pop(offset)
+            self.size -= done
             self._forget_done()
         self.last_consume = time.monotonic()
 
@@ -136,7 +142,7 @@ class ProcessQueue:
             message = self._messages.get(offset)
         if message is None:
             return None
-        started = message.properties.get(START_TIME, "")
+        started = message.get_property(START_TIME) or ""
         return (offset, message) if started.isdecimal() and int(started) < limit_ms else None
 
     def is_lock_expired(self) -> bool:

@@ -36,9 +36,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from enum import Enum
+from functools import lru_cache
 from mmap import mmap
-from typing import NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 from spark_rocket.errors import ProtocolError
@@ -46,7 +49,7 @@ from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.compression import decompress_body
 from spark_rocket.protocol.host import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.host import pack_host as pack_host
-from spark_rocket.protocol.properties import decode_properties, encode_properties
+from spark_rocket.protocol.properties import decode_properties, encode_properties, find_property
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -87,8 +90,7 @@ _HEADS = {
     bits: struct.Struct(f">IIIiiqqiq{born_host}sq{store_host}siqi")
     for (born_host, store_host), bits in _HOST_BITS.items()
 }
-_UNIQ_KEY = b"UNIQ_KEY\x01"
-_MOST_SHAPES = 64  # of property strings of one run; more say that they have little in common
+_CHECKED = struct.Struct(">III8xq8xi44xi")  # of a head with IPv4 hosts: size, magic, CRC, queue offset, flag, body
 _UNUSUAL = COMPRESSED | _HOSTS_MASK | NEED_UNWRAP | INNER_BATCH
 _TWO_WORDS = struct.Struct(">II")
 _SYS_FLAG = struct.Struct(">i")
@@ -371,41 +373,121 @@ def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[RecordV
         position += record.size
 
 
+class StoredMessage(MessageExt):
+    """A message that is read as far as it is asked for: its topic, body and place in its queue are; the numbers at its
+    record's head, and its properties, when somebody wants them.
+
+    A value as any other ``MessageExt``: equal to one with the same fields, copied and pickled as one. It holds copies,
+    not the run that it came in. Checked before it is made: nothing that is read later can fail.
+    """
+
+    __slots__ = ("_added", "_head", "_properties", "_raw_properties")
+
+    _head: bytes | tuple[Any, ...]
+    _raw_properties: bytes
+    _properties: dict[str, str] | None  # none: not read yet
+    _added: tuple[str, str] | None  # a property more, while they are not read
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field of the head whose slot nobody has filled yet."""
+            index = _HEAD_FIELDS.get(name)
+            if index is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            head = self._head
+            if type(head) is bytes:
+                head = self._head = _HEADS[0].unpack(head)
+            value = head[index]
+            if name == "offset_msg_id":
+                value = f"{head[11].hex().upper()}{value & 0xFFFFFFFFFFFFFFFF:016X}"
+            elif type(value) is bytes:
+                value = _host_of(value)
+            setattr(self, name, value)
+            return value
+
+        @property
+        def properties(self) -> dict[str, str]:
+            found = self._properties
+            if found is None:
+                found = self._properties = decode_properties(self._raw_properties)
+                if self._added is not None:
+                    found[self._added[0]] = self._added[1]
+            return found
+
+        @properties.setter
+        def properties(self, properties: dict[str, str]) -> None:
+            self._properties = properties
+
+    def set_property(self, name: str, value: str) -> None:
+        if self._properties is None and self._added is None:
+            self._added = name, value
+        else:
+            self.properties[name] = value
+
+    def get_property(self, name: str) -> str | None:
+        if self._properties is not None or (self._added is not None and self._added[0] == name):
+            return self.properties.get(name)
+        found = find_property(self._raw_properties, name.encode("utf-8", "replace"))
+        return None if found is None else found.decode("utf-8", "replace")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageExt):
+            return NotImplemented
+        return _values(self) == _values(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it can change, as every message
+
+    def __reduce__(self) -> tuple[type[MessageExt], tuple[Any, ...]]:
+        return MessageExt, _values(self)
+
+
+_HEAD_FIELDS = {
+    "store_size": 0,
+    "body_crc": 2,
+    "queue_id": 3,
+    "flag": 4,
+    "physical_offset": 6,
+    "offset_msg_id": 6,
+    "sys_flag": 7,
+    "born_timestamp": 8,
+    "born_host": 9,
+    "store_timestamp": 10,
+    "store_host": 11,
+    "reconsume_times": 12,
+    "prepared_transaction_offset": 13,
+}
+_VALUES = attrgetter(*(field.name for field in fields(MessageExt)))
+
+
+def _values(message: MessageExt) -> tuple[Any, ...]:
+    values: tuple[Any, ...] = _VALUES(message)
+    return values
+
+
+@lru_cache(1024)
+def _host_of(raw: bytes) -> tuple[str, int]:
+    return unpack_host(raw)
+
+
 def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
     """Every message of a run of records; inner batches come out as the messages in them.
 
-    Usual records (v1, IPv4 hosts, not compressed, no inner batch) are taken apart on the spot; all others, and whatever
-    is wrong with one, are left to ``view_record``.
+    Usual records (v1, IPv4 hosts, not compressed, no inner batch) are checked here and read as ``StoredMessage`` does;
+    all others, and whatever is wrong with one, are left to ``view_record``.
     """
     raw = buffer if isinstance(buffer, bytes) else bytes(buffer)
     messages: list[MessageExt] = []
     add = messages.append
-    unpack = _HEADS[0].unpack_from
-    hosts: dict[bytes, tuple[tuple[str, int], str]] = {}
-    topics: dict[bytes, str] = {}
-    shapes: dict[tuple[bytes, bytes], dict[str, str]] = {}
+    unpack = _CHECKED.unpack_from
+    new = StoredMessage.__new__
+    topic, topic_raw = "", b""
     length = len(raw)
     last_head = length - FIXED_SIZE
     position = 0
     while position < length:
         if position <= last_head:
-            (
-                size,
-                magic,
-                crc,
-                queue_id,
-                flag,
-                queue_offset,
-                physical,
-                sys_flag,
-                born,
-                born_host,
-                stored,
-                store_host,
-                reconsumed,
-                prepared,
-                body_length,
-            ) = unpack(raw, position)
+            size, magic, crc, queue_offset, sys_flag, body_length = unpack(raw, position)
             end = position + size
             body_at = position + 88
             topic_at = body_at + body_length
@@ -420,68 +502,29 @@ def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = 
             ):
                 body = raw[body_at:topic_at]
                 if not check_crc or crc32(body) & CRC_MASK == crc:
-                    topic_raw = raw[topic_at + 1 : properties_at - 2]
-                    topic = topics.get(topic_raw)
-                    if topic is None:
-                        topic = topics[topic_raw] = topic_raw.decode("utf-8", "replace")
-                    born_pair = hosts.get(born_host) or _host_of(born_host, hosts)
-                    store_pair = hosts.get(store_host) or _host_of(store_host, hosts)
-                    add(
-                        MessageExt(
-                            topic,
-                            body,
-                            _properties_of(raw[properties_at:end], shapes),
-                            flag,
-                            broker_name,
-                            queue_id,
-                            queue_offset,
-                            physical,
-                            size,
-                            sys_flag,
-                            crc,
-                            born,
-                            born_pair[0],
-                            stored,
-                            store_pair[0],
-                            reconsumed,
-                            prepared,
-                            f"{store_pair[1]}{physical & 0xFFFFFFFFFFFFFFFF:016X}",
-                        )
-                    )
+                    its_topic = raw[topic_at + 1 : properties_at - 2]
+                    if its_topic != topic_raw:
+                        topic_raw = its_topic
+                        topic = its_topic.decode("utf-8", "replace")
+                    message = new(StoredMessage)
+                    message.topic = topic
+                    message.body = body
+                    message.broker_name = broker_name
+                    message.queue_offset = queue_offset
+                    message._head = raw[position:body_at]
+                    message._raw_properties = raw[properties_at:end]
+                    message._properties = message._added = None
+                    add(message)
                     position = end
                     continue
         record = view_record(raw, position, check_crc=check_crc)
-        message = record.to_message(broker_name)
+        plain = record.to_message(broker_name)
         if record.sys_flag & INNER_BATCH and record.sys_flag & NEED_UNWRAP:
-            messages += _unwrap(message)
+            messages += _unwrap(plain)
         else:
-            add(message)
+            add(plain)
         position += record.size
     return messages
-
-
-def _properties_of(raw: bytes, shapes: dict[tuple[bytes, bytes], dict[str, str]]) -> dict[str, str]:
-    """Properties of one of many messages: often they differ in the unique key only, and the rest is read once."""
-    start = raw.find(_UNIQ_KEY)
-    end = raw.find(b"\x02", start)
-    if start < 0 or end < 0 or len(shapes) == _MOST_SHAPES or (start and raw[start - 1] != 2):
-        return decode_properties(raw)
-    shape = raw[:start], raw[end:]
-    known = shapes.get(shape)
-    if known is None:
-        found = decode_properties(raw)
-        if _UNIQ_KEY not in shape[1]:  # the last of two is the one that counts
-            shapes[shape] = found.copy()
-        return found
-    found = known.copy()
-    found["UNIQ_KEY"] = str(raw[start + len(_UNIQ_KEY) : end], "utf-8", "replace")
-    return found
-
-
-def _host_of(raw: bytes, hosts: dict[bytes, tuple[tuple[str, int], str]]) -> tuple[tuple[str, int], str]:
-    """A host and the hex of it that offset ids begin with, remembered for the records that follow."""
-    found = hosts[raw] = unpack_host(raw), raw.hex().upper()
-    return found
 
 
 def _unwrap(batch: MessageExt) -> list[MessageExt]:

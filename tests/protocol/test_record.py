@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import mmap
+import pickle
 import struct
 import zlib
 from typing import Any
@@ -382,4 +385,50 @@ def test_message_ids() -> None:
 def test_properties_of_many_records_are_those_of_each(runs: list[list[str]], terminated: bool) -> None:
     raws = [("\x02".join(pieces) + "\x02" * terminated).encode() for pieces in runs]
     data = b"".join(encode_record(**DEFAULTS | {"properties": raw}) for raw in raws)
-    assert [message.properties for message in r.decode_messages(data)] == [decode_properties(raw) for raw in raws]
+    messages = r.decode_messages(data)
+    for name in ("UNIQ_KEY", "TAGS", "x", "XUNIQ_KEY"):
+        assert [one.get_property(name) for one in messages] == [decode_properties(raw).get(name) for raw in raws]
+    assert [message.properties for message in messages] == [decode_properties(raw) for raw in raws]
+
+
+@CASES
+def test_what_is_read_when_it_is_asked_for_is_what_the_record_says(fields: dict[str, Any]) -> None:
+    data = encode_record(**fields)
+    plain = decode_record(data, broker_name="b")
+    for name in (field.name for field in dataclasses.fields(MessageExt)):
+        (message,) = r.decode_messages(data, "b")
+        assert getattr(message, name) == getattr(plain, name)
+        setattr(message, name, "another")  # what is assigned stays, whatever is read before or after
+        assert message != plain
+        assert getattr(message, name) == "another"
+    for convert in (copy.copy, copy.deepcopy, dataclasses.replace, lambda one: pickle.loads(pickle.dumps(one))):
+        (message,) = r.decode_messages(data, "b")
+        converted = convert(message)
+        assert converted == message == plain == converted
+        assert converted.msg_id == plain.msg_id
+    assert dataclasses.asdict(message) == dataclasses.asdict(plain)
+    assert repr(message).partition("(")[2] == repr(plain).partition("(")[2]
+    assert message != "a message"
+    with pytest.raises(TypeError):
+        hash(message)
+    with pytest.raises(AttributeError, match="nothing_there"):
+        _ = message.nothing_there  # type: ignore[attr-defined]
+
+
+def test_properties_are_set_before_and_after_they_are_read() -> None:
+    (message,) = r.decode_messages(encode_record(**DEFAULTS))
+    message.set_property("n", "1")
+    assert (message.get_property("n"), message.tags, message.keys) == ("1", "TagA", "k")
+    assert message.properties == {"TAGS": "TagA", "KEYS": "k", "n": "1"}
+    message.set_property("TAGS", "other")
+    assert (message.get_property("n"), message.tags) == ("1", "other")
+    (message,) = r.decode_messages(encode_record(**DEFAULTS))
+    message.set_property("TAGS", "first")
+    message.set_property("n", "2")
+    assert message.properties == {"TAGS": "first", "KEYS": "k", "n": "2"}
+    message.properties = {"KEYS": "mine"}
+    message.set_property("n", "3")
+    assert (message.properties, message.tags) == ({"KEYS": "mine", "n": "3"}, None)
+    plain = decode_record(encode_record(**DEFAULTS))
+    plain.set_property("TAGS", "mine")
+    assert plain.tags == "mine"
