@@ -38,6 +38,7 @@ from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.bodies import SubscriptionData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
@@ -64,6 +65,8 @@ T = TypeVar("T")
 DEFAULT_GROUP = "spark_rocket_reader"
 DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
+
+BROKER_NAME = "bname"
 
 _COMMIT = 0x1
 _SUSPEND = 0x2
@@ -146,6 +149,11 @@ class Reader(Client):
     def refresh(self, topic: str) -> list[MessageQueue]:
         """``queues``, asked anew: queues may have been added since."""
         return list(self._instance().routes.refresh(topic).readable)
+
+    def check_filter(self, topic: str, sql: str) -> None:
+        """SubscriptionRefusedError if the topic's brokers do not choose by SQL92 expressions, or not by this one."""
+        data = SubscriptionData.build(topic, sql, 0, TYPE_SQL92)
+        self._instance().members.check_filters(self.group, [data])
 
     # --- offsets ----------------------------------------------------------------------------------------------
 
@@ -235,7 +243,8 @@ class Reader(Client):
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         if oneway:
-            request = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_ext(), oneway=True)
+            ext = _of(queue, header.to_ext())
+            request = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, oneway=True)
             self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
             return
         what = f"the offset {offset} of group {group} for"
@@ -389,7 +398,7 @@ class Reader(Client):
         seconds = timeout or self._timeout
         if suspend_ms > 0:
             seconds += suspend_ms / 1000 + SUSPEND_MARGIN
-        request = RemotingCommand.request(RequestCode.PULL_MESSAGE, header.to_ext())
+        request = RemotingCommand.request(RequestCode.PULL_MESSAGE, _of(queue, header.to_ext()))
         return self._instance().routes.reader(queue), request, seconds
 
     def _ask(
@@ -404,7 +413,7 @@ class Reader(Client):
         instance = self._instance()
         return instance.invoke(
             instance.routes.master(queue),
-            RemotingCommand.request(code, ext),
+            RemotingCommand.request(code, _of(queue, ext)),
             f"{what} {_name(queue)}",
             topic=queue.topic,
             timeout=self._timeout,
@@ -420,7 +429,7 @@ class Reader(Client):
         try:
             return instance.invoke_async(
                 instance.routes.master(queue),
-                RemotingCommand.request(question.code, question.ext),
+                RemotingCommand.request(question.code, _of(queue, question.ext)),
                 f"{question.what} {_name(queue)}",
                 question.value,
                 topic=queue.topic,
@@ -489,6 +498,12 @@ def _committed_offset(group: str, queue: MessageQueue) -> _Question[int | None]:
 
     what = f"the question for the offset of group {group} in"
     return _Question(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _FOUND_OR_NOT)
+
+
+def _of(queue: MessageQueue, ext: dict[str, str]) -> dict[str, str]:
+    """Ext fields with the broker's name, by which a proxy passes the request on."""
+    ext[BROKER_NAME] = queue.broker_name
+    return ext
 
 
 def _name(queue: MessageQueue) -> str:

@@ -13,6 +13,7 @@ import logging
 import time
 
 from spark_rocket.client.instance import ClientInstance
+from spark_rocket.client.reader import BROKER_NAME
 from spark_rocket.errors import RocketError
 from spark_rocket.model import DELAY, MessageExt
 from spark_rocket.protocol.bodies import MASTER_ID
@@ -62,7 +63,8 @@ class SendBack:
         host, port = message.store_host
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         address = self._masters().get(message.broker_name, address)  # it may have another address by now
-        request = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext())
+        ext = header.to_ext() | {BROKER_NAME: message.broker_name}
+        request = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         self._instance.invoke(address, request, f"the return of {message.msg_id}", timeout=_SECONDS)
 
     def _masters(self) -> dict[str, str]:

@@ -225,6 +225,7 @@ def test_offsets(mq: FakeCluster, reader: Reader) -> None:
         "topic": "t",
         "queueId": "0",
         "setZeroIfNotFound": "false",
+        "bname": "b0",
     }
 
 

@@ -1,0 +1,338 @@
+"""Every request that a client sends has the fields of the one that Apache's own client was recorded with.
+
+Order of fields does not matter: ext fields are a map, and signatures sort them. What was not recorded is held against
+the field tables of RocketMQ 5.3. Sends (310, 320) are compared value by value in ``test_producer_golden.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import spark_rocket.client
+from spark_rocket.client import (
+    Admin,
+    LocalTransactionState,
+    Producer,
+    Reader,
+    TransactionProducer,
+    create_reply_message,
+)
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.instance import ClientInstance, acquire, release
+from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.rebalance_locks import QueueLocks
+from spark_rocket.client.send_back import SendBack
+from spark_rocket.errors import RocketError
+from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerConnection,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    GroupList,
+    KVTable,
+    LockBatchResponseBody,
+    SubscriptionData,
+    TopicList,
+    TopicStatsTable,
+)
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
+from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.recall_handle import RecallMessageHandle
+from tests import golden
+from tests.client.consuming import SECONDS
+from tests.client.fakes import FakeCluster, says
+
+QUEUE = MessageQueue("t", "b0", 0)
+ANSWER = {
+    **dict.fromkeys(("offset", "timestamp", "queueOffset", "nextBeginOffset", "maxOffset"), "5"),
+    **dict.fromkeys(("queueId", "minOffset", "suggestWhichBrokerId", "wipeTopicCount", "addTopicCount"), "0"),
+    "msgId": "7F00000100002A9F0000000000000005",
+    "value": "v",
+}
+MESSAGE = MessageExt(
+    "t",
+    b"x",
+    {"UNIQ_KEY": "K", "CORRELATION_ID": "1", "REPLY_TO_CLIENT": "c", "TTL": "3000", "CLUSTER": "c"},
+    broker_name="b0",
+    physical_offset=5,
+    store_host=("127.0.0.1", 1),
+)
+
+
+class Rig:
+    """A fake cluster that says yes to everything, and clients of it."""
+
+    def __init__(self, mq: FakeCluster, stack: list[Callable[[], None]]) -> None:
+        self.mq = mq
+        self._stack = stack
+        broker = BrokerData("c", "b0", {0: mq.brokers[0].address})
+        bodies = {
+            RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo({"b0": broker}, {"c": ["b0"]}),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: TopicList(["t"]),
+            RequestCode.GET_KVLIST_BY_NAMESPACE: KVTable({}),
+            RequestCode.GET_BROKER_RUNTIME_INFO: KVTable({}),
+            RequestCode.GET_TOPIC_STATS_INFO: TopicStatsTable(),
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: GroupList(),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerConnection(),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: GetConsumerListByGroupResponseBody(["c"]),
+            RequestCode.LOCK_BATCH_MQ: LockBatchResponseBody([]),
+        }
+        for server in (mq.name_server, *mq.brokers):
+            for code in RequestCode:
+                body = bodies[code].to_json() if code in bodies else b""
+                server.answers.setdefault(code, says(0, ext=ANSWER, body=body))
+        mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, ext=ANSWER | {"offset": "0"}))
+        for name in ("t", "c_REPLY_TOPIC", "%RETRY%g"):
+            mq.add(name, 1)
+        self.name_server = mq.name_server.address
+
+    def _closing(self, client: Any) -> Any:
+        self._stack.append(client.close)
+        return client
+
+    def reader(self) -> Reader:
+        return self._closing(Reader(self.name_server))
+
+    def admin(self) -> Admin:
+        return self._closing(Admin(self.name_server))
+
+    def producer(self, **settings: Any) -> Producer:
+        return self._closing(Producer("g", name_server=self.name_server, **settings))
+
+    def transactions(self) -> TransactionProducer:
+        class Listener:
+            def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+                return LocalTransactionState.COMMIT_MESSAGE
+
+            def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+                return LocalTransactionState.COMMIT_MESSAGE
+
+        return self._closing(TransactionProducer("g", Listener(), name_server=self.name_server))
+
+    def instance(self) -> ClientInstance:
+        shared = acquire(ClientConfig((self.name_server,)))
+        self._stack.append(lambda: release(shared))
+        shared.routes.route("t")
+        return shared
+
+    def member(self, kind: str = "TAG") -> None:
+        """A consumer that comes and goes."""
+
+        class Member:
+            group = "g"
+
+            def consumer_data(self) -> ConsumerData:
+                return ConsumerData("g", subscription_data_set=[SubscriptionData.build("t", "a", 1, kind)])
+
+            def rebalance(self) -> None: ...
+
+            def persist_offsets(self) -> None: ...
+
+        member = Member()
+        members = self.instance().members
+        members.join_consumer(member)
+        members.leave_consumer(member)
+
+    def host(self) -> tuple[str, int]:
+        host, _, port = self.mq.brokers[0].address.rpartition(":")
+        return host, int(port)
+
+    def sent(self, code: int) -> RemotingCommand:
+        """The last request with this code that anybody got."""
+        while True:
+            every = [request for server in (self.mq.name_server, *self.mq.brokers) for request in server.requests]
+            found = [request for request in every if request.code == code]
+            if found:
+                return found[-1]
+            assert self.mq.brokers[0].arrived.acquire(timeout=SECONDS)  # a one-way request is still on its way
+
+
+@pytest.fixture
+def rig(fake: Callable[..., FakeCluster]) -> Iterator[Rig]:
+    stack: list[Callable[[], None]] = []
+    yield Rig(fake(1), stack)
+    for close in reversed(stack):
+        close()
+
+
+def recall(rig: Rig) -> None:
+    rig.producer().recall_message("t", RecallMessageHandle("t", "b0", "1", "K").encode())
+
+
+C = RequestCode
+SENDS: dict[int, Callable[[Rig], object]] = {
+    C.SEND_MESSAGE_V2: lambda rig: rig.producer().send(Message.of("t", "x")),
+    C.SEND_BATCH_MESSAGE: lambda rig: rig.producer().send([Message.of("t", "x")]),
+    C.SEND_REPLY_MESSAGE_V2: lambda rig: rig.producer().send(create_reply_message(MESSAGE, b"y")),
+    C.END_TRANSACTION: lambda rig: rig.transactions().send_in_transaction(Message.of("t", "x")),
+    C.RECALL_MESSAGE: recall,
+    C.PULL_MESSAGE: lambda rig: rig.reader().pull(QUEUE, 5, suspend_ms=1),
+    C.QUERY_CONSUMER_OFFSET: lambda rig: rig.reader().committed_offset("g", QUEUE),
+    C.UPDATE_CONSUMER_OFFSET: lambda rig: rig.reader().commit_offset("g", QUEUE, 5, oneway=False),
+    C.SEARCH_OFFSET_BY_TIMESTAMP: lambda rig: rig.reader().offset_for_time(QUEUE, 5),
+    C.GET_MAX_OFFSET: lambda rig: rig.reader().max_offset(QUEUE),
+    C.GET_MIN_OFFSET: lambda rig: rig.reader().min_offset(QUEUE),
+    C.GET_EARLIEST_MSG_STORETIME: lambda rig: rig.reader().earliest_store_time(QUEUE),
+    C.HEART_BEAT: Rig.member,
+    C.UNREGISTER_CLIENT: Rig.member,
+    C.CHECK_CLIENT_CONFIG: lambda rig: rig.member("SQL92"),
+    C.CONSUMER_SEND_MSG_BACK: lambda rig: SendBack(rig.instance(), "g", 16).send(MESSAGE),
+    C.GET_CONSUMER_LIST_BY_GROUP: lambda rig: rig.instance().consumer_ids("g", "t"),
+    C.LOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance(), "g").lock([ProcessQueue(QUEUE, 0)]),
+    C.UNLOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance(), "g").unlock([QUEUE]),
+    C.GET_ROUTEINFO_BY_TOPIC: lambda rig: rig.reader().queues("t"),
+    C.GET_BROKER_CLUSTER_INFO: lambda rig: rig.admin().cluster_info(),
+    C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda rig: rig.admin().topics(),
+    C.UPDATE_AND_CREATE_TOPIC: lambda rig: rig.admin().create_topic("t", 1),
+    C.DELETE_TOPIC_IN_BROKER: lambda rig: rig.admin().delete_topic("t"),
+    C.DELETE_TOPIC_IN_NAMESRV: lambda rig: rig.admin().delete_topic("t", cluster="c"),
+    C.GET_TOPIC_STATS_INFO: lambda rig: rig.admin().topic_stats("t"),
+    C.QUERY_TOPIC_CONSUME_BY_WHO: lambda rig: rig.admin().groups_of("t"),
+    C.GET_CONSUMER_CONNECTION_LIST: lambda rig: rig.admin().consumers("g", "t"),
+    C.VIEW_MESSAGE_BY_ID: lambda rig: rig.admin().view_message(encode_offset_msg_id(rig.host(), 5)),
+    C.QUERY_MESSAGE: lambda rig: rig.admin().query_messages("t", "k"),
+    C.GET_BROKER_CONFIG: lambda rig: rig.admin().broker_config("b0"),
+    C.UPDATE_BROKER_CONFIG: lambda rig: rig.admin().update_broker_config("b0", {"a": "b"}),
+    C.GET_BROKER_RUNTIME_INFO: lambda rig: rig.admin().runtime_info("b0"),
+    C.WIPE_WRITE_PERM_OF_BROKER: lambda rig: rig.admin().wipe_write_perm("b0"),
+    C.ADD_WRITE_PERM_OF_BROKER: lambda rig: rig.admin().add_write_perm("b0"),
+    C.PUT_KV_CONFIG: lambda rig: rig.admin().put_kv_config("n", "k", "v"),
+    C.GET_KV_CONFIG: lambda rig: rig.admin().get_kv_config("n", "k"),
+    C.DELETE_KV_CONFIG: lambda rig: rig.admin().delete_kv_config("n", "k"),
+    C.GET_KVLIST_BY_NAMESPACE: lambda rig: rig.admin().kv_configs("n"),
+}
+
+# Of what was not recorded: fields, what they hold and whether a broker requires them.
+TABLES: dict[int, dict[str, tuple[str, bool]]] = {
+    C.SEND_REPLY_MESSAGE_V2: {
+        **dict.fromkeys("abc", ("text", True)),
+        **dict.fromkeys("defgh", ("number", True)),
+        "i": ("text", False), "j": ("number", False), "k": ("truth", False), "l": ("number", False),
+        "m": ("truth", False), "n": ("text", False),
+    },
+    C.RECALL_MESSAGE: {"producerGroup": ("text", False), "topic": ("text", True), "recallHandle": ("text", True)},
+    C.GET_EARLIEST_MSG_STORETIME: {"topic": ("text", True), "queueId": ("number", True), "bname": ("text", False)},
+    C.CHECK_CLIENT_CONFIG: {},
+    C.GET_CONSUMER_CONNECTION_LIST: {"consumerGroup": ("text", True)},
+    C.GET_KV_CONFIG: {"namespace": ("text", True), "key": ("text", True)},
+    C.GET_KVLIST_BY_NAMESPACE: {"namespace": ("text", True)},
+}
+
+SIGNING = {"AccessKey", "Signature"}  # of clients that sign; ours does not yet
+OF_JAVA = {"ReqT"}  # some requests of Java's clients since 4.9 say once more what their header is written in
+
+# Fields that only one side has, and why that is right.
+ONLY_OURS: dict[int, dict[str, str]] = {
+    C.QUERY_CONSUMER_OFFSET: {"setZeroIfNotFound": "5.x: a new group is told from one that is at 0; 4.9 ignores it"},
+    C.GET_ROUTEINFO_BY_TOPIC: {"acceptStandardJsonOnly": "5.x: quoted keys whatever the version says"},
+    C.END_TRANSACTION: {"topic": "5.x: for the proxy"},
+    C.UPDATE_AND_CREATE_TOPIC: {"force": "5.x: whether topics of the system may be changed, which is never asked"},
+    C.GET_MAX_OFFSET: {"committed": "since 5.0: the end of what may be read, the only one that 4.9 has"},
+}
+ONLY_JAVAS: dict[int, dict[str, str]] = {
+    C.QUERY_MESSAGE: {"_UNIQUE_KEY_QUERY": "a key of either kind is looked for, and the client compares the keys"},
+}
+ANSWERED = {  # what Java sends one-way
+    C.UPDATE_CONSUMER_OFFSET: "brokers of 5.x refuse groups that they do not know, and their answer says so",
+}
+
+
+def recorded(code: int) -> list[RemotingCommand]:
+    return [RemotingCommand.decode(f.raw[4:]) for f in golden.frames() if f.is_request and f.request_code == code]
+
+
+def holds(value: str) -> str:
+    return "truth" if value in ("true", "false") else "number" if re.fullmatch(r"-?\d+", value) else "text"
+
+
+def own_fields(command: RemotingCommand) -> set[str]:
+    return set(command.ext_fields) - SIGNING - OF_JAVA
+
+
+def names_in(body: Any) -> set[str]:
+    """The names of all fields of a JSON body, at any depth."""
+    if isinstance(body, dict):
+        return set(body).union(*map(names_in, body.values()))
+    return set().union(*map(names_in, body)) if isinstance(body, list) else set()
+
+
+@pytest.mark.parametrize("code", sorted(SENDS), ids=lambda code: f"{code}-{RequestCode(code).name}")
+def test_a_request_has_javas_fields(code: int, rig: Rig) -> None:
+    try:
+        SENDS[code](rig)
+    except (RocketError, IndexError):  # what the answer should have held is not what this is about
+        pass
+    ours, java = rig.sent(code), recorded(code)
+    assert int(ours.code) == code
+    assert ours.version >= 401, "brokers since 4.9.4 answer such clients in standard JSON"
+    if not java:
+        table = TABLES[code]
+        assert own_fields(ours) <= set(table)
+        assert {name for name, (_, required) in table.items() if required} <= own_fields(ours)
+        assert {name: holds(ours.ext_fields[name]) for name in own_fields(ours) - {"c"}} == {
+            name: table[name][0] for name in own_fields(ours) - {"c"}
+        }
+        return
+    assert code not in TABLES, "it was recorded"
+    always = set.intersection(*map(own_fields, java))
+    ever = set.union(*map(own_fields, java))
+    assert own_fields(ours) - ever == set(ONLY_OURS.get(code, {}))
+    assert always - own_fields(ours) == set(ONLY_JAVAS.get(code, {}))
+    for name in own_fields(ours) & ever:
+        texts = {one.ext_fields[name] for one in java if name in one.ext_fields}
+        assert holds(ours.ext_fields[name]) in {holds(text) for text in texts}, name
+    oneway = {bool(one.flag & FLAG_ONEWAY) for one in java}
+    assert code in ANSWERED or bool(ours.flag & FLAG_ONEWAY) in oneway
+    if any(one.body for one in java) and bytes(ours.body)[:1] == b"{":
+        theirs = set().union(*(names_in(loads_tolerant(one.body)) for one in java))
+        assert names_in(loads_tolerant(ours.body)) - theirs <= ONLY_IN_OUR_BODIES.get(code, set())
+
+
+ONLY_IN_OUR_BODIES: dict[int, set[str]] = {
+    C.HEART_BEAT: {
+        *("heartbeatFingerprint", "withoutSub"),  # 5.x
+        # Of a subscription, of which none was recorded; these are the names of the field tables.
+        *("classFilterMode", "codeSet", "expressionType", "subString", "subVersion", "tagsSet", "topic"),
+    },
+    C.LOCK_BATCH_MQ: {"onlyThisBroker"},  # 5.x
+    C.UNLOCK_BATCH_MQ: {"onlyThisBroker"},
+}
+
+
+def test_json_headers_have_the_same_names() -> None:
+    """What is not an ext field: every header that was recorded in JSON, and ours."""
+    every = set()
+    for frame in golden.frames():
+        if frame.is_request and frame.index["serialize"] == "JSON":
+            length = int.from_bytes(frame.raw[5:8], "big")
+            every |= set(orjson.loads(frame.raw[8 : 8 + length]))
+    raw = RemotingCommand.request(RequestCode.PULL_MESSAGE, {"a": "b"}).encode()
+    ours = orjson.loads(raw[8 : 8 + int.from_bytes(raw[5:8], "big")])
+    assert set(ours) == every
+
+
+def test_every_code_that_the_clients_send_is_here() -> None:
+    """Those in the sources of the client, less what brokers ask of clients."""
+    asked_of_clients = {
+        C.NOTIFY_CONSUMER_IDS_CHANGED,
+        C.RESET_CONSUMER_CLIENT_OFFSET,
+        C.GET_CONSUMER_STATUS_FROM_CLIENT,
+        C.GET_CONSUMER_RUNNING_INFO,
+        C.CONSUME_MESSAGE_DIRECTLY,
+        C.CHECK_TRANSACTION_STATE,
+        C.PUSH_REPLY_MESSAGE_TO_CLIENT,
+    }
+    sources = Path(spark_rocket.client.__file__).parent.glob("*.py")
+    names = {name for path in sources for name in re.findall(r"RequestCode\.([A-Z]\w+)", path.read_text("utf-8"))}
+    assert {RequestCode[name] for name in names} - asked_of_clients == set(SENDS)
+    assert set(TABLES) == {code for code in SENDS if not recorded(code)}, "what was recorded is held against that"
