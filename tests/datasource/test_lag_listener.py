@@ -1,0 +1,183 @@
+"""The lag listener, told what Spark tells; brokers are futures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, SourceProgress
+
+from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.datasource import RocketLagListener
+from spark_rocket.datasource.lag_listener import lags
+from spark_rocket.datasource.offsets import StreamOffset, initial_offset
+from spark_rocket.errors import BrokerError, ConfigError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.record import encode_record
+from tests.datasource.fakes import q
+
+RUN = uuid.uuid4()
+NOW = 1_700_000_000.0
+
+
+def offset(**ends: int) -> str:
+    return json.dumps(StreamOffset({q(int(name[1:])): end for name, end in ends.items()}).to_json())
+
+
+def source(end: str, latest: str) -> SourceProgress:
+    return SourceProgress("ours", "null", end, latest, 1, 1.0, 1.0, {})
+
+
+def progress(*sources: SourceProgress, name: str | None = "copy", run: uuid.UUID = RUN) -> QueryProgressEvent:
+    told = SimpleNamespace(id=run, runId=run, name=name, sources=list(sources))
+    return QueryProgressEvent(told)  # type: ignore[arg-type]
+
+
+class Brokers:
+    """Answers pulls: ages by queue; a queue that is missing is never answered."""
+
+    def __init__(self) -> None:
+        self.ages: dict[MessageQueue, float | Exception] = {}
+        self.asked = threading.Event()
+
+    def pull_async(self, queue: MessageQueue, offset: int, **_: Any) -> Future[PullResult]:
+        answer: Future[PullResult] = Future()
+        age = self.ages.get(queue)
+        if isinstance(age, Exception):
+            answer.set_exception(age)
+        elif age is not None:
+            record = encode_record(
+                queue.topic.encode(),
+                queue.queue_id,
+                b"x",
+                b"",
+                queue_offset=offset,
+                physical_offset=0,
+                born_timestamp=0,
+                born_host=bytes(8),
+                store_timestamp=int((NOW - age) * 1000),
+                store_host=bytes(8),
+            )
+            answer.set_result(PullResult(PullStatus.FOUND, offset + 1, 0, 99, memoryview(record)))
+        self.asked.set()
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers()
+
+
+@pytest.fixture
+def listener(brokers: Brokers) -> Iterator[RocketLagListener]:
+    one = RocketLagListener(0, request_timeout=0.2, clock=lambda: NOW)
+    one._reader = brokers  # type: ignore[assignment]
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+    said = threading.Semaphore(0)
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+            said.release()
+
+    texts: list[str] = []
+    handler = Handler(logging.INFO)
+    logger = logging.getLogger("spark_rocket.datasource")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    def next_line() -> str:
+        assert said.acquire(timeout=20)
+        return texts.pop(0)
+
+    yield next_line
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def metrics(listener: RocketLagListener) -> dict[str, float]:
+    with urlopen(f"http://127.0.0.1:{listener.port}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_what_a_progress_tells() -> None:
+    both = lags([source(offset(q0=10, q1=5), offset(q0=30, q1=5, q2=7))])
+    assert both == ({q(0): 20, q(1): 0, q(2): 7}, {q(0): 10, q(1): 5, q(2): 0})
+    # Two sources that read one queue: the one that is further behind counts.
+    twice = [source(offset(q0=10), offset(q0=30)), source(offset(q0=20), offset(q0=30))]
+    assert lags(twice) == lags(twice[::-1]) == ({q(0): 20}, {q(0): 10})
+    others = [source('{"logOffset": 4}', "None"), source("7", "9"), source("null", "null"), source("{}", "[]")]
+    assert lags(others) is None
+    assert lags([source(json.dumps(initial_offset()), offset(q0=1)), source(offset(q0=1), "None")]) is None
+
+
+def test_log_and_metrics(listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]) -> None:
+    brokers.ages = {q(0): 4.5, q(1): BrokerError("no")}
+    listener.onQueryProgress(progress(source(offset(q0=10, q1=0, q2=3), offset(q0=30, q1=1, q2=3))))
+    assert lines() == "query copy is behind by 21 messages, 4.5 s in 2 queues, most in orders/broker-a/0 (20 messages)"
+    seen = metrics(listener)
+    by_queue = {name: value for name, value in seen.items() if "queue=" in name}
+    assert sorted(by_queue.values()) == [0.0, 0.0, 1.0, 4.5, 20.0]
+    assert seen['rocket_stream_lag_messages_all{query="copy"}'] == 21.0
+    assert seen['rocket_stream_lag_seconds_max{query="copy"}'] == 4.5
+    assert seen['rocket_stream_progress_timestamp_seconds{query="copy"}'] == NOW
+    listener.onQueryProgress(progress(source(offset(q0=30, q1=1, q2=3), offset(q0=30, q1=1, q2=3))))
+    assert lines() == "query copy is not behind"
+    assert metrics(listener)['rocket_stream_lag_seconds_max{query="copy"}'] == 0.0
+    listener.onQueryTerminated(QueryTerminatedEvent(RUN, RUN, None, None))
+    assert metrics(listener) == {}
+
+
+def test_a_broker_that_hangs_delays_the_seconds_and_nothing_else(
+    listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]
+) -> None:
+    brokers.ages = {q(1): 2.0}
+    listener.onQueryProgress(progress(source(offset(q0=0, q1=0), offset(q0=5, q1=6)), name=None))
+    [known] = listener.queries()
+    assert (known.query, known.messages) == (str(RUN), {q(0): 5, q(1): 6})
+    assert brokers.asked.wait(20)
+    for end in range(5):  # only the newest is asked about, and nobody waits for the one before
+        listener.onQueryProgress(progress(source(offset(q0=end, q1=0), offset(q0=5, q1=6)), name=None))
+    assert lines().startswith(f"query {RUN} is behind by 7 messages, 2.0 s")
+    lines()
+    [known] = listener.queries()
+    assert known.seconds == {q(1): 2.0}
+
+
+def test_a_query_that_ends_while_a_broker_is_asked_stays_gone(
+    listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]
+) -> None:
+    listener.onQueryProgress(progress(source(offset(q0=0), offset(q0=5))))
+    assert brokers.asked.wait(20)
+    listener.onQueryTerminated(QueryTerminatedEvent(RUN, RUN, None, None))
+    other = uuid.uuid4()
+    brokers.ages = {q(0): 1.0}
+    listener.onQueryProgress(progress(source(offset(q0=0), offset(q0=5)), name="other", run=other))
+    assert lines().startswith("query other is behind by 5 messages, 1.0 s")
+    assert [one.query for one in listener.queries()] == ["other"]
+
+
+def test_without_prometheus_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ConfigError, match=r"spark-rocket\[metrics\]"):
+        RocketLagListener(port=0)
+    RocketLagListener().close()

@@ -1,0 +1,60 @@
+"""How far a stream is behind, as its progress and the listener tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
+
+from spark_rocket.datasource import RocketLagListener
+from tests.spark.conftest import Rocket
+
+
+class Watching(RocketLagListener):
+    """Remembers what it knew after each progress, and what was served."""
+
+    def __init__(self, name_server: str) -> None:
+        super().__init__(0, name_server=name_server)
+        self.lags: list[int] = []
+        self.latest: list[int] = []
+        self.ended = 0
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        super().onQueryProgress(event)
+        self.lags += [sum(known.messages.values()) for known in self.queries()]
+        self.latest += [_sum(source.latestOffset) for source in event.progress.sources]
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        super().onQueryTerminated(event)
+        self.ended += 1
+
+
+def _sum(offset: str) -> int:
+    queues = [ends for brokers in json.loads(offset)["offsets"].values() for ends in brokers.values()]
+    return sum(end for ends in queues for end in ends.values())
+
+
+def test_the_listener_tells_how_far_a_stream_is_behind(
+    mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]
+) -> None:
+    topic = mq.topic(2)
+    mq.send(topic, [f"{n}" for n in range(60)])
+    mq.send(topic, [f"{n}" for n in range(40)], queue=1)
+    listener = Watching(mq.name_server)
+    spark.streams.addListener(listener)
+    try:
+        frame = mq.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=40)
+        assert len(run(frame)) == 100
+        mq.send(topic, ["more"] * 5)
+        assert len(run(frame)) == 5
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(60_000)  # type: ignore[union-attr]
+    finally:
+        spark.streams.removeListener(listener)
+        listener.close()
+    # Under a limit the end of the queues is still the real one, after a restart as well.
+    assert listener.latest == [100, 100, 100, 105]
+    assert listener.lags == [60, 20, 0, 0]
+    assert listener.ended == 2
+    assert listener.queries() == []
