@@ -1,7 +1,7 @@
-"""How many messages came and went, in all and lately: what code 28 shows.
+"""How many messages came and went, in all and lately: what code 28 shows, and by group and topic, as 208 does.
 
 Thread-safety: event loop only. Nothing is kept on disk.
-Corresponds to org.apache.rocketmq.store.StoreStatsService.
+Corresponds to org.apache.rocketmq.store.StoreStatsService and GROUP_GET_NUMS of store.stats.BrokerStatsManager.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 
 SAMPLE_SECONDS = 10
 _WINDOWS = (10, 60, 600)
+_MINUTE = 60 // SAMPLE_SECONDS  # samples
 
 
 class BrokerStats:
@@ -20,9 +21,24 @@ class BrokerStats:
         self.gets = 0
         self.get_misses = 0
         self._samples: deque[tuple[int, int, int]] = deque([(0, 0, 0)], maxlen=max(_WINDOWS) // SAMPLE_SECONDS + 1)
+        self._fetched: dict[tuple[str, str], int] = {}
+        self._fetched_lately: deque[dict[tuple[str, str], int]] = deque(maxlen=_MINUTE)
+
+    def fetched(self, group: str, topic: str, count: int) -> None:
+        """A group's pull found messages of a topic."""
+        self.gets += count
+        key = (group, topic)
+        self._fetched[key] = self._fetched.get(key, 0) + count
 
     def sample(self) -> None:
         self._samples.append((self.puts, self.gets, self.get_misses))
+        self._fetched_lately.append(self._fetched)
+        self._fetched = {}
+
+    def fetch_rate(self, group: str, topic: str) -> float:
+        """Messages a second that a group was given of a topic, over the last minute of samples."""
+        count = sum(sample.get((group, topic), 0) for sample in self._fetched_lately)
+        return count / (len(self._fetched_lately) * SAMPLE_SECONDS) if count else 0.0
 
     def rates(self) -> tuple[str, str, str]:
         """Puts, found gets and missed gets a second over 10 s, 1 min and 10 min, as Apache spells them."""

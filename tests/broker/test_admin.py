@@ -9,6 +9,8 @@ from concurrent.futures import Future
 import pytest
 
 from spark_rocket.broker.processors import query as query_processor
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import alter_attributes, topic_problem
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.bodies import (
@@ -270,6 +272,32 @@ def test_lag_of_a_group(wire: Wire, topic: str, group: str) -> None:
         row = stats.offset_table[MessageQueue(topic, "broker-a", 1)]
         assert (row.broker_offset, row.consumer_offset, row.pull_offset) == (5, 2, 3)
         assert row.last_timestamp > 0
+
+
+def test_how_fast_a_group_consumes(wire: Wire, service: BrokerService, topic: str, group: str) -> None:
+    """Over the last minute, in samples of ten seconds, which nobody waits for here."""
+
+    def tps() -> float:
+        answer = wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
+        return ConsumeStats.from_json(bytes(answer.body)).consume_tps
+
+    stats = BrokerStats()
+    before, service.stats = service.stats, stats
+    try:
+        wire.send_batch(topic, [Message.of(topic, b"x")] * 30)
+        wire.pull(topic, 0, consumerGroup=group, maxMsgNums=30)
+        wire.pull(topic, 30, consumerGroup=group)  # nothing
+        wire.pull(topic, 0, consumerGroup="another", maxMsgNums=10)
+        assert tps() == 0
+        for samples in range(1, 7):
+            stats.sample()
+            assert tps() == 30 / (10 * samples)
+        wire.pull(topic, 0, consumerGroup=group, maxMsgNums=6)
+        stats.sample()
+        assert tps() == 6 / 60, "the first ones are more than a minute ago"
+        assert stats.gets == 46
+    finally:
+        service.stats = before
 
 
 def test_who_consumes_what(wire: Wire, topic: str, group: str) -> None:

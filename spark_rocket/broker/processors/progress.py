@@ -87,12 +87,14 @@ class ProgressProcessor:
         topics = [topic for topic in named if topic] or sorted(service.offsets.topics_of(group))
         live = service.clients.consumers.get(group)
         table = {}
+        tps = 0.0
         for topic in topics:
             config = service.topics.get(topic)
             if config is None:
                 continue
             if live is not None and live.subscriptions and topic not in live.subscriptions:
                 continue  # offsets of a topic that the group has turned away from are no lag
+            tps += service.stats.fetch_rate(group, topic)
             for queue_id in self._queue_ids(topic, config.read_queue_nums):
                 committed = max(service.offsets.query(group, topic, queue_id), 0)
                 pulled = service.offsets.query_pulled(group, topic, queue_id)
@@ -103,7 +105,7 @@ class ProgressProcessor:
                     pull_offset=max(pulled, committed),
                     last_timestamp=max(timestamp, 0),
                 )
-        return RemotingCommand.response(request, body=ConsumeStats(offset_table=table).to_json())
+        return RemotingCommand.response(request, body=ConsumeStats(offset_table=table, consume_tps=tps).to_json())
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = QueryTopicConsumeByWhoRequestHeader.from_ext(request.ext_fields).topic

@@ -244,7 +244,7 @@ class PullMessageProcessor:
             self._hold(channel, request, pull, held_ms / 1000)
             return None
         if code == ResponseCode.SUCCESS:
-            service.stats.gets += result.count
+            service.stats.fetched(pull.group, pull.topic, result.count)
             service.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
             service.stats.get_misses += 1
