@@ -23,8 +23,14 @@ from spark_rocket.protocol.bodies import (
     MASTER_ID,
     ClusterInfo,
     ConsumerConnection,
+    ConsumeStats,
     GroupList,
     KVTable,
+    ProducerConnection,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
     TopicList,
     TopicRouteData,
     TopicStatsTable,
@@ -39,9 +45,11 @@ from spark_rocket.protocol.headers import (
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumerConnectionListRequestHeader,
+    GetConsumeStatsRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
+    GetProducerConnectionListRequestHeader,
     GetTopicStatsInfoRequestHeader,
     PutKVConfigRequestHeader,
     QueryMessageRequestHeader,
@@ -162,10 +170,16 @@ class Admin(Client):
         """The name server's own words. Raises TopicNotFoundError."""
         return self._instance().routes.fetch(topic)
 
-    def topic_stats(self, topic: str) -> TopicStatsTable:
-        """First and last offset of every queue on every broker, and when it last got a message."""
+    def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
+        """All topics of a broker (its name or address), the system's among them."""
+        answer = self._ask(self._address(broker), RequestCode.GET_ALL_TOPIC_CONFIG, None, "the question for topics")
+        return TopicConfigSerializeWrapper.from_json(answer.body).topic_config_table
+
+    def topic_stats(self, topic: str, *, broker: str | None = None) -> TopicStatsTable:
+        """First and last offset of every queue on every broker, or on one, and when it last got a message."""
         whole = TopicStatsTable()
-        for address in self._topic_masters(topic).values():
+        addresses = self._topic_masters(topic).values() if broker is None else [self._address(broker)]
+        for address in addresses:
             answer = self._ask(
                 address,
                 RequestCode.GET_TOPIC_STATS_INFO,
@@ -248,6 +262,34 @@ class Admin(Client):
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 clients.update(c.client_id for c in ConsumerConnection.from_json(answer.body).connection_set)
         return sorted(clients)
+
+    def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups that a broker (its name or address) knows."""
+        answer = self._ask(
+            self._address(broker), RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, "the question for groups"
+        )
+        return SubscriptionGroupWrapper.from_json(answer.body).subscription_group_table
+
+    def consume_stats(self, group: str, *, broker: str, topic: str | None = None) -> ConsumeStats:
+        """How far a group is on a broker, in all of its topics or in one."""
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        what = f"the question how far group {group} is"
+        answer = self._ask(self._address(broker), RequestCode.GET_CONSUME_STATS, header, what)
+        return ConsumeStats.from_json(answer.body)
+
+    def consumer_connection(self, group: str, *, broker: str) -> ConsumerConnection | None:
+        """The group's members that are connected to a broker; None if there are none."""
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
+        answer = self._ask(self._address(broker), code, header, what, allowed=_ONLINE_OR_NOT)
+        return ConsumerConnection.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+    def producer_connection(self, group: str, *, broker: str) -> ProducerConnection | None:
+        """The producers of a group that are connected to a broker; None if there are none."""
+        header = GetProducerConnectionListRequestHeader(producer_group=group)
+        code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
+        answer = self._ask(self._address(broker), code, header, what, allowed=_ONLINE_OR_NOT)
+        return ProducerConnection.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
     # --- messages ---------------------------------------------------------------------------------------------
 
