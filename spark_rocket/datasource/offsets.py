@@ -26,7 +26,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from spark_rocket.errors import OffsetsError, OptionError
+from spark_rocket.datasource.conditions import error
+from spark_rocket.errors import OffsetsError
 from spark_rocket.model import MessageQueue
 
 VERSION = 1
@@ -37,7 +38,7 @@ Positions = Mapping[MessageQueue, int]
 Tree = dict[str, dict[str, dict[str, int]]]
 
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # one spelling for each queue
-_EXAMPLE = 'Write it as {"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest.'
+_EXAMPLE = '{"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest'
 
 
 def to_tree(positions: Positions) -> Tree:
@@ -63,7 +64,8 @@ def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
     return positions
 
 
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """For ``json.loads``: a name that comes twice is a mistake, not the last one's."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         twice = next(key for at, (key, _) in enumerate(pairs) if key in dict(pairs[:at]))
@@ -80,11 +82,11 @@ def _entries(value: object, what: str) -> list[tuple[str, object]]:
 def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
     """Read the JSON of ``startingOffsets`` or ``endingOffsets``. -1 and -2 are kept as they are."""
     try:
-        positions = from_tree(json.loads(text, object_pairs_hook=_no_duplicates), lowest=EARLIEST)
-    except ValueError as error:
-        raise OptionError(f"option {option} is not offsets JSON: {error}.", remedy=_EXAMPLE) from None
-    if not positions:
-        raise OptionError(f"option {option} names no queue.", remedy=_EXAMPLE)
+        positions = from_tree(json.loads(text, object_pairs_hook=no_duplicates), lowest=EARLIEST)
+        if not positions:
+            raise ValueError("it names no queue")
+    except (ValueError, RecursionError) as problem:
+        raise error("BAD_OPTION.JSON", option=option, what="offsets", problem=problem, example=_EXAMPLE) from None
     return positions
 
 
@@ -121,9 +123,9 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
         return None
     try:
         return StreamOffset(from_tree(value.get("offsets")), from_tree(value.get("start", {})))
-    except ValueError as error:
+    except ValueError as problem:
         raise OffsetsError(
-            f"the checkpoint's offset cannot be read: {error}.",
+            f"the checkpoint's offset cannot be read: {problem}.",
             remedy="Restore the checkpoint directory from a copy, or start with a new one.",
         ) from None
 

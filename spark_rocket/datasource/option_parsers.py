@@ -1,22 +1,29 @@
 """What the values of options are made of: parsers from text to typed values, and the values themselves.
 
 A parser takes an option's documented name and its text, and returns the value or raises OptionError, which names the
-option, the text and what would be right. Pure. Corresponds to nothing in RocketMQ.
+option, the text and what would be right. Pure but for relative times, which count from now. Corresponds to nothing in
+RocketMQ.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from spark_rocket.datasource.offsets import parse_offsets_option
-from spark_rocket.errors import OptionError
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import from_tree, name, no_duplicates, parse_offsets_option
+from spark_rocket.errors import OptionError, ProtocolError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.sql92 import parse_sql92
+from spark_rocket.protocol.subscription import parse_tags
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
@@ -30,7 +37,33 @@ class Start(Enum):
     LATEST = "latest"
     GROUP = "group"
     TIMESTAMP = "timestamp"
+    TIMES = "time stamps as JSON"
     OFFSETS = "JSON"
+
+
+class Fallback(Enum):
+    """Where queues begin of which the group has committed nothing."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+    ERROR = "error"
+
+
+class Strategy(Enum):
+    """What to do with queues that have no message at or after a time."""
+
+    LATEST = "latest"
+    ERROR = "error"
+
+
+class Compression(Enum):
+    """How the bodies of written messages are compressed."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
 
 
 class Pushdown(Enum):
@@ -48,10 +81,42 @@ class Position:
     kind: Start
     timestamp_ms: int = 0
     offsets: Mapping[MessageQueue, int] | None = None
+    times: Mapping[MessageQueue, int] | None = None
+    fallback: Fallback = Fallback.EARLIEST
+    strategy: Strategy = Strategy.LATEST
+    is_relative: bool = False
+    """Whether ``timestamp_ms`` or one of ``times`` counted from the moment of parsing."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in time, in ms since 1970."""
+
+    ms: int
+    is_relative: bool = False
 
 
 def bad_value(option: str, text: str, wanted: str) -> OptionError:
-    return OptionError(f"option {option} is {text!r}.", remedy=f"It should be {wanted}.")
+    shown = repr(text if len(text) <= 200 else text[:200] + "…")
+    refused = error("BAD_OPTION.VALUE", option=option, value=shown, wanted=wanted)
+    assert isinstance(refused, OptionError)
+    return refused
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def one_of(choices: type[E]) -> Callable[[str, str], E]:
+    """One of an enumeration's values, without case."""
+    wanted = ", ".join(str(choice.value) for choice in choices)
+
+    def parse(option: str, text: str) -> E:
+        try:
+            return choices(text.strip().lower())
+        except ValueError:
+            raise bad_value(option, text, f"one of {wanted}") from None
+
+    return parse
 
 
 def number(lowest: int, highest: int | None = None) -> Parser:
@@ -74,6 +139,24 @@ def boolean(option: str, text: str) -> bool:
     if value is None:
         raise bad_value(option, text, "true or false")
     return value
+
+
+def tag_expression(option: str, text: str) -> tuple[str, ...] | None:
+    """The tags in order; None is all."""
+    try:
+        if not text.strip():
+            raise bad_value(option, text, "tags as a || b, or * for all")
+        return tuple(sorted(parse_tags(text).tags)) or None
+    except ProtocolError as error:
+        raise OptionError(f"option {option} is {text[:100]!r}: {error.message}", remedy=error.remedy) from None
+
+
+def sql_expression(option: str, text: str) -> str:
+    try:
+        parse_sql92(text)
+    except ProtocolError as error:
+        raise OptionError(f"option {option} is {text[:100]!r}: {error.message}", remedy=error.remedy) from None
+    return text.strip()
 
 
 def pushdown(option: str, text: str) -> Pushdown:
@@ -113,6 +196,58 @@ def writable_topic(option: str, text: str) -> str:
 
 def topic_names(option: str, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(topic_name(option, topic.strip()) for topic in text.split(",")))
+
+
+def topic_pattern(option: str, text: str) -> str:
+    """A regular expression for whole names, in what Java's and Python's have in common."""
+    wanted = "a regular expression for whole names of topics, such as orders-.*"
+    if not text.strip():
+        raise bad_value(option, text, wanted)
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as problem:
+        raise bad_value(option, text, f"{wanted} ({problem})") from None
+    return text
+
+
+def matching(pattern: str, topics: Iterable[str]) -> list[str]:
+    """The topics that a pattern means: those of users, and retry or DLQ topics only if it begins with their ``%``."""
+    matches = re.compile(pattern).fullmatch
+    groups = pattern.lstrip("^(?:").startswith("%")
+    return sorted(
+        topic
+        for topic in topics
+        if matches(topic) and (is_for_users(topic) or (groups and topic.startswith("%"))) and topic != "BenchmarkTest"
+    )
+
+
+_QUEUES_EXAMPLE = '{"topic": {"broker-a": [0, 1]}}'
+
+
+def assigned_queues(option: str, text: str) -> tuple[MessageQueue, ...]:
+    """The JSON of ``assign``, in the queues' order."""
+    try:
+        value = json.loads(text, object_pairs_hook=no_duplicates)
+        if not isinstance(value, dict) or not value:
+            raise ValueError("it names no topic")
+        queues = []
+        for topic, brokers in value.items():
+            if not _NAME.fullmatch(topic):
+                raise ValueError(f"{topic!r} is not a topic's name")
+            if not isinstance(brokers, dict) or not brokers:
+                raise ValueError(f"{topic} should be an object of brokers, not {json.dumps(brokers)}")
+            for broker, ids in brokers.items():
+                if not isinstance(ids, list) or not ids:
+                    raise ValueError(f"{topic}/{broker} should be a list of queues' numbers, not {json.dumps(ids)}")
+                for number in ids:
+                    if type(number) is not int or not 0 <= number < 10**9:
+                        raise ValueError(f"{topic}/{broker} has {json.dumps(number)}, which is not a queue's number")
+                    queues.append(MessageQueue(topic, broker, number))
+        if twice := next((queue for at, queue in enumerate(queues) if queue in queues[:at]), None):
+            raise ValueError(f"{name(twice)} is named twice")
+    except (ValueError, RecursionError) as problem:
+        raise error("BAD_OPTION.JSON", option=option, what="queues", problem=problem, example=_QUEUES_EXAMPLE) from None
+    return tuple(sorted(queues))
 
 
 def is_for_users(topic: str) -> bool:
@@ -155,16 +290,45 @@ def directory(option: str, text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def timestamp(option: str, text: str) -> int:
-    """Milliseconds since the epoch, or ISO-8601; without a zone it is UTC. Rounded up: a later start loses nothing."""
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN = re.compile(r"(\d{1,18})\s*(ms|s|min|m|h|d)")
+
+
+def duration(lowest_ms: int, highest_ms: int) -> Parser:
+    """Milliseconds, from a number with a unit, or from a bare number of them."""
+    wanted = f"a duration such as 500ms, 90s, 15m, 2h or 1d, from {lowest_ms} ms to {highest_ms // 3_600_000} h"
+
+    def parse(option: str, text: str) -> int:
+        found = _SPAN.fullmatch(text.strip().lower())
+        if found is None and not re.fullmatch("[0-9]{1,18}", text.strip()):
+            raise bad_value(option, text, wanted)
+        span = int(found[1]) * _UNITS_MS[found[2]] if found else int(text)
+        if not lowest_ms <= span <= highest_ms:
+            raise bad_value(option, text, wanted)
+        return span
+
+    return parse
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def timestamp(option: str, text: str) -> Moment:
+    """Milliseconds since the epoch, ISO-8601 (without a zone it is UTC), or how long ago: ``-2h``.
+
+    Rounded up: a later start loses nothing.
+    """
     text = text.strip()
-    wanted = "milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
+    wanted = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or how long ago, such as -2h, -30m or -1d"
+    if text.startswith("-") and (ago := _SPAN.fullmatch(text[1:].strip().lower())):
+        return Moment(max(0, now_ms() - int(ago[1]) * _UNITS_MS[ago[2]]), is_relative=True)
     if text.isascii() and text.isdigit():
         if len(text) in (4, 8):
             raise bad_value(option, text, f"{wanted}; for a date write 2026-01-31")
         if len(text) > 19 or int(text) >= 2**63:
             raise bad_value(option, text, f"{wanted}, below 2^63")
-        return int(text)
+        return Moment(int(text))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -172,7 +336,33 @@ def timestamp(option: str, text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
-    return max(0, -(-microseconds // 1000))
+    return Moment(max(0, -(-microseconds // 1000)))
+
+
+_TIMES_EXAMPLE = '{"topic": {"broker-a": {"0": 1769860800000, "1": "2026-01-31T12:00:00Z", "2": "-2h"}}}'
+
+
+def timestamps(option: str, text: str) -> Position:
+    """A time for each queue, as JSON: numbers are milliseconds, texts are what ``timestamp`` takes."""
+    moments: list[Moment] = []
+
+    def moment(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: moment(inner) for key, inner in value.items()}
+        if not isinstance(value, str):
+            return value
+        moments.append(timestamp(option, value))
+        return moments[-1].ms
+
+    try:
+        times = from_tree(moment(json.loads(text, object_pairs_hook=no_duplicates)))
+        if not times:
+            raise ValueError("it names no queue")
+    except (ValueError, RecursionError) as problem:
+        raise error(
+            "BAD_OPTION.JSON", option=option, what="time stamps", problem=problem, example=_TIMES_EXAMPLE
+        ) from None
+    return Position(Start.TIMES, times=times, is_relative=any(each.is_relative for each in moments))
 
 
 _MICROSECOND = datetime.resolution

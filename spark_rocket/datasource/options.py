@@ -13,30 +13,45 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import name as name_of
 from spark_rocket.datasource.option_parsers import (
     MAX_MESSAGE_SIZE,
+    Compression,
+    Fallback,
+    Moment,
     Parser,
     Position,
     Pushdown,
     Start,
+    Strategy,
+    assigned_queues,
     boolean,
     directory,
+    duration,
     group_name,
+    matching,
     name_servers,
     number,
+    one_of,
     positions,
     pushdown,
     some_text,
+    sql_expression,
+    tag_expression,
     timestamp,
+    timestamps,
     topic_names,
+    topic_pattern,
     writable_topic,
 )
-from spark_rocket.errors import OptionError
+from spark_rocket.errors import DataSourceError, OptionError
+from spark_rocket.model import MessageQueue
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
@@ -62,6 +77,7 @@ class ReadOptions:
 
     name_server: str
     topics: tuple[str, ...]
+    """Those of ``subscribe`` or ``assign``; none with ``subscribePattern``."""
     starting: Position
     ending: Position
     consumer_group: str | None
@@ -80,7 +96,16 @@ class ReadOptions:
     is_stream: bool = False
     tags: tuple[str, ...] | None = None
     """Messages with one of these tags only; None is all."""
+    sql_filter: str | None = None
+    max_pulls_in_flight: int = 16
     filter_pushdown: Pushdown = Pushdown.OFF
+    topic_pattern: str | None = None
+    assigned: tuple[MessageQueue, ...] | None = None
+    wait_for_topic: bool = False
+    max_bytes_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    dedupe_window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +122,9 @@ class WriteOptions:
     max_requests_in_flight: int
     request_timeout_ms: int
     retry_timeout_ms: int
+    compression: str = "none"
+    compress_above: int = 4096
+    max_delayed_in_flight: int = 256
 
 
 @dataclass(frozen=True)
@@ -115,7 +143,15 @@ OPTIONS: tuple[Option, ...] = (
            "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
            f"driver, then `{DEFAULT_NAME_SERVER}`."),
     Option("subscribe", READS, topic_names, None,
-           "The topics to read, separated by commas. Required, but for `storePath`."),
+           "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
+           "but for `storePath`."),
+    Option("subscribePattern", READS, topic_pattern, None,
+           "The topics to read, as a regular expression for whole names. See [below](#what-to-read)."),
+    Option("assign", READS, assigned_queues, None,
+           'The queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.'),
+    Option("waitForTopic", frozenset({Scope.READ_STREAM}), boolean, "false",
+           "Whether topics and queues that do not exist yet are waited for (`true`), and then read from their first "
+           "message, or are an error when the stream starts (`false`)."),
     Option("storePath", frozenset({Scope.READ}), directory, None,
            "Read the files of a stopped broker instead of asking brokers: its store directory, or the data directory "
            "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
@@ -124,18 +160,38 @@ OPTIONS: tuple[Option, ...] = (
            "name that the store's configuration or its list of topics tells, then `broker-a`."),
     Option("startingOffsets", READS,
            positions(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
-           "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed; earliest "
-           "where it has nothing), `timestamp` (see `startingTimestamp`), or JSON. Streams begin at `latest` by "
-           "default, batch reads at `earliest`. A restarted stream goes on from its checkpoint instead."),
+           "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed), `timestamp` "
+           "(see the next two), or JSON. Streams begin at `latest` by default, batch reads at `earliest`. A restarted "
+           "stream goes on from its checkpoint instead."),
     Option("startingTimestamp", READS, timestamp, None,
-           "The first store time to read, in milliseconds since 1970 or as ISO-8601 (UTC if it has no zone). Sets "
+           "The first store time to read: milliseconds since 1970, ISO-8601 (UTC if it has no zone), or how long ago, "
+           "such as `-2h`, `-30m` or `-1d`. Sets `startingOffsets=timestamp`."),
+    Option("startingOffsetsByTimestamp", READS, timestamps, None,
+           'The same for each queue, as JSON: `{"orders": {"broker-a": {"0": 1769860800000, "1": "-2h"}}}`. Sets '
            "`startingOffsets=timestamp`."),
-    Option("endingOffsets", frozenset({Scope.READ}), positions(Start.LATEST, Start.TIMESTAMP, Start.OFFSETS), "latest",
-           "Where a batch read ends: `latest`, `timestamp` (see `endingTimestamp`), or JSON."),
+    Option("startingOffsetsByTimestampStrategy", READS, one_of(Strategy), "latest",
+           "Where a queue begins in which nothing was stored at that time or later: at its end (`latest`), or it is an "
+           "`error`."),
+    Option("groupOffsetsFallback", READS, one_of(Fallback), "earliest",
+           "With `startingOffsets=group`, where queues begin of which the group has committed nothing: `earliest`, "
+           "`latest`, `timestamp` (of `startingTimestamp`), or it is an `error`."),
+    Option("endingOffsets", frozenset({Scope.READ}),
+           positions(Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), "latest",
+           "Where a batch read ends: `latest`, `group` (what `consumerGroup` has committed), `timestamp` (see the next "
+           "two), or JSON."),
     Option("endingTimestamp", frozenset({Scope.READ}), timestamp, None,
-           "The first store time not to read. Sets `endingOffsets=timestamp`."),
+           "The first store time not to read, written as `startingTimestamp` is. Sets `endingOffsets=timestamp`."),
+    Option("endingOffsetsByTimestamp", frozenset({Scope.READ}), timestamps, None,
+           "The same for each queue, as JSON. Sets `endingOffsets=timestamp`."),
     Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
+    Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
+           "At most so many bytes of stored messages in a micro-batch, by what the brokers tell of their sizes. See "
+           "[below](#how-much-at-a-time)."),
+    Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
+           "Wait with a micro-batch until there are so many messages, or `maxTriggerDelay` is over."),
+    Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
+           "How long `minOffsetsPerTrigger` may hold messages back: a number with `ms`, `s`, `m`, `h` or `d`."),
     Option("failOnDataLoss", READS, boolean, "true",
            "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
            "log and goes on from the earliest left (`false`)."),
@@ -146,17 +202,30 @@ OPTIONS: tuple[Option, ...] = (
            "At least so many Spark partitions: ranges of large queues are split."),
     Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
     Option("filterPushdown", frozenset({Scope.READ}), pushdown, "false",
-           "Whether filters on `topic`, `brokerName`, `queueId`, `queueOffset`, `storeTimestamp` and `tags` decide what "
-           "is read (`true`), and those on `keys` and `msgId` are looked up in the brokers' index too (`index`). Needs "
-           "`spark.sql.python.filterPushdown.enabled=true`. See [below](#filter-pushdown)."),
+           "Whether filters on `topic`, `brokerName`, `queueId`, `queueOffset`, `storeTimestamp` and `tags` decide "
+           "what is read (`true`), and those on `keys` and `msgId` are looked up in the brokers' index too (`index`). "
+           "Needs `spark.sql.python.filterPushdown.enabled=true`. See [below](#filter-pushdown)."),
+    Option("tags", READS, tag_expression, "*",
+           "Only messages with one of these tags, as RocketMQ writes them. The broker chooses, and what it sends is "
+           "compared again. See [below](#choosing-at-the-broker)."),
+    Option("sqlFilter", READS, sql_expression, None,
+           "Only messages whose properties fulfil this SQL92 expression. The broker chooses; one that does not filter "
+           "so (`enablePropertyFilter`) refuses before the first task. Not together with `tags`. See "
+           "[below](#choosing-at-the-broker)."),
     Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
            "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
     Option("pullBatchBytes", READS, number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
            "At most so many bytes asked for in one pull."),
+    Option("maxPullsInFlight", READS, number(1, 256), "16",
+           "Pulls that a task has under way at once where brokers give little at a time, as Apache's do; together they "
+           "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one."),
     Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
            "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
     Option("arrowBatchBytes", READS, number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
            "Bytes at which an Arrow batch is handed to Spark."),
+    Option("dedupeWindow", READS, number(1, 10_000_000), None,
+           "Leave out messages whose `msgId` one of the so many messages before them in their queue has. See "
+           "[below](#leaving-out-repeats)."),
     Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
     Option("producerGroup", WRITES, group_name, "spark_rocket_writer", "The producer group that brokers are told."),
     Option("writeId", frozenset({Scope.WRITE}), some_text, None,
@@ -168,6 +237,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("sendBatchBytes", WRITES, number(1024, MAX_MESSAGE_SIZE), str(2 * 1024 * 1024),
            "Bytes to aim for in one request, never above `maxMessageSize`."),
     Option("maxRequestsInFlight", WRITES, number(1, 1024), "4", "Requests a task has under way at once."),
+    Option("maxDelayedInFlight", WRITES, number(1, 8192), "256",
+           "Delayed rows that a task has under way at once; each is a request of its own."),
+    Option("compression", WRITES, one_of(Compression), "none",
+           "How bodies are compressed. Every RocketMQ client reads `zlib`, those of 5.x the others too. See "
+           "[below](#compression)."),
+    Option("compressAbove", WRITES, number(0, 12 * 1024 * 1024), "4096",
+           "Bytes from which on a body is compressed. Only with `compression`."),
     Option("requestTimeout", READS | WRITES, number(100, 600_000), "10000",
            "Milliseconds to wait for one answer."),
     Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
@@ -178,11 +254,20 @@ OPTIONS: tuple[Option, ...] = (
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _NOT_WITH_A_STORE = (
     "nameServer",
+    "subscribePattern",
+    "assign",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsetsByTimestamp",
+    "groupOffsetsFallback",
     "filterPushdown",
     "consumerGroup",
     "maxRecordsPerPartition",
     "pullBatchSize",
     "pullBatchBytes",
+    "maxPullsInFlight",
+    "sqlFilter",
+    "dedupeWindow",
     "requestTimeout",
     "retryTimeout",
 )
@@ -197,12 +282,10 @@ _FROM_ELSEWHERE = {
     "kafka.group.id": "consumerGroup",
     "groupidprefix": "consumerGroup",
     "topics": "subscribe",
-    "subscribepattern": "",
-    "assign": "",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp",
-    "minoffsetspertrigger": "",
-    "maxtriggerdelay": "",
+    "topicspattern": "subscribePattern",
+    "maxrowspertrigger": "maxOffsetsPerTrigger",
+    "topicpattern": "subscribePattern",
+    "startingoffsetsfallback": "groupOffsetsFallback",
     "path": "",
 }
 
@@ -212,35 +295,62 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     values = _parse(raw, scope)
     store_path = _as(str, values.get("storePath"))
     _check_store_options(values, store_path)
-    topics = values.get("subscribe", () if store_path is not None else None)
-    if topics is None:
-        raise OptionError(
-            "option subscribe is missing.", remedy='Name the topics: .option("subscribe", "orders,payments").'
-        )
+    topics, pattern, assigned = _what_to_read(values, store_path)
     default = Start.LATEST if scope is Scope.READ_STREAM else Start.EARLIEST
-    starting = _with_timestamp(values, "startingOffsets", "startingTimestamp") or Position(default)
-    ending = _with_timestamp(values, "endingOffsets", "endingTimestamp") or Position(Start.LATEST)
+    starting = _starting(values) or Position(default)
+    ending = _with_times(values, "ending") or Position(Start.LATEST)
     if scope is Scope.READ and starting.kind is Start.LATEST:
-        raise OptionError(
-            "option startingOffsets is 'latest', and a batch read from there would read nothing.",
-            remedy="Use earliest, timestamp or JSON."
-            if store_path is not None
-            else "Use earliest, timestamp, group or JSON, or spark.readStream.",
-        )
+        others = "earliest, timestamp or JSON"
+        if store_path is None:
+            others = "earliest, timestamp, group or JSON, or spark.readStream"
+        raise error("BAD_OPTION.READS_NOTHING", others=others)
     group = _as(str, values.get("consumerGroup"))
-    if starting.kind is Start.GROUP and group is None:
+    for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
+        if position.kind is Start.GROUP and group is None:
+            raise error(
+                "BAD_OPTION.ALONE",
+                option=option,
+                value="'group'",
+                needed="consumerGroup",
+                example='.option("consumerGroup", "…")',
+            )
+        _check_named(position, option, topics, pattern, assigned)
+    wait_for_topic = values.get("waitForTopic") is True
+    if wait_for_topic and (starting.offsets is not None or starting.times is not None):
+        raise error(
+            "BAD_OPTION.TOGETHER",
+            option="waitForTopic",
+            other="startingOffsets or startingOffsetsByTimestamp as JSON",
+            hint=": a topic that is waited for is read from its first message",
+        )
+    _check_limits(values)
+    tags = _as(tuple, values.get("tags"))
+    sql_filter = _as(str, values.get("sqlFilter"))
+    if tags is not None and sql_filter is not None:
         raise OptionError(
-            "option startingOffsets is 'group', and no consumerGroup is given.",
-            remedy='Add .option("consumerGroup", "…").',
+            "option sqlFilter is given together with tags.",
+            remedy="Leave one of them out; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\".",
+        )
+    dedupe_window = _as(int, values.get("dedupeWindow"))
+    if dedupe_window is not None and values.get("filterPushdown") is Pushdown.INDEX:
+        raise OptionError(
+            "option dedupeWindow is given together with filterPushdown=index.",
+            remedy="Leave one of them out, or set filterPushdown=true: what the index finds has no messages before it.",
         )
     return ReadOptions(
         name_server="" if store_path is not None else _name_server_of(values),
-        topics=_as_topics(topics),
-        starting=_for_topics(starting, "startingOffsets", _as_topics(topics)),
-        ending=_for_topics(ending, "endingOffsets", _as_topics(topics)),
+        topics=topics,
+        topic_pattern=pattern,
+        assigned=assigned,
+        wait_for_topic=wait_for_topic,
+        starting=starting,
+        ending=ending,
         consumer_group=group,
         fail_on_data_loss=values["failOnDataLoss"] is True,
         max_offsets_per_trigger=_as(int, values.get("maxOffsetsPerTrigger")),
+        max_bytes_per_trigger=_as(int, values.get("maxBytesPerTrigger")),
+        min_offsets_per_trigger=_as(int, values.get("minOffsetsPerTrigger")),
+        max_trigger_delay_ms=_as(int, values.get("maxTriggerDelay")) or 900_000,
         min_partitions=_as(int, values.get("minPartitions")),
         max_records_per_partition=_as(int, values.get("maxRecordsPerPartition")),
         pull_batch_size=_int(values, "pullBatchSize"),
@@ -252,7 +362,11 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         store_path=store_path,
         broker_name=_as(str, values.get("brokerName")),
         is_stream=scope is Scope.READ_STREAM,
+        tags=tags,
+        sql_filter=sql_filter,
+        max_pulls_in_flight=_int(values, "maxPullsInFlight"),
         filter_pushdown=_as(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
+        dedupe_window=dedupe_window,
     )
 
 
@@ -265,14 +379,10 @@ def _check_store_options(values: Mapping[str, object], store_path: str | None) -
                 remedy="Leave it out: brokers are found through the name server.",
             )
         return
-    given = values["given"]
-    assert isinstance(given, frozenset)
     for name in _NOT_WITH_A_STORE:
-        if name.lower() in given:
-            raise OptionError(
-                f"option {name} is given together with storePath.",
-                remedy=f"Leave one of them out: {name} is for reading from brokers, storePath for reading files.",
-            )
+        if _is_given(values, name):
+            hint = f": {name} is for reading from brokers, storePath for reading files"
+            raise error("BAD_OPTION.TOGETHER", option=name, other="storePath", hint=hint)
     for name in ("startingOffsets", "endingOffsets"):
         position = _as(Position, values.get(name))
         if position is not None and position.kind is Start.GROUP:
@@ -289,6 +399,15 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     """Parse a write's options; OptionError says what to change."""
     values = _parse(raw, scope)
     limit = _int(values, "maxMessageSize")
+    given = values["given"]
+    assert isinstance(given, frozenset)
+    compression = values["compression"]
+    assert isinstance(compression, Compression)
+    if compression is Compression.NONE and "compressabove" in given:
+        raise OptionError(
+            "option compressAbove is given without compression.",
+            remedy='Add .option("compression", "zlib"), or leave it out.',
+        )
     return WriteOptions(
         name_server=_name_server_of(values),
         topic=_as(str, values.get("topic")),
@@ -301,6 +420,12 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         request_timeout_ms=_int(values, "requestTimeout"),
         retry_timeout_ms=_int(values, "retryTimeout"),
     )
+
+
+def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
+    """Whether an option of this name, in any case, is one of any of ``scopes``."""
+    option = _BY_KEY.get(key.lower())
+    return option is not None and bool(option.scopes & scopes)
 
 
 def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
@@ -319,12 +444,10 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             hint = ' Reads name their topics with "subscribe".' if key == "topic" else ""
             hint = ' Writes name their topic with "topic".' if key == "subscribe" else hint
             hint = " Read a store directory with spark.read." if key == "storepath" else hint
-            raise OptionError(
-                f"option {option.name} is for {belongs}, not for {wanted}.", remedy=f"Leave it out.{hint}"
-            )
+            raise error("BAD_OPTION.SCOPE", option=option.name, belongs=belongs, wanted=wanted, hint=hint)
 
 
-def _unknown(key: str, scopes: frozenset[Scope]) -> OptionError:
+def _unknown(key: str, scopes: frozenset[Scope]) -> DataSourceError:
     here = [option.name for option in OPTIONS if option.scopes & scopes]
     nearest = _FROM_ELSEWHERE.get(key)
     if nearest is None:
@@ -338,7 +461,7 @@ def _unknown(key: str, scopes: frozenset[Scope]) -> OptionError:
             remedy += ' The directory of a stopped broker is read with .option("storePath", …).'
     elif key.startswith("option."):
         remedy = "CREATE TABLE … USING rocket is not supported: use spark.read, or a temporary view of it."
-    return OptionError(f'format("rocket") has no option {key}.', remedy=remedy)
+    return error("BAD_OPTION.UNKNOWN", option=key, hint=remedy)
 
 
 def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:
@@ -352,34 +475,132 @@ def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:
     return values | {"given": frozenset(given)}
 
 
-def _with_timestamp(values: Mapping[str, object], option: str, companion: str) -> Position | None:
-    position = _as(Position, values.get(option))
-    moment = _as(int, values.get(companion))
+def _is_given(values: Mapping[str, object], option: str) -> bool:
     given = values["given"]
     assert isinstance(given, frozenset)
-    if moment is not None:
-        if position is not None and position.kind is not Start.TIMESTAMP and option.lower() in given:
-            raise OptionError(
-                f"option {companion} is given together with {option}={position.kind.value}.",
-                remedy=f"Leave one of them out, or set {option}=timestamp.",
+    return option.lower() in given
+
+
+def _what_to_read(
+    values: Mapping[str, object], store_path: str | None
+) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
+    """Topics, pattern and queues; exactly one of the three ways to say it."""
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(ways) > 1:
+        hint = ": subscribe, subscribePattern and assign exclude each other"
+        raise error("BAD_OPTION.TOGETHER", option=ways[1], other=ways[0], hint=hint)
+    if not ways and store_path is None:
+        hint = 'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.'
+        raise error("BAD_OPTION.MISSING", option="subscribe", hint=hint)
+    assigned: tuple[MessageQueue, ...] | None = _as(tuple, values.get("assign"))
+    topics: tuple[str, ...] = _as(tuple, values.get("subscribe")) or ()
+    if assigned is not None:
+        topics = tuple(dict.fromkeys(queue.topic for queue in assigned))
+    return topics, _as(str, values.get("subscribePattern")), assigned
+
+
+def _starting(values: Mapping[str, object]) -> Position | None:
+    """Where to begin: ``startingOffsets``, what belongs to it, and what contradicts it."""
+    fallback = _as(Fallback, values.get("groupOffsetsFallback")) or Fallback.EARLIEST
+    strategy = _as(Strategy, values.get("startingOffsetsByTimestampStrategy")) or Strategy.LATEST
+    group = _as(Position, values.get("startingOffsets"))
+    if group is None or group.kind is not Start.GROUP:
+        group = None
+        if _is_given(values, "groupOffsetsFallback"):
+            raise error("BAD_OPTION.NO_EFFECT", option="groupOffsetsFallback", needed="startingOffsets=group")
+    elif fallback is Fallback.TIMESTAMP:
+        moment = _as(Moment, values.get("startingTimestamp"))
+        if moment is None:
+            raise error(
+                "BAD_OPTION.ALONE",
+                option="groupOffsetsFallback",
+                value="'timestamp'",
+                needed="startingTimestamp",
+                example='.option("startingTimestamp", "2026-01-31T12:00:00Z")',
             )
-        return Position(Start.TIMESTAMP, timestamp_ms=moment)
-    if position is not None and position.kind is Start.TIMESTAMP:
-        raise OptionError(
-            f"option {option} is 'timestamp', and no {companion} is given.",
-            remedy=f'Add .option("{companion}", "2026-01-31T12:00:00Z").',
+        group = Position(Start.GROUP, moment.ms, is_relative=moment.is_relative)
+        values = {name: value for name, value in values.items() if name != "startingTimestamp"}
+    position = _with_times(values, "starting")
+    has_times = position is not None and position.kind in (Start.TIMESTAMP, Start.TIMES)
+    if _is_given(values, "startingOffsetsByTimestampStrategy") and not (
+        has_times or (group is not None and fallback is Fallback.TIMESTAMP)
+    ):
+        needed = "startingTimestamp or startingOffsetsByTimestamp"
+        raise error("BAD_OPTION.NO_EFFECT", option="startingOffsetsByTimestampStrategy", needed=needed)
+    if group is not None:
+        return replace(group, fallback=fallback, strategy=strategy)
+    return replace(position, strategy=strategy) if position is not None else None
+
+
+def _with_times(values: Mapping[str, object], side: str) -> Position | None:
+    """``startingOffsets`` or ``endingOffsets`` with the two options that say a time for it.
+
+    Spark's Kafka source lets the finer option win; here, where two are given that say different things, it is an error.
+    """
+    option, single, each = f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"
+    position = _as(Position, values.get(option))
+    moment = _as(Moment, values.get(single))
+    times = _as(Position, values.get(each))
+    timed = single if moment is not None else each
+    if moment is None and times is None:
+        if position is not None and position.kind is Start.TIMESTAMP:
+            raise error(
+                "BAD_OPTION.ALONE",
+                option=option,
+                value="'timestamp'",
+                needed=single,
+                example=f'.option("{single}", "2026-01-31T12:00:00Z")',
+            )
+        return position
+    if position is not None and position.kind is not Start.TIMESTAMP and _is_given(values, option):
+        hint = f", or set {option}=timestamp"
+        raise error("BAD_OPTION.TOGETHER", option=timed, other=f"{option}={position.kind.value}", hint=hint)
+    if moment is not None and times is not None:
+        raise error("BAD_OPTION.TOGETHER", option=each, other=single, hint="")
+    return times if moment is None else Position(Start.TIMESTAMP, moment.ms, is_relative=moment.is_relative)
+
+
+def _check_named(
+    position: Position,
+    option: str,
+    topics: tuple[str, ...],
+    pattern: str | None,
+    assigned: tuple[MessageQueue, ...] | None,
+) -> None:
+    """Positions for each queue: only of what is read."""
+    if position.times is not None:
+        option += "ByTimestamp"
+    for queue in [*(position.offsets or ()), *(position.times or ())]:
+        what = f"the topic {queue.topic}"
+        if pattern is not None:
+            choice, chosen, is_read = "subscribePattern", pattern, bool(matching(pattern, [queue.topic]))
+        elif assigned is not None:
+            choice, chosen, is_read = "assign", _listed(name_of(each) for each in assigned), queue in assigned
+            what = name_of(queue)
+        else:
+            choice, chosen, is_read = "subscribe", ", ".join(topics), queue.topic in topics
+        if not is_read:
+            raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
+
+
+def _listed(names: Iterable[str], at_most: int = 8) -> str:
+    every = list(names)
+    more = f" and {len(every) - at_most} more" if len(every) > at_most else ""
+    return ", ".join(every[:at_most]) + more
+
+
+def _check_limits(values: Mapping[str, object]) -> None:
+    least, most = _as(int, values.get("minOffsetsPerTrigger")), _as(int, values.get("maxOffsetsPerTrigger"))
+    if least is None and _is_given(values, "maxTriggerDelay"):
+        raise error("BAD_OPTION.NO_EFFECT", option="maxTriggerDelay", needed="minOffsetsPerTrigger")
+    if least is not None and most is not None and most < least:
+        raise error(
+            "BAD_OPTION.LESS",
+            option="maxOffsetsPerTrigger",
+            value=most,
+            other="minOffsetsPerTrigger",
+            limit=least,
         )
-    return position
-
-
-def _for_topics(position: Position, option: str, topics: tuple[str, ...]) -> Position:
-    for queue in position.offsets or {}:
-        if queue.topic not in topics:
-            raise OptionError(
-                f"option {option} names the topic {queue.topic}, which is not subscribed to.",
-                remedy=f"The option subscribe names {', '.join(topics)}.",
-            )
-    return position
 
 
 def _name_server_of(values: Mapping[str, object]) -> str:
@@ -392,11 +613,6 @@ def _name_server_of(values: Mapping[str, object]) -> str:
 
 def _as(kind: type[T], value: object) -> T | None:
     assert value is None or isinstance(value, kind)
-    return value
-
-
-def _as_topics(value: object) -> tuple[str, ...]:
-    assert isinstance(value, tuple)
     return value
 
 

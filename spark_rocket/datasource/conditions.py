@@ -1,0 +1,128 @@
+"""Every way in which ``format("rocket")`` refuses or gives up: its name, what it says, and what to do.
+
+The raising code takes its words from here, and ``docs/datasource.md`` shows the same list, so that a name in a log
+leads to a line of the page. The part before the dot is the error's class, and its ``code`` alone where nothing finer is
+known. ``{…}`` are filled in where the error is raised; the text names the option, queue or topic, the remedy says what
+to change.
+
+Pure. Corresponds to the error conditions of Spark's Kafka source (kafka-error-conditions.json).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_rocket.errors import DataLossError, DataSourceError, OffsetsError, OptionError
+
+_CLASSES: dict[str, type[DataSourceError]] = {error.code: error for error in (OptionError, OffsetsError, DataLossError)}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One of them. ``text`` and ``remedy`` are templates for ``str.format``."""
+
+    name: str
+    text: str
+    remedy: str
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    # --- options: found on the driver, before any task ----------------------------------------------------------
+    Condition("BAD_OPTION.UNKNOWN", 'format("rocket") has no option {option}.', "{hint}"),
+    Condition("BAD_OPTION.SCOPE", "option {option} is for {belongs}, not for {wanted}.", "Leave it out.{hint}"),
+    Condition("BAD_OPTION.VALUE", "option {option} is {value}.", "It should be {wanted}."),
+    Condition("BAD_OPTION.JSON", "option {option} is not {what} JSON: {problem}.", "Write it as {example}."),
+    Condition("BAD_OPTION.MISSING", "option {option} is missing.", "{hint}"),
+    Condition("BAD_OPTION.TOGETHER", "option {option} is given together with {other}.", "Leave one of them out{hint}."),
+    Condition("BAD_OPTION.ALONE", "option {option} is {value}, and no {needed} is given.", "Add {example}."),
+    Condition("BAD_OPTION.NO_EFFECT", "option {option} is given without {needed}.", "Leave it out, or add {needed}."),
+    Condition("BAD_OPTION.LESS", "option {option} is {value}, and {other} is {limit}.", "Make {option} the larger one."),
+    Condition(
+        "BAD_OPTION.NOT_READ",
+        "option {option} names {what}, which is not subscribed to.",
+        "The option {choice} is {chosen}.",
+    ),
+    Condition(
+        "BAD_OPTION.READS_NOTHING",
+        "option startingOffsets is 'latest', and a batch read from there would read nothing.",
+        "Use {others}.",
+    ),
+    # --- positions: found on the driver, while a batch is planned -----------------------------------------------
+    Condition(
+        "BAD_OFFSETS.NO_SUCH_QUEUE",
+        "option {option} names {queue}, and there is no such queue.",
+        "The queues are {queues}.",
+    ),
+    Condition(
+        "BAD_OFFSETS.QUEUE_NOT_NAMED",
+        "option {option} does not say where {queue} begins or ends.",
+        "Name every queue{how}; missing are {queues}.",
+    ),
+    Condition(
+        "BAD_OFFSETS.AFTER_END",
+        "option {option} is {offset} for {queue}, and the queue ends at {end}.",
+        "Use -1 for the end of a queue.",
+    ),
+    Condition(
+        "BAD_OFFSETS.NOTHING_SINCE",
+        "option {option}: no message of {queue} was stored at {time} or later.",
+        "Choose an earlier time, or set startingOffsetsByTimestampStrategy=latest to begin at the queue's end.",
+    ),
+    Condition(
+        "BAD_OFFSETS.NOTHING_COMMITTED",
+        "group {group} has committed nothing for {queue}.",
+        "Check consumerGroup, or say with groupOffsetsFallback where such queues begin: earliest, latest or timestamp.",
+    ),
+    Condition(
+        "BAD_OFFSETS.END_BEFORE_START",
+        "{queue} would be read from {start} to {end}: the end is before the start.",
+        "Check startingOffsets and endingOffsets (or the time stamps).",
+    ),
+    Condition(
+        "BAD_OFFSETS.NO_TOPIC_MATCHES",
+        "option subscribePattern is {pattern!r}, and none of the {count} topics of users has such a name.",
+        "The whole name must match. Topics there are: {topics}.",
+    ),
+    # --- data loss: an error, or said once in the log (failOnDataLoss=false) ------------------------------------
+    Condition(
+        "DATA_LOSS.MESSAGES_DELETED",
+        "{queue}: messages {first} to {last} were deleted before they were read; the next one left is {left}.",
+        "{go_on}; to prevent it, let the broker keep messages longer (fileReservedTime, fileReservedSize, more disk).",
+    ),
+    Condition(
+        "DATA_LOSS.MESSAGES_MISSING",
+        "{queue}: {count} of the messages {first} to {last} were deleted.",
+        "{go_on}. Compacted topics have such gaps by design: read them with failOnDataLoss=false.",
+    ),
+    Condition(
+        "DATA_LOSS.QUEUE_SHORTENED",
+        "{queue}: offset {wanted} was expected, but the queue now ends at {end}: the topic was deleted and created "
+        "again, or its broker lost messages {end} to {last}.",
+        "{go_on}.",
+    ),
+    Condition(
+        "DATA_LOSS.OFFSETS_WENT_BACK",
+        "{queue}: its {which} was {was} and is now {now}: the topic was deleted and created again, or its broker lost "
+        "messages. The stream is at {at}.",
+        "{go_on}.",
+    ),
+    Condition(
+        "DATA_LOSS.QUEUE_DELETED",
+        "{queue} is no longer one of the topic's queues on its broker, and the stream was at {at}.",
+        "Give the topic its queues back (readQueueNums) and read them to the end before taking them away. {go_on}.",
+    ),
+    Condition(
+        "DATA_LOSS.TOPIC_DELETED",
+        "topic {topic} no longer exists, or none of its brokers is there; the stream had come to {at}.",
+        "Start its brokers if they are down. {go_on}, or leave the topic out of what is read.",
+    ),
+)  # fmt: skip
+
+_BY_NAME = {condition.name: condition for condition in CONDITIONS}
+
+
+def error(name: str, **values: object) -> DataSourceError:
+    """The error of a condition, to be raised."""
+    condition = _BY_NAME[name]
+    kind = _CLASSES[name.partition(".")[0]]
+    return kind(condition.text.format(**values), remedy=condition.remedy.format(**values), code=name)
