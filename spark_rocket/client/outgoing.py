@@ -181,7 +181,7 @@ class Packer:
     def pack(self, message: Message | Sequence[Message]) -> Outgoing:
         return self._single(message) if isinstance(message, Message) else self._batch(list(message))
 
-    def encoded(self, topic: str, body: Buffer, count: int) -> Outgoing:
+    def encoded(self, topic: str, body: Buffer, count: int, sys_flag: int = 0) -> Outgoing:
         """``count`` messages that somebody else has put into the form of a batch."""
         if len(body) > self._max_message_size:
             raise MessageTooLargeError(
@@ -189,7 +189,7 @@ class Packer:
                 f" {self._max_message_size:,}.",
                 remedy="Send fewer at a time.",
             )
-        return Outgoing(topic, body)
+        return Outgoing(topic, body, sys_flag=sys_flag)
 
     def accumulable(self, message: Message) -> tuple[str, bytes] | None:
         """As ``_piece``; None if the message is rather sent singly: to be compressed, or not like others."""

@@ -339,13 +339,16 @@ class Producer(Client):
         return self._send((), self._packer.encoded(queue.topic, body, count), queue, deadline)
 
     def send_batch_body_async(
-        self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
+        self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
     ) -> Future[SendResult]:
-        """As ``send_batch_body``, with a future. ``body`` must not change until it is done."""
+        """As ``send_batch_body``, with a future. ``body`` must not change until it is done.
+
+        ``sys_flag`` is stored with every message: that its body is compressed, and how.
+        """
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
         self._check_open()
-        out = self._packer.encoded(queue.topic, body, count)
+        out = self._packer.encoded(queue.topic, body, count, sys_flag)
         self._reserve(deadline)
         return self._post(out, (), queue, timeout, deadline)
 

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.cluster import Cluster, reader_for
+from spark_rocket.datasource.dedupe import read_without_repeats
 from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import plan_batch
@@ -35,7 +36,10 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
         return iter(())
     keep_freed_memory()
     reader = reader_for(options.name_server, options.request_timeout_ms)
-    return read_range(partition.span, options, project(schema), reader)
+    projection = project(schema)
+    if options.dedupe_window is not None:
+        return read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
+    return read_range(partition.span, options, projection, reader)
 
 
 class RocketBatchReader(DataSourceReader):

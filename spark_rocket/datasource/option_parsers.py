@@ -144,18 +144,19 @@ def boolean(option: str, text: str) -> bool:
 def tag_expression(option: str, text: str) -> tuple[str, ...] | None:
     """The tags in order; None is all."""
     try:
-        if not text.strip():
-            raise bad_value(option, text, "tags as a || b, or * for all")
-        return tuple(sorted(parse_tags(text).tags)) or None
-    except ProtocolError as error:
-        raise OptionError(f"option {option} is {text[:100]!r}: {error.message}", remedy=error.remedy) from None
+        if text.strip():
+            return tuple(sorted(parse_tags(text).tags)) or None
+    except ProtocolError:
+        pass
+    raise bad_value(option, text[:100], "tags as a || b, or * for all")
 
 
 def sql_expression(option: str, text: str) -> str:
     try:
         parse_sql92(text)
     except ProtocolError as error:
-        raise OptionError(f"option {option} is {text[:100]!r}: {error.message}", remedy=error.remedy) from None
+        reason = f"option {option} is {text[:100]!r}: {error.message}"
+        raise OptionError(reason, remedy=f"It should be an SQL92 expression. {error.remedy}") from None
     return text.strip()
 
 
@@ -164,6 +165,17 @@ def pushdown(option: str, text: str) -> Pushdown:
         return Pushdown(text.strip().lower())
     except ValueError:
         raise bad_value(option, text, "false, true or index") from None
+
+
+VIEW_NAMES = (
+    "cluster", "brokers", "topics", "queues", "groups", "lag", "consumers", "producers", "messages", "dlq"
+)  # fmt: skip
+
+
+def view_name(option: str, text: str) -> str:
+    if text.strip().lower() not in VIEW_NAMES:
+        raise bad_value(option, text, f"one of {', '.join(VIEW_NAMES)}")
+    return text.strip().lower()
 
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")

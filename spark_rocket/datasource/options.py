@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
 from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import listed
 from spark_rocket.datasource.offsets import name as name_of
 from spark_rocket.datasource.option_parsers import (
     MAX_MESSAGE_SIZE,
@@ -48,6 +49,7 @@ from spark_rocket.datasource.option_parsers import (
     timestamps,
     topic_names,
     topic_pattern,
+    view_name,
     writable_topic,
 )
 from spark_rocket.errors import DataSourceError, OptionError
@@ -65,10 +67,12 @@ class Scope(Enum):
     READ_STREAM = "streaming reads"
     WRITE = "batch writes"
     WRITE_STREAM = "streaming writes"
+    VIEW = "views"
 
 
 READS = frozenset({Scope.READ, Scope.READ_STREAM})
 WRITES = frozenset({Scope.WRITE, Scope.WRITE_STREAM})
+VIEWS = frozenset({Scope.VIEW})
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,20 @@ class WriteOptions:
 
 
 @dataclass(frozen=True)
+class ViewOptions:
+    """A view's options, parsed; ``views.py`` says which belong to which."""
+
+    view: str
+    name_server: str
+    topics: tuple[str, ...]
+    consumer_group: str | None
+    producer_group: str | None
+    key: str | None
+    msg_id: str | None
+    request_timeout_ms: int
+
+
+@dataclass(frozen=True)
 class Option:
     """One documented option."""
 
@@ -139,10 +157,10 @@ class Option:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("nameServer", READS | WRITES, name_servers, None,
+    Option("nameServer", READS | WRITES | VIEWS, name_servers, None,
            "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
            f"driver, then `{DEFAULT_NAME_SERVER}`."),
-    Option("subscribe", READS, topic_names, None,
+    Option("subscribe", READS | VIEWS, topic_names, None,
            "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
            "but for `storePath`."),
     Option("subscribePattern", READS, topic_pattern, None,
@@ -195,7 +213,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("failOnDataLoss", READS, boolean, "true",
            "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
            "log and goes on from the earliest left (`false`)."),
-    Option("consumerGroup", READS, group_name, None,
+    Option("consumerGroup", READS | VIEWS, group_name, None,
            "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
            "`startingOffsets=group`, where to begin."),
     Option("minPartitions", READS, number(1, 100_000), None,
@@ -227,7 +245,8 @@ OPTIONS: tuple[Option, ...] = (
            "Leave out messages whose `msgId` one of the so many messages before them in their queue has. See "
            "[below](#leaving-out-repeats)."),
     Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
-    Option("producerGroup", WRITES, group_name, "spark_rocket_writer", "The producer group that brokers are told."),
+    Option("producerGroup", WRITES | VIEWS, group_name, "spark_rocket_writer",
+           "The producer group that brokers are told."),
     Option("writeId", frozenset({Scope.WRITE}), some_text, None,
            "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
            "a repeat can be told. Without it every write has a name of its own."),
@@ -244,7 +263,12 @@ OPTIONS: tuple[Option, ...] = (
            "[below](#compression)."),
     Option("compressAbove", WRITES, number(0, 12 * 1024 * 1024), "4096",
            "Bytes from which on a body is compressed. Only with `compression`."),
-    Option("requestTimeout", READS | WRITES, number(100, 600_000), "10000",
+    Option("view", VIEWS, view_name, None,
+           "Read a cluster's state instead of messages: `cluster`, `brokers`, `topics`, `queues`, `groups`, `lag`, "
+           "`consumers`, `producers`, `messages` or `dlq`. See [below](#views-a-clusters-state)."),
+    Option("key", VIEWS, some_text, None, "The key to look up in the view `messages`."),
+    Option("msgId", VIEWS, some_text, None, "The message id to look up in the view `messages`."),
+    Option("requestTimeout", READS | WRITES | VIEWS, number(100, 600_000), "10000",
            "Milliseconds to wait for one answer."),
     Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
            "Milliseconds during which failed requests are made again before the query fails: how long a broker may be "
@@ -419,6 +443,29 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         max_requests_in_flight=_int(values, "maxRequestsInFlight"),
         request_timeout_ms=_int(values, "requestTimeout"),
         retry_timeout_ms=_int(values, "retryTimeout"),
+        compression=compression.value,
+        compress_above=_int(values, "compressAbove"),
+        max_delayed_in_flight=_int(values, "maxDelayedInFlight"),
+    )
+
+
+def is_view(raw: Mapping[str, str]) -> bool:
+    """Whether the options are those of a view."""
+    return any(key.lower() == "view" for key in raw)
+
+
+def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
+    """Parse a view's options; OptionError says what to change."""
+    values = _parse(raw, Scope.VIEW)
+    return ViewOptions(
+        view=str(values["view"]),
+        name_server=_name_server_of(values),
+        topics=_as(tuple, values.get("subscribe")) or (),
+        consumer_group=_as(str, values.get("consumerGroup")),
+        producer_group=_as(str, values.get("producerGroup")),
+        key=_as(str, values.get("key")),
+        msg_id=_as(str, values.get("msgId")),
+        request_timeout_ms=_int(values, "requestTimeout"),
     )
 
 
@@ -444,6 +491,8 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             hint = ' Reads name their topics with "subscribe".' if key == "topic" else ""
             hint = ' Writes name their topic with "topic".' if key == "subscribe" else hint
             hint = " Read a store directory with spark.read." if key == "storepath" else hint
+            hint = " Views are read with spark.read." if key == "view" else hint
+            hint = ' Or say which: .option("view", "messages").' if key in ("key", "msgid") else hint
             raise error("BAD_OPTION.SCOPE", option=option.name, belongs=belongs, wanted=wanted, hint=hint)
 
 
@@ -575,18 +624,12 @@ def _check_named(
         if pattern is not None:
             choice, chosen, is_read = "subscribePattern", pattern, bool(matching(pattern, [queue.topic]))
         elif assigned is not None:
-            choice, chosen, is_read = "assign", _listed(name_of(each) for each in assigned), queue in assigned
+            choice, chosen, is_read = "assign", listed(assigned), queue in assigned
             what = name_of(queue)
         else:
             choice, chosen, is_read = "subscribe", ", ".join(topics), queue.topic in topics
         if not is_read:
             raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
-
-
-def _listed(names: Iterable[str], at_most: int = 8) -> str:
-    every = list(names)
-    more = f" and {len(every) - at_most} more" if len(every) > at_most else ""
-    return ", ".join(every[:at_most]) + more
 
 
 def _check_limits(values: Mapping[str, object]) -> None:

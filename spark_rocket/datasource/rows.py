@@ -1,7 +1,15 @@
 """Rows of a data frame -> blocks that are ready to be sent: the pure half of writing.
 
 A batch of rows is checked, each row gets its queue, its properties and its UNIQ_KEY, and the batch is encoded at once
-into batch bodies, one for each run of rows that go to one queue. No Python runs per row.
+into batch bodies, one for each run of rows that go to one queue. No Python runs per row, but to compress a body.
+
+A batch request cannot hold everything (brokers refuse delayed messages in it, and it has one sysFlag for all that is in
+it), so rows that go to one queue make up to three kinds of blocks:
+
+* plain ones;
+* compressed ones. Of free rows those that are large enough; of rows with a queue of their own all or none of a batch,
+  so that their order stays;
+* delayed rows, each a block of its own. They are delivered later than the rows around them anyhow.
 
 Which queue: ``queueId`` names it; else ``shardingKey`` chooses as RocketMQ's SelectMessageQueueByHash does, so that
 Java producers and this one put a key into the same queue; else the row is *free* and its block takes the next queue
@@ -40,8 +48,9 @@ from spark_rocket.datasource.option_parsers import WRITABLE_TOPIC, can_be_writte
 from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import ProtocolError, RowError
-from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, MessageQueue
+from spark_rocket.model import DELAY, KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, UNIQ_KEY, MessageQueue
 from spark_rocket.protocol.columnar import encode_batch, encode_properties_columns, hex_strings
+from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH
 from spark_rocket.protocol.subscription import java_hash
 
@@ -49,10 +58,22 @@ I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and more
 FREE = -1  # a row whose queue is chosen block by block
-# What brokers set by themselves, or what belongs to one stored message: not copied from a message that was read.
-_NOT_COPIED = (UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET")
-# What would make a message more than a plain one, which a batch send cannot carry.
-_NOT_PLAIN = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG")
+MOST_DELAY_LEVEL = 18
+# What brokers and clients set by themselves, or what belongs to one stored message: not copied from one that was read.
+_NOT_COPIED = (
+    UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "MSG_TYPE",
+    DELAY, TIMER_DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "TIMER_DELAY_LEVEL", "REAL_TOPIC", "REAL_QID",
+    "TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "__transactionId__", "RETRY_TOPIC", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME",
+    "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH",
+    "INNER_MULTI_QUEUE_OFFSET", "__CRC32#", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT",
+)  # fmt: skip
+_TEXTS = ((TAGS, "tags"), (KEYS, "keys"), (SHARDING_KEY, "shardingkey"))
+_TRANSIENT = "__RMQ.TRANSIENT."
+
+_PLAIN, _COMPRESSED, _DELAYED = range(3)
+_ROOM = 40_000  # above any message's properties and what compressing nonsense adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +85,11 @@ class Block:
     body: memoryview
     count: int
     first_row: int
+    sys_flag: int = 0
+    is_delayed: bool = False
+    """One row, to be sent singly."""
+    order: str | None = None
+    """Of delayed rows only those with the same text have an order."""
 
     def rows(self) -> str:
         """The rows in messages to people."""
@@ -108,38 +134,106 @@ class RowEncoder:
             return
         columns = {name.lower(): batch.column(index) for index, name in enumerate(batch.schema.names)}
         body = columns["body"]
-        self._check_body(body)
-        properties = self._plain_properties(columns.get("properties"))
+        lengths = self._check_body(body)
+        given = {
+            **{name: columns.get(column) for name, column in _TEXTS},
+            **self._delays(columns),
+            UNIQ_KEY: unique_keys(self._key, np.arange(self._rows_before, self._rows_before + count)),
+        }
+        properties = _copied(columns.get("properties"))
         queues, targets = self._targets(count, columns)
+        kinds = self._kinds(targets, [queue is None for _, queue in queues], lengths, given)
+        groups = targets * 3 + kinds
         rows = np.arange(self._rows_before, self._rows_before + count)
-        order: I64 | None = None
-        if bool((targets != targets[0]).any()):
-            order = np.argsort(targets, kind="stable")
-            targets, rows = targets[order], rows[order]
-        body, tags, keys, sharding = (
-            _reorder(columns.get(name), order) for name in ("body", "tags", "keys", "shardingkey")
-        )
+        if bool((groups != groups[0]).any()):
+            order = np.argsort(groups, kind="stable")
+            groups, rows, kinds = groups[order], rows[order], kinds[order]
+            taken = pa.array(order)
+            given = {name: column if column is None else column.take(taken) for name, column in given.items()}
+            body, properties = body.take(taken), properties if properties is None else properties.take(taken)
         try:
-            strings = encode_properties_columns(
-                count,
-                {TAGS: tags, KEYS: keys, SHARDING_KEY: sharding, UNIQ_KEY: unique_keys(self._key, rows)},
-                _reorder(properties, order),
-            )
+            strings = encode_properties_columns(count, given, properties)
             self._check_properties(strings, rows)
-            encoded, positions = encode_batch(body, strings)
+            encoded, positions = encode_batch(self._compressed(body, kinds == _COMPRESSED), strings)
         except ProtocolError as error:
             raise self._bad_row(rows, error) from None
         self._rows_before += count
-        for low, high in self._cuts(targets, positions):
-            topic, queue = queues[int(targets[low])]
-            yield Block(topic, queue, encoded[positions[low] : positions[high]], high - low, int(rows[low]))
+        sharding = given[SHARDING_KEY]
+        for low, high in self._cuts(groups, positions):
+            topic, queue = queues[int(groups[low]) // 3]
+            kind = int(kinds[low])
+            yield Block(
+                topic,
+                queue,
+                encoded[positions[low] : positions[high]],
+                high - low,
+                int(rows[low]),
+                COMPRESSION_BITS[self._options.compression] if kind == _COMPRESSED else 0,
+                kind == _DELAYED,
+                sharding[low].as_py() if kind == _DELAYED and sharding is not None else None,
+            )
+
+    # --- kinds ------------------------------------------------------------------------------------------------
+
+    def _delays(self, columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """The properties that delay a message, of those rows that want it; empty if none does."""
+        delays: dict[str, pa.Array] = {}
+        level = columns.get("delaylevel")
+        if level is not None:
+            level = level.cast(pa.int64())
+            bad = pc.fill_null(pc.or_(pc.less(level, 0), pc.greater(level, MOST_DELAY_LEVEL)), False)
+            if pc.any(bad).as_py():
+                row = _first(bad)
+                raise self._error(
+                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MOST_DELAY_LEVEL}; 0 or null is no delay."
+                )
+            delays[DELAY] = pc.if_else(pc.equal(level, 0), pa.scalar(None, pa.int64()), level).cast(pa.string())
+        moment = columns.get("deliverat")
+        if moment is not None:
+            micros = moment.cast(pa.timestamp("us", moment.type.tz)).cast(pa.int64())
+            before = pc.fill_null(pc.less(micros, 0), False)
+            if pc.any(before).as_py():
+                raise self._error(_first(before), "deliverAt is before 1970.", "Use null for now.")
+            delays[TIMER_DELIVER_MS] = pc.divide(micros, 1000).cast(pa.string())
+        if len(delays) == 2:
+            both = pc.and_(delays[DELAY].is_valid(), delays[TIMER_DELIVER_MS].is_valid())
+            if pc.any(both).as_py():
+                raise self._error(_first(both), "it has both delayLevel and deliverAt.", "Make one of them null.")
+        return {name: column for name, column in delays.items() if column.null_count < len(column)}
+
+    def _kinds(
+        self, targets: I64, is_free: list[bool], lengths: I64, given: dict[str, pa.Array | None]
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        kinds = np.full(len(targets), _PLAIN, np.int64)
+        if self._options.compression != "none":
+            large = lengths >= self._options.compress_above
+            # A body that may not fit into a batch goes alone, and the producer compresses it.
+            small_enough = lengths <= self._options.max_message_size - _ROOM
+            any_large = np.bincount(targets, large, len(is_free)) > 0
+            all_fit = np.bincount(targets, ~small_enough, len(is_free)) == 0
+            free = np.array(is_free)[targets]
+            kinds[np.where(free, large & small_enough, (any_large & all_fit)[targets])] = _COMPRESSED
+        for name in (DELAY, TIMER_DELIVER_MS):
+            column = given.get(name)
+            if column is not None:
+                kinds[column.is_valid().to_numpy(zero_copy_only=False)] = _DELAYED
+        return kinds
+
+    def _compressed(self, body: pa.Array, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
+        if not chosen.any():
+            return body
+        kind = self._options.compression
+        bodies = body.cast(pa.binary())
+        values = [compress_body(value.as_buffer(), kind=kind) for value in bodies.filter(pa.array(chosen))]
+        return pc.replace_with_mask(bodies, pa.array(chosen), pa.array(values, pa.binary()))
 
     # --- checks -----------------------------------------------------------------------------------------------
 
     def _error(self, row: int, text: str, remedy: str) -> RowError:
         return RowError(f"row {self._rows_before + row} of {self._where}: {text}", remedy=remedy)
 
-    def _check_body(self, body: pa.Array) -> None:
+    def _check_body(self, body: pa.Array) -> I64:
+        """The bodies' lengths."""
         if body.null_count:
             raise self._error(_first(body.is_null()), "body is null.", "Filter such rows out, or use an empty body.")
         lengths = pc.binary_length(body)
@@ -151,31 +245,7 @@ class RowEncoder:
                 f"its body has {lengths[row].as_py()} bytes, and the limit is {limit} (option maxMessageSize).",
                 "Split or compress it, or raise maxMessageSize here and on the brokers.",
             )
-
-    def _plain_properties(self, properties: pa.Array | None) -> pa.Array | None:
-        if properties is None or len(properties.keys) == 0:
-            return properties
-        if properties.offset:  # a slice's keys are those of the whole array
-            properties = properties.take(pa.array(np.arange(len(properties))))
-        names = properties.keys
-        bad = pc.is_in(names, value_set=pa.array(_NOT_PLAIN, names.type))
-        if pc.any(bad).as_py():
-            entry = _first(bad)
-            edges = properties.offsets.to_numpy()
-            row = int(np.searchsorted(edges, entry, side="right")) - 1
-            raise self._error(
-                max(0, row),
-                f"its properties have {names[entry].as_py()}, which this sink cannot write.",
-                "Delayed and transactional messages need a Producer; leave the property out.",
-            )
-        drop = pc.is_in(names, value_set=pa.array(_NOT_COPIED, names.type))
-        if not pc.any(drop).as_py():
-            return properties
-        # A null value is left out by the encoder, so dropping an entry is making its value null.
-        items = pc.if_else(drop, pa.scalar(None, properties.items.type), properties.items)
-        kind = pa.map_(names.type, items.type)
-        mask = properties.is_null() if properties.null_count else None
-        return pa.MapArray.from_arrays(properties.offsets, names, items, type=kind, mask=mask)
+        return np.asarray(lengths.to_numpy(), np.int64)
 
     def _check_properties(self, strings: pa.Array, rows: I64) -> None:
         lengths = pc.binary_length(strings)
@@ -272,9 +342,12 @@ class RowEncoder:
 
     # --- blocks -----------------------------------------------------------------------------------------------
 
-    def _cuts(self, targets: np.ndarray[Any, Any], positions: I64) -> Iterator[tuple[int, int]]:
-        edges = [0, *(np.flatnonzero(np.diff(targets)) + 1).tolist(), len(targets)]
+    def _cuts(self, groups: I64, positions: I64) -> Iterator[tuple[int, int]]:
+        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
         for low, end in pairwise(edges):
+            if groups[low] % 3 == _DELAYED:
+                yield from pairwise(range(low, end + 1))
+                continue
             # Blocks of nearly the same size, rather than full ones and a small rest.
             size = int(positions[end] - positions[low])
             aim = -(-size // -(-size // self._options.send_batch_bytes))
@@ -289,5 +362,18 @@ def _first(mask: pa.Array) -> int:
     return int(pc.index(mask, True).as_py())
 
 
-def _reorder(column: pa.Array | None, order: I64 | None) -> pa.Array | None:
-    return column if column is None or order is None else column.take(pa.array(order))
+def _copied(properties: pa.Array | None) -> pa.Array | None:
+    """The map without what belongs to the message that it was read from."""
+    if properties is None or len(properties.keys) == 0:
+        return properties
+    if properties.offset:  # a slice's keys are those of the whole array
+        properties = properties.take(pa.array(np.arange(len(properties))))
+    names = properties.keys
+    drop = pc.or_(pc.is_in(names, value_set=pa.array(_NOT_COPIED, names.type)), pc.starts_with(names, _TRANSIENT))
+    if not pc.any(drop).as_py():
+        return properties
+    # A null value is left out by the encoder, so dropping an entry is making its value null.
+    items = pc.if_else(drop, pa.scalar(None, properties.items.type), properties.items)
+    kind = pa.map_(names.type, items.type)
+    mask = properties.is_null() if properties.null_count else None
+    return pa.MapArray.from_arrays(properties.offsets, names, items, type=kind, mask=mask)

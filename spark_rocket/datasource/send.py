@@ -1,10 +1,13 @@
 """Blocks on their way to the brokers: several under way at once, in order where order matters, again where that may
 help.
 
-A block for a given queue waits until the queue's last one is answered, so that rows keep their order even if a broker
-handles requests of one connection in several threads. A free block goes to the next queue in turn, and after a
-failure to another one; a broker that will not take the topic (codes 1, 16, 17) is left out from then on. A request
-that failed may have been carried out, so rows may be stored twice: at least once, and the repeat has the same UNIQ_KEY.
+A block for a given queue waits until the queue's last one is answered, retries included, so that rows keep their order
+even if a broker handles requests of one connection in several threads. Of delayed rows only those of one sharding key
+wait for each other. A free block's queue is a function of the write, the row and the queues that there are, such that a
+queue that comes or goes moves no block between the others: a repeat of the block finds the queue of the first attempt,
+where a reader can tell it. After a failure a free block goes to another broker; one that will not take the topic (codes
+1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows may be stored twice: at
+least once, and the repeat has the same UNIQ_KEY.
 
 A broker that could not flush or replicate in time has the messages all the same (RocketMQ counts it as sent). They are
 counted as ``unconfirmed`` and logged once.
@@ -14,10 +17,12 @@ Belongs to one task and thread. Corresponds to DefaultMQProducerImpl's retries a
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
@@ -41,8 +46,18 @@ class _Flight:
     refused_by: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Sent:
+    """What was stored in a topic."""
+
+    messages: int = 0
+    bytes: int = 0
+    requests: int = 0
+
+
 class BlockSender:
-    """Keeps up to ``limit`` requests under way; errors surface in ``put`` or ``finish``."""
+    """Keeps up to ``limit`` requests under way, and ``delayed_limit`` of delayed rows; errors surface in ``put`` or
+    ``finish``."""
 
     def __init__(
         self,
@@ -50,26 +65,35 @@ class BlockSender:
         queues_of: Callable[[str], Sequence[MessageQueue]],
         *,
         limit: int,
-        first_turn: int,
+        delayed_limit: int,
+        key: bytes,
         patience: Callable[[], Patience],
     ) -> None:
         self._submit = submit
         self._queues_of = queues_of
-        self._limit = limit
-        self._turn = first_turn
+        self._limits = {False: limit, True: delayed_limit}
+        self._key = key
         self._patience = patience
         self._under_way: dict[Future[SendResult], _Flight] = {}
-        self.messages = 0
-        self.bytes = 0
-        self.requests = 0
+        self._counts = {False: 0, True: 0}  # of ``_under_way``, by whether they are delayed
+        self._busy: set[Hashable] = set()
+        self._done: SimpleQueue[Future[SendResult]] = SimpleQueue()
+        self.topics: dict[str, Sent] = {}
+        self.retries = 0
         self.unconfirmed = 0
 
     def put(self, block: Block) -> None:
         """Send a block as soon as there is room."""
-        while len(self._under_way) >= self._limit or (block.queue is not None and self._is_busy(block.queue)):
+        order = _order(block)
+        while self._counts[block.is_delayed] >= self._limits[block.is_delayed] or order in self._busy:
             self._settle()
         patience = self._patience()
-        queue = block.queue or patience.call(lambda: self._next_queue(block.topic), f"to find {block.topic}")
+        queue = block.queue or patience.call(
+            lambda: self._choose(block, self._queues_of(block.topic)), f"to find {block.topic}"
+        )
+        if order is not None:
+            self._busy.add(order)
+        self._counts[block.is_delayed] += 1
         self._launch(_Flight(block, queue, patience))
 
     def finish(self) -> None:
@@ -77,38 +101,45 @@ class BlockSender:
         while self._under_way:
             self._settle()
 
-    def _is_busy(self, queue: MessageQueue) -> bool:
-        return any(flight.queue == queue for flight in self._under_way.values())
+    def _choose(self, block: Block, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """Each queue draws a number for the block; the highest has it."""
+        row = block.first_row.to_bytes(8, "big")
 
-    def _next_queue(self, topic: str) -> MessageQueue:
-        queues = sorted(self._queues_of(topic))
-        self._turn += 1
-        return queues[self._turn % len(queues)]
+        def drawn(queue: MessageQueue) -> bytes:
+            name = f"{queue.broker_name}\0{queue.queue_id}".encode()
+            return hashlib.blake2b(name, digest_size=8, key=self._key, salt=row).digest()
+
+        return max(queues, key=drawn)
 
     def _launch(self, flight: _Flight) -> None:
         while True:
             try:
-                self._under_way[self._submit(flight.block, flight.queue)] = flight
+                future = self._submit(flight.block, flight.queue)
             except RocketError as error:
                 self._failed(flight, error)
             else:
+                self._under_way[future] = flight
+                future.add_done_callback(self._done.put)
                 return
 
     def _settle(self) -> None:
-        done, _ = wait(self._under_way, return_when=FIRST_COMPLETED)
-        for future in done:
-            flight = self._under_way.pop(future)
-            try:
-                result = future.result()
-            except RocketError as error:
-                self._failed(flight, error)
-                self._launch(flight)
-            else:
-                self.requests += 1
-                self.messages += flight.block.count
-                self.bytes += len(flight.block.body)
-                if result.status is not SendStatus.SEND_OK:
-                    self._note_unconfirmed(flight, result.status)
+        future = self._done.get()
+        flight = self._under_way.pop(future)
+        block = flight.block
+        try:
+            result = future.result()
+        except RocketError as error:
+            self._failed(flight, error)
+            self._launch(flight)
+            return
+        self._counts[block.is_delayed] -= 1
+        self._busy.discard(_order(block))
+        sent = self.topics.setdefault(block.topic, Sent())
+        sent.requests += 1
+        sent.messages += block.count
+        sent.bytes += len(block.body)
+        if result.status is not SendStatus.SEND_OK:
+            self._note_unconfirmed(flight, result.status)
 
     def _note_unconfirmed(self, flight: _Flight, status: SendStatus) -> None:
         if not self.unconfirmed:
@@ -130,6 +161,7 @@ class BlockSender:
                 if about_body
                 else error.remedy,
             ) from error
+        self.retries += 1
         free = flight.block.queue is None
         elsewhere = self._elsewhere(flight) if free else []
         if elsewhere and error.response_code in _ELSEWHERE:
@@ -137,13 +169,19 @@ class BlockSender:
         else:
             flight.patience.wait(error, f"to send to {flight.queue.topic}/{flight.queue.broker_name}")
         if elsewhere:
-            self._turn += 1
-            flight.queue = elsewhere[self._turn % len(elsewhere)]
+            flight.queue = self._choose(flight.block, elsewhere)
 
     def _elsewhere(self, flight: _Flight) -> list[MessageQueue]:
         """Queues of other brokers than the one that just failed and those that refused; none if none is known now."""
         avoid = flight.refused_by | {flight.queue.broker_name}
         try:
-            return [queue for queue in sorted(self._queues_of(flight.block.topic)) if queue.broker_name not in avoid]
+            return [queue for queue in self._queues_of(flight.block.topic) if queue.broker_name not in avoid]
         except RocketError:
             return []
+
+
+def _order(block: Block) -> Hashable:
+    """Blocks of which this is the same go one after another; None if the order is free."""
+    if block.queue is None or (block.is_delayed and block.order is None):
+        return None
+    return (block.queue, block.order) if block.is_delayed else block.queue

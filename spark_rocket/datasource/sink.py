@@ -1,6 +1,7 @@
 """Where blocks are sent: one ``Producer`` per process and set of options, found again by the next task.
 
-A block goes out as it is encoded, as one batch send. A message too large to be in a batch goes out alone.
+A block goes out as it is encoded, as one batch send. A message that is delayed, or too large to be in a batch, goes out
+alone.
 Thread-safe as the producer is. Corresponds to MQClientAPIImpl.sendMessage.
 """
 
@@ -28,6 +29,11 @@ class Sink:
             name_server=options.name_server,
             send_timeout=options.request_timeout_ms / 1000,
             max_message_size=options.max_message_size,
+            # Of messages that go alone; blocks are compressed already.
+            compress_msg_body_over_howmuch=options.max_message_size
+            if options.compression == "none"
+            else options.compress_above - 1,
+            compress_type="zlib" if options.compression == "none" else options.compression,
             member=False,  # tasks come and go: brokers need not know them
         )
 
@@ -37,8 +43,8 @@ class Sink:
 
     def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
         """Send once; the future's error says whether it may be sent again."""
-        if len(block.body) <= self._limit:
-            return self._producer.send_batch_body_async(queue, block.body, block.count)
+        if len(block.body) <= self._limit and not block.is_delayed:
+            return self._producer.send_batch_body_async(queue, block.body, block.count, sys_flag=block.sys_flag)
         ((flag, body, properties),) = decode_batch_body(block.body)
         message = Message(queue.topic, bytes(body), decode_properties(bytes(properties)), flag)
         return self._producer.send_async(message, queue=queue)

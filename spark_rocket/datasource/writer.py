@@ -28,12 +28,13 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import RowEncoder, write_key
-from spark_rocket.datasource.send import BlockSender
+from spark_rocket.datasource.send import BlockSender, Sent
 from spark_rocket.datasource.sink import sink_for
 from spark_rocket.errors import OptionError, SchemaError, StateError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
@@ -55,18 +56,24 @@ _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...], str]] = {
         ("properties", (MapType,), "map<string,string>"),
         ("shardingKey", (StringType,), "string"),
         ("queueId", _INTEGERS, "int"),
+        ("delayLevel", _INTEGERS, "int"),
+        ("deliverAt", (TimestampType,), "timestamp"),
     )
 }
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task sent, and how many messages of it a broker had not yet flushed or replicated as it should."""
+    """What one task sent to which topic, how many requests it made again, and how many messages a broker had not yet
+    flushed or replicated as it should."""
 
-    messages: int
-    bytes: int
-    requests: int
+    topics: dict[str, Sent]
+    retries: int = 0
     unconfirmed: int = 0
+
+    @property
+    def messages(self) -> int:
+        return sum(sent.messages for sent in self.topics.values())
 
 
 def check_append(overwrite: bool, remedy: str) -> None:
@@ -132,25 +139,33 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
         sink.submit,
         queues_of,
         limit=options.max_requests_in_flight,
-        # Not the same queue for the first (often the only) block of every micro-batch.
-        first_turn=int.from_bytes(key, "big"),
+        delayed_limit=options.max_delayed_in_flight,
+        key=key,
         patience=lambda: Patience(options.retry_timeout_ms),
     )
     for batch in batches:
         for block in encoder.blocks(batch):
             sender.put(block)
     sender.finish()
-    return Written(sender.messages, sender.bytes, sender.requests, sender.unconfirmed)
+    return Written(sender.topics, sender.retries, sender.unconfirmed)
 
 
 def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
+    total, topics = Sent(), dict[str, Sent]()
+    for topic, sent in (pair for message in done for pair in message.topics.items()):
+        for count in (total, topics.setdefault(topic, Sent())):
+            count.messages += sent.messages
+            count.bytes += sent.bytes
+            count.requests += sent.requests
     log.info(
-        "%s wrote %d messages (%d bytes) in %d requests",
+        "%s wrote messages=%d bytes=%d requests=%d retries=%d topics=%s",
         what,
-        sum(message.messages for message in done),
-        sum(message.bytes for message in done),
-        sum(message.requests for message in done),
+        total.messages,
+        total.bytes,
+        total.requests,
+        sum(message.retries for message in done),
+        ",".join(f"{topic}:{sent.messages}" for topic, sent in sorted(topics.items())),
     )
     if unconfirmed := sum(message.unconfirmed for message in done):
         log.warning("%s: %d of them are stored, but were not yet flushed or replicated in time", what, unconfirmed)

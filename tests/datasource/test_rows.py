@@ -15,6 +15,7 @@ from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_opt
 from spark_rocket.datasource.rows import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.compression import COMPRESSION_BITS, decompress_body
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import decode_batch_body
 from spark_rocket.protocol.subscription import java_hash
@@ -141,9 +142,12 @@ def test_a_message_above_the_limit_is_found_before_anything_is_yielded() -> None
         ({"queueId": pa.array([-1, 0], pa.int32())}, "row 0 of partition 3: queueId is -1"),
         ({"tags": pa.array(["a", "b\x02"])}, "row 1 of partition 3: .*separator"),
         ({"keys": pa.array(["x" * 40_000, "b"])}, "row 0 of partition 3: .*32767"),
+        ({"delayLevel": pa.array([18, 19], pa.int8())}, "row 1 of partition 3: delayLevel is 19.*1 to 18; 0 or null"),
+        ({"delayLevel": pa.array([-1, None], pa.int64())}, "row 0 of partition 3: delayLevel is -1"),
+        ({"deliverAt": pa.array([None, -1], pa.timestamp("us", "UTC"))}, "row 1 of partition 3: deliverAt is before"),
         (
-            {"properties": pa.array([[], [("DELAY", "3")]], pa.map_(pa.string(), pa.string()))},
-            "row 1 of partition 3: its properties have DELAY",
+            {"delayLevel": pa.array([0, 1]), "deliverAt": pa.array([1, 1], pa.timestamp("us", "UTC"))},
+            "row 1 of partition 3: it has both delayLevel and deliverAt",
         ),
     ],
 )
@@ -169,7 +173,7 @@ def test_properties_leave_room_for_what_brokers_add(limit: str) -> None:
 
 
 def test_a_slice_of_a_batch_is_only_that() -> None:
-    entries = [[("DELAY", "1")], [("mine", "1"), ("CLUSTER", "c")], None, [("DELAY", "1")]]
+    entries = [[("mine", "0")], [("mine", "1"), ("CLUSTER", "c")], None, [("mine", "3")]]
     batch = pa.record_batch(
         {"body": ["0", "1", "2", "3"], "properties": pa.array(entries, pa.map_(pa.string(), pa.string()))}
     )
@@ -178,8 +182,61 @@ def test_a_slice_of_a_batch_is_only_that() -> None:
         (b"1", "1", None),
         (b"2", None, None),
     ]
-    with pytest.raises(RowError, match="row 2 of partition 3: its properties have DELAY"):
-        list(encoder(topic="t").blocks(batch.slice(1, 3)))
+
+
+def delayed(count: int = 6) -> pa.RecordBatch:
+    """Every third row has a level, every third a time."""
+    return pa.record_batch(
+        {
+            "body": [f"{number}" for number in range(count)],
+            "shardingKey": pa.array([None, "k"] * (count // 2)),
+            "delayLevel": pa.array([(3, 0, None)[number % 3] for number in range(count)], pa.int32()),
+            "deliverAt": pa.array(
+                [1_700_000_000_123_456 if number % 3 == 1 else None for number in range(count)],
+                pa.timestamp("us", "UTC"),
+            ),
+        }
+    )
+
+
+def test_delayed_rows_are_blocks_of_their_own_and_the_others_are_not() -> None:
+    blocks = list(encoder(topic="t").blocks(delayed()))
+    plain, single = [block for block in blocks if not block.is_delayed], [block for block in blocks if block.is_delayed]
+    assert sorted(body for _, body, _ in messages(plain)) == [b"2", b"5"]
+    assert [len(messages([block])) for block in single] == [1] * 4
+    found = {
+        body: (block.first_row, block.order, properties.get("DELAY"), properties.get("TIMER_DELIVER_MS"))
+        for block in single
+        for _, body, properties in messages([block])
+    }
+    assert found == {
+        b"0": (0, None, "3", None),
+        b"1": (1, "k", None, "1700000000123"),
+        b"3": (3, "k", "3", None),
+        b"4": (4, None, None, "1700000000123"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
+def test_compressed_rows_have_blocks_with_the_flag_that_says_so(kind: str) -> None:
+    sizes = [10, 5000, 20, 4096, 4095, 6000]
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    keys = [None, None, None, "k", "k", None]
+    batch = pa.record_batch({"body": pa.array(bodies, pa.binary()), "shardingKey": pa.array(keys)})
+    found: dict[int, tuple[bytes, bool]] = {}
+    for block in encoder(topic="t", compression=kind).blocks(batch):
+        assert block.sys_flag in (0, COMPRESSION_BITS[kind])
+        for _, body, properties in messages([block]):
+            row = int(properties["UNIQ_KEY"][20:], 16)
+            found[row] = (decompress_body(body, block.sys_flag) if block.sys_flag else body, bool(block.sys_flag))
+            assert not block.sys_flag or len(body) < 100
+    assert [found[row][0] for row in range(6)] == bodies
+    # Rows of one key are compressed all or none: their order stays.
+    assert [found[row][1] for row in range(6)] == [False, True, False, True, True, True]
+    large = encoder(topic="t", compression=kind, maxMessageSize="60000", compressAbove="0").blocks(
+        pa.record_batch({"body": [b"x" * 60_000, b"y" * 5]})
+    )
+    assert [(block.sys_flag != 0, block.first_row) for block in large] == [(False, 0), (True, 1)], "it goes alone"
 
 
 def test_only_one_row_is_named() -> None:
@@ -211,7 +268,10 @@ def test_a_row_without_a_topic_that_can_be_written_is_named(topics: list[str | N
 
 
 def test_a_message_that_was_read_can_be_written_again() -> None:
-    entries = [("UNIQ_KEY", "OLD"), ("CLUSTER", "c"), ("TAGS", "from-map"), ("mine", "1")]
+    entries = [
+        ("UNIQ_KEY", "OLD"), ("CLUSTER", "c"), ("TAGS", "from-map"), ("mine", "1"), ("DELAY", "3"), ("REAL_TOPIC", "t"),
+        ("TRAN_MSG", "true"), ("PGROUP", "g"), ("TIMER_DELIVER_MS", "1"), ("__RMQ.TRANSIENT.x", "y"),
+    ]  # fmt: skip
     batch = pa.record_batch(
         {
             "body": pa.array(["a", "b"]),

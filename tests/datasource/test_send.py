@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from threading import Timer
 
 import pytest
 
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
-from spark_rocket.datasource.send import BlockSender
+from spark_rocket.datasource.send import BlockSender, Sent
 from spark_rocket.errors import (
     BrokerError,
     MessageTooLargeError,
@@ -62,7 +63,8 @@ class Wire:
             self.submit,
             self.queues_of,
             limit=limit,
-            first_turn=0,
+            delayed_limit=4,
+            key=b"key",
             patience=lambda: Patience(1000, clock=lambda: 0.0, sleep=lambda seconds: None),
         )
 
@@ -71,16 +73,59 @@ def block(number: int, queue: MessageQueue | None = None) -> Block:
     return Block("t", queue, memoryview(b"x" * 10), 5, number)
 
 
-def test_free_blocks_take_the_queues_in_turn() -> None:
+def messages(sender: BlockSender) -> int:
+    return sum(sent.messages for sent in sender.topics.values())
+
+
+def test_free_blocks_are_spread_and_a_queue_that_goes_moves_only_its_own() -> None:
     wire = Wire()
     sender = wire.sender()
-    for number in range(8):
+    for number in range(200):
+        sender.put(block(number))
+    wire.route = [[queue for queue in QUEUES if queue != QUEUES[1]]] * 200
+    for number in range(200):
         sender.put(block(number))
     sender.finish()
     used = [queue for _, queue in wire.sent]
-    assert set(used[:4]) == set(QUEUES)
-    assert used[:4] == used[4:]
-    assert (sender.messages, sender.bytes, sender.requests) == (40, 80, 8)
+    assert min(used[:200].count(queue) for queue in QUEUES) > 30
+    before, after = used[:200], used[200:]
+    assert [queue for queue in before if queue != QUEUES[1]] == [
+        queue for queue, was in zip(after, before, strict=True) if was != QUEUES[1]
+    ]
+    assert sender.topics == {"t": Sent(messages=2000, bytes=4000, requests=400)}
+
+
+def test_delayed_rows_are_bounded_by_themselves_and_ordered_by_their_key() -> None:
+    wire = Wire(at_once=False)
+    sender = wire.sender(limit=1)
+
+    def delayed(number: int, key: str | None) -> Block:
+        return Block("t", QUEUES[0], memoryview(b"x"), 1, number, is_delayed=True, order=key)
+
+    sender.put(block(0, QUEUES[0]))
+    for number, key in enumerate(("a", "b", None), 1):
+        sender.put(delayed(number, key))
+    assert wire.most_open == 4, "neither of them waits for the plain rows of its queue"
+    wire.open[2].set_result(answer(QUEUES[0]))
+    wire.open[1].set_exception(RemotingTimeoutError("late"))
+    Timer(0.1, lambda: wire.open[4].set_result(answer(QUEUES[0]))).start()
+    sender.put(delayed(4, "a"))
+    assert [each.first_row for each, _ in wire.sent] == [0, 1, 2, 3, 1, 4], "behind what is sent again"
+    for future in wire.open:
+        if not future.done():
+            future.set_result(answer(QUEUES[0]))
+    sender.finish()
+    assert (messages(sender), sender.retries) == (9, 1)
+
+
+def test_a_block_that_is_sent_again_is_not_overtaken_by_its_queues_next() -> None:
+    wire = Wire()
+    wire.errors = {0: RemotingTimeoutError("late"), 1: RemotingTimeoutError("late")}
+    sender = wire.sender()
+    for number in range(3):
+        sender.put(block(number, QUEUES[number % 2]))
+    sender.finish()
+    assert [each.first_row for each, queue in wire.sent if queue == QUEUES[0]] in ([0, 0, 2], [0, 0, 0, 2])
 
 
 def test_a_block_for_a_queue_waits_for_the_one_before_it() -> None:
@@ -94,7 +139,7 @@ def test_a_block_for_a_queue_waits_for_the_one_before_it() -> None:
     for future in wire.open[1:]:
         future.set_result(answer(QUEUES[0]))
     sender.finish()
-    assert sender.requests == 3
+    assert sender.topics["t"].requests == 3
 
 
 def test_no_more_than_the_limit_is_under_way() -> None:
@@ -115,7 +160,7 @@ def test_a_failed_free_block_goes_to_another_broker() -> None:
     sender.finish()
     brokers = [queue.broker_name for _, queue in wire.sent]
     assert brokers[0] != brokers[1] != brokers[2]
-    assert sender.messages == 5
+    assert messages(sender) == 5
 
 
 def test_a_failed_block_for_a_queue_stays_with_it() -> None:
@@ -141,7 +186,7 @@ def test_a_broker_that_does_not_take_the_topic_is_left_out() -> None:
         first, *others = [queue.broker_name for _, queue in wire.sent]
         assert len(others) == 2
         assert first not in others, "not even after the other one was late"
-        assert sender.messages == 5
+        assert messages(sender) == 5
 
 
 def test_when_every_broker_refuses_the_error_is_final() -> None:
@@ -169,7 +214,7 @@ def test_a_route_that_cannot_be_asked_for_is_a_delay() -> None:
     sender = wire.sender()
     sender.put(block(0))
     sender.finish()
-    assert (sender.messages, wire.route) == (5, [])
+    assert (messages(sender), wire.route) == (5, [])
     wire.route = [TopicNotFoundError("no such topic")]
     with pytest.raises(TopicNotFoundError):
         sender.put(block(1))
@@ -183,7 +228,7 @@ def test_a_failed_free_block_keeps_its_queue_while_no_route_can_be_had() -> None
     sender.put(block(0))
     sender.finish()
     assert wire.sent[0][1] == wire.sent[1][1]
-    assert sender.messages == 5
+    assert messages(sender) == 5
 
 
 @pytest.mark.parametrize("status", [status for status in SendStatus if status is not SendStatus.SEND_OK])
@@ -198,7 +243,7 @@ def test_what_is_stored_but_not_confirmed_is_counted_and_said_once(
     sender.put(block(2))
     with caplog.at_level(logging.WARNING):
         sender.finish()
-    assert (sender.messages, sender.unconfirmed, len(wire.sent)) == (15, 10, 3)
+    assert (messages(sender), sender.unconfirmed, len(wire.sent)) == (15, 10, 3)
     assert caplog.text.count(status.value) == 1
 
 
