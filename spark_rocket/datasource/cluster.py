@@ -10,6 +10,7 @@ connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQP
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -36,11 +37,16 @@ class Cluster:
         self._timeout = options.request_timeout_ms / 1000
         self._retry_timeout_ms = options.retry_timeout_ms
         self._met = False
+        self._sql_filter = options.sql_filter
+        self._filtered: set[str] = set()
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
         found: list[MessageQueue] = []
         for topic in topics:
             found += self._ask(partial(_queues_now, topic), f"to find {topic}")
+            if self._sql_filter is not None and topic not in self._filtered:
+                self._reader.check_filter(topic, self._sql_filter)
+                self._filtered.add(topic)
         return found
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
@@ -83,7 +89,8 @@ class Cluster:
         patience = Patience(self._retry_timeout_ms)
         found, failed = _at_once(queues, question)
         while failed:
-            patience.wait(self._judged(min(failed.values(), key=is_retriable)), doing)
+            queue, error = min(failed.items(), key=lambda one: is_retriable(one[1]))
+            patience.wait(self._judged(explained(error, queue, self._reader)), doing)
             again, failed = _at_once(failed.keys(), question)
             found |= again
         self._met = True
@@ -131,6 +138,18 @@ def _at_once(
         except RocketError as error:
             failed[queue] = error
     return found, failed
+
+
+def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
+    """An error that a queue's broker cannot be reached also says whose address that is, and where it came from."""
+    said = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
+    if isinstance(error, RemotingConnectError) and not error.message.startswith(said):
+        error.message = said + error.message
+        error.remedy = (
+            f"Name server {reader.name_server} gave this address. Start the broker if it is down; if it runs, have it "
+            "advertise an address that driver and executors reach (brokerIP1), and open its port to them."
+        )
+    return error
 
 
 def _queues_now(topic: str, reader: Reader) -> list[MessageQueue]:

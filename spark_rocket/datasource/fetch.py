@@ -1,8 +1,10 @@
 """A task's work: one range of one queue, pulled as raw records and yielded as Arrow batches.
 
-The next pull is under way while the last one is decoded. Pulls are put together until a batch is worth handing over,
-so that brokers that give 32 messages at a time (Apache's default) do not make tiny batches; one big pull is decoded
-where it lies. No Python runs per row.
+Pulls are under way while what came before is decoded. Brokers that give little at a time (32 messages or 256 KiB at
+Apache's defaults) have several to answer at once, for consecutive stretches of as many messages as their answers hold;
+an answer that does not reach the end of its stretch is followed by a pull for the rest, before what comes after is
+looked at. So whatever the answers hold, each message is read once and in order. Small answers are put together until a
+batch is worth handing over; one big one is decoded where it lies. No Python runs per row.
 
 What an answer means (the broker's statuses):
 
@@ -15,21 +17,31 @@ OFFSET_ILLEGAL     before the queue's first message: deleted; after its last: sh
 anything else      contradicts itself: asked again, until ``retryTimeout`` is over
 =================  =====================================================================================
 
+After all but FOUND, and after errors, what else is under way is forgotten and asked for anew.
+
 A slave may lag behind, so all but FOUND is no news from it: asked again. Records found may still leave out deleted
 ones among them, so they are counted.
+
+With ``tags`` or ``sqlFilter`` the broker chooses: NO_MATCHED_MSG then only says how far it looked, and nothing can be
+counted. Instead the first message of what was looked at is asked for without the filter afterwards: if it is there,
+nothing behind it had been deleted. Brokers compare hashes of tags, so the tags are compared again while decoding.
 
 Belongs to one task and thread. Corresponds to PullAPIWrapper and DefaultMQPullConsumer's loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.datasource.cluster import explained
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience
@@ -38,6 +50,12 @@ from spark_rocket.datasource.resolve import LossPolicy
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import OffsetsError, ProtocolError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
+
+if TYPE_CHECKING:
+    from spark_rocket.datasource.dedupe import Repeats
+
+_FIRST_PROBE, _LAST_PROBE = 16, 4096  # full answers before a pull asks for more than the usual
+_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +67,22 @@ class Chunk:
     end: int
 
 
+def is_filtered(options: ReadOptions) -> bool:
+    """Whether brokers leave out messages."""
+    return options.tags is not None or options.sql_filter is not None
+
+
 def read_range(
-    span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader
+    span: OffsetRange,
+    options: ReadOptions,
+    projection: Projection,
+    reader: Reader,
+    repeats: Repeats | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema."""
+    """Yield the messages of ``span`` in order, each exactly once, as batches of Spark's own schema.
+
+    Those that ``repeats`` knows are left out.
+    """
     loss = LossPolicy(options)
     waiting: list[Chunk] = []
     rows = size = 0
@@ -61,16 +91,21 @@ def read_range(
             rows + chunk.end - chunk.start > options.arrow_batch_rows
             or size + len(chunk.records) > options.arrow_batch_bytes
         ):
-            yield from _decode(waiting, span, projection, loss, options)
+            yield from _decode(waiting, span, projection, loss, options, repeats)
             waiting, rows, size = [], 0, 0
         waiting.append(chunk)
         rows += chunk.end - chunk.start
         size += len(chunk.records)
-    yield from _decode(waiting, span, projection, loss, options)
+    yield from _decode(waiting, span, projection, loss, options, repeats)
 
 
 def _decode(
-    chunks: list[Chunk], span: OffsetRange, projection: Projection, loss: LossPolicy, options: ReadOptions
+    chunks: list[Chunk],
+    span: OffsetRange,
+    projection: Projection,
+    loss: LossPolicy,
+    options: ReadOptions,
+    repeats: Repeats | None,
 ) -> Iterator[pa.RecordBatch]:
     if not chunks:
         return
@@ -79,10 +114,11 @@ def _decode(
     try:
         batch = decode_records(
             records,
-            projection.columns,
+            projection.columns if repeats is None else repeats.columns(projection.columns),
             broker_name=span.queue.broker_name,
             start_offset=start,
             end_offset=end,
+            tags=None if options.tags is None else frozenset(options.tags),
         )
     except ProtocolError as error:
         raise ProtocolError(
@@ -92,53 +128,182 @@ def _decode(
             f"{' and a new checkpoint directory' if options.is_stream else ''}.",
         ) from error
     expected = sum(min(chunk.end, span.end) - chunk.start for chunk in chunks)
-    if batch.num_rows < expected:
+    if batch.num_rows < expected and not is_filtered(options):
         loss.missing(span.queue, start, end, expected - batch.num_rows)
+    if repeats is not None:
+        batch = repeats.drop(batch)
     if batch.num_rows:
         yield projection.conform(batch)
 
 
+class _Pull(NamedTuple):
+    """A pull under way: for the messages from ``start`` up to ``end``, which its answer may not reach."""
+
+    start: int
+    end: int
+    answer: Future[PullResult]
+
+
+class _Window:
+    """The pulls of a range that are under way, in order, each beginning where the one before should end.
+
+    While nothing is known of the answers there is one. How many messages they hold, and of how many bytes, is learnt
+    from those that hold fewer than were asked for; pulls of that many then follow each other, as many as
+    ``maxPullsInFlight`` and ``pullBatchBytes`` allow. Now and then one asks for twice as many, in case that answers
+    could hold more.
+    """
+
+    def __init__(self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int], Future[PullResult]]) -> None:
+        self._ask = ask
+        self._end = span.end
+        self._next = span.start
+        self._pulls: deque[_Pull] = deque()
+        self._batch_size = options.pull_batch_size
+        self._batch_bytes = options.pull_batch_bytes
+        # Where a filtered answer ends is not known before it is there.
+        self._most = 1 if is_filtered(options) else options.max_pulls_in_flight
+        self._room = 1
+        self._step = options.pull_batch_size  # messages of an answer
+        self._full = 0  # answers since the last one that was short, or asked for more than the usual
+        self._patience = _FIRST_PROBE
+
+    def first(self) -> _Pull:
+        """The pull whose answer comes next."""
+        if not self._pulls:
+            self._fill()
+        return self._pulls[0]
+
+    def restart(self, offset: int) -> None:
+        """Forget what is under way; what comes of it is not looked at."""
+        self._pulls.clear()
+        self._next = offset
+        self._room = 1
+
+    def took(self, following: int, size: int) -> None:
+        """The first pull's answer was found to reach to ``following`` with ``size`` bytes."""
+        pull = self._pulls.popleft()
+        self._room = max(1, min(self._most, self._batch_bytes // max(1, size)))
+        self._learn(pull.end - pull.start, following - pull.start)
+        if not self._pulls:
+            self._next = following
+        elif following > pull.end:
+            self.restart(following)
+        elif following < pull.end:
+            self._pulls.appendleft(_Pull(following, pull.end, self._ask(following, pull.end - following)))
+        self._fill()
+
+    def _learn(self, asked: int, got: int) -> None:
+        if got >= asked:
+            self._full += 1
+            if asked > self._step:
+                self._step = asked
+        elif asked > self._step:
+            self._patience = min(2 * self._patience, _LAST_PROBE)
+            self._step = max(got, self._step)
+        else:
+            # One short answer among long ones says little.
+            self._full = 0
+            self._step = got if self._step == self._batch_size else max(got, self._step - max(1, self._step // 4))
+
+    def _fill(self) -> None:
+        while len(self._pulls) < self._room and self._next < self._end:
+            count = self._batch_size
+            if self._room > 1:
+                count = self._step
+                if self._full >= self._patience and count < self._batch_size:
+                    self._full = 0
+                    count = min(2 * count, self._batch_size)
+            end = min(self._next + count, self._end)
+            answer = self._ask(self._next, end - self._next)
+            self._pulls.append(_Pull(self._next, end, answer))
+            self._next = end
+            if answer.done() and answer.exception() is not None:
+                return  # it cannot even be sent: trying again may take a time-out each
+
+
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
-    """Pull a range piece by piece, one pull ahead of whoever uses the pieces."""
+    """Pull a range piece by piece, some pulls ahead of whoever uses the pieces."""
     loss = LossPolicy(options)
     patience = Patience(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
+    chosen = {"tags": " || ".join(options.tags)} if options.tags else {}
+    if options.sql_filter:
+        chosen = {"sql": options.sql_filter}
 
-    def ask(offset: int) -> Future[PullResult]:
+    def ask(offset: int, count: int) -> Future[PullResult]:
         return reader.pull_async(
             span.queue,
             offset,
-            max_msgs=min(options.pull_batch_size, span.end - offset),
+            max_msgs=count,
             max_bytes=options.pull_batch_bytes,
             timeout=options.request_timeout_ms / 1000,
+            **chosen,
         )
 
+    window = _Window(span, options, ask)
+    deletions = _Deletions(span, reader, loss) if is_filtered(options) else None
     offset = span.start
-    pending: Future[PullResult] | None = None
     while offset < span.end:
         try:
-            answer = (pending or ask(offset)).result()
-            following = _following(answer, offset, span, loss, reader)
+            answer = window.first().answer.result()
+            following = _following(answer, offset, span, loss, reader, is_filtered=deletions is not None)
+            if deletions is not None and following is not None:
+                deletions.check(following)
         except RocketError as error:
             # The driver has seen the topic and its queue, so a route that lacks them is a broker that is away.
             if isinstance(error, TopicNotFoundError | QueueNotFoundError):
                 error.retriable = True
-            patience.wait(error, doing)
-            pending = None
+            window.restart(offset)
+            patience.wait(explained(error, span.queue, reader), doing)
             continue
         patience.reset()
         if following is None:
             return
-        pending = ask(following) if following < span.end else None
         if answer.status is PullStatus.FOUND:
+            window.took(following, len(answer.records))
             yield Chunk(answer.records, offset, following)
+        else:
+            window.restart(following)
         offset = following
 
 
-def _following(answer: PullResult, offset: int, span: OffsetRange, loss: LossPolicy, reader: Reader) -> int | None:
+class _Deletions:
+    """Whether a filter passed over messages because they were deleted, and not because it does not match them.
+
+    Brokers delete from the front. So all that was looked at was there if its first message still is.
+    """
+
+    def __init__(self, span: OffsetRange, reader: Reader, loss: LossPolicy) -> None:
+        self._span = span
+        self._reader = reader
+        self._loss = loss
+        self._since = span.start
+        self._checked = time.monotonic()
+
+    def check(self, reached: int) -> None:
+        """Everything before ``reached`` was looked at. Asked now and then, and at the end."""
+        queue, first = self._span.queue, self._since
+        if reached < self._span.end and time.monotonic() < self._checked + _CHECK_SECONDS:
+            return
+        found = self._reader.pull(queue, first, max_msgs=1)
+        rows = decode_records(
+            found.records, ["queueOffset"], broker_name=queue.broker_name, start_offset=first, end_offset=first + 1
+        )
+        if not rows.num_rows:
+            low = self._reader.min_offset(queue)
+            self._loss.deleted(queue, first, low if low > first else reached, reached)
+        self._since = reached
+        self._checked = time.monotonic()
+
+
+def _following(
+    answer: PullResult, offset: int, span: OffsetRange, loss: LossPolicy, reader: Reader, *, is_filtered: bool
+) -> int | None:
     """Where to go on after an answer; None if the queue ends before the range does. Errors may be retriable."""
     queue, following = span.queue, answer.next_offset
-    if answer.status is PullStatus.FOUND and following > offset:
+    if following > offset and (
+        answer.status is PullStatus.FOUND or (is_filtered and answer.status is PullStatus.NO_MATCHED_MSG)
+    ):
         return following
     if not answer.from_master:
         raise QueueNotFoundError(

@@ -257,13 +257,14 @@ def read_partition(partition: SpanPartition, options: ReadOptions, projection: P
     bounds = _Bounds(options)
     columns = [*projection.columns, *(column for column in bounds.columns if column not in projection.columns)]
     rows = options.arrow_batch_rows
+    tags = None if options.tags is None else frozenset(options.tags)
     blocks = read_span(partition.span, _lost(options), chunk=options.arrow_batch_bytes)
     while (block := _next(blocks, partition)) is not None:
         run = selection.run(block)
         if not len(run):
             continue
         try:
-            batch = decode_records(run, columns, broker_name=partition.broker_name)
+            batch = decode_records(run, columns, broker_name=partition.broker_name, tags=tags)
         except ProtocolError as error:
             raise ProtocolError(
                 f"{partition.span.path}: some record from offset {block.base} to {block.base + len(block.data)} cannot "

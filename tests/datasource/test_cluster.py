@@ -18,6 +18,7 @@ from spark_rocket.errors import (
     RemotingConnectError,
     RemotingTimeoutError,
     RocketError,
+    SubscriptionRefusedError,
 )
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import q
@@ -32,6 +33,8 @@ class AwayReader:
         self.failures = list(failures)
         self.asked: list[MessageQueue] = []
         self.committed: dict[MessageQueue, int] = {}
+
+    name_server = "ns:9876"
 
     def _answer(self, queue: MessageQueue, value: T) -> Future[T]:
         self.asked.append(queue)
@@ -68,6 +71,26 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
         return Cluster(parse_read_options({"subscribe": "orders", "nameServer": "x:1"}, Scope.READ_STREAM))
 
     return make
+
+
+def test_brokers_are_asked_once_whether_they_can_filter_so() -> None:
+    asking = Cluster(parse_read_options({"subscribe": "a,b", "nameServer": "x:1", "sqlFilter": "p > 1"}, Scope.READ))
+    asked: list[tuple[str, str]] = []
+
+    class Refusing:
+        def refresh(self, topic: str) -> list[MessageQueue]:
+            return [q(0, topic)]
+
+        def check_filter(self, topic: str, sql: str) -> None:
+            asked.append((topic, sql))
+            if topic == "b":
+                raise SubscriptionRefusedError("no SQL92 here")
+
+    asking._reader = Refusing()  # type: ignore[assignment]
+    assert asking.queues(["a"]) == asking.queues(["a"]) == [q(0, "a")]
+    with pytest.raises(SubscriptionRefusedError):
+        asking.queues(["a", "b"])
+    assert asked == [("a", "p > 1"), ("b", "p > 1")]
 
 
 def reader_of(cluster: Cluster) -> AwayReader:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import socket
+from collections.abc import Callable
 from concurrent.futures import Future
+from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.client.reader import PullResult, PullStatus
-from spark_rocket.datasource.fetch import read_range
+from spark_rocket.datasource.fetch import pull_chunks, read_range
 from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
@@ -57,24 +61,35 @@ class ListBroker:
         self.low, self.high, self.most = low, high, most
         self.asked: list[tuple[int, int]] = []
         self.instead: dict[int, list[RocketError | PullResult]] = {}
+        self.chosen: dict[str, str] = {}
 
     def pull_async(
-        self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float
+        self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str
     ) -> Future[PullResult]:
         assert queue == QUEUE
         self.asked.append((offset, max_msgs))
+        self.chosen = chosen
         future: Future[PullResult] = Future()
         special = self.instead.get(offset)
-        answer = special.pop(0) if special else self.answer(offset, max_msgs)
-        if isinstance(answer, RocketError):
-            future.set_exception(answer)
-        else:
+        try:
+            answer = special.pop(0) if special else self.answer(offset, max_msgs)
+            if isinstance(answer, RocketError):
+                raise answer
             future.set_result(answer)
+        except RocketError as error:
+            future.set_exception(error)
         return future
 
     def min_offset(self, queue: MessageQueue) -> int:
         assert queue == QUEUE
         return self.low
+
+    def pull(self, queue: MessageQueue, offset: int, *, max_msgs: int) -> PullResult:
+        """Without a filter."""
+        assert queue == QUEUE
+        return ListBroker.answer(self, offset, max_msgs)
+
+    name_server = "ns:9876"
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         if offset < self.low:
@@ -117,7 +132,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_exactly_the_range_is_read() -> None:
     broker = ListBroker(0, 100, most=32)
     assert offsets(read(broker, 10, 90)) == list(range(10, 90))
-    assert broker.asked == [(10, 80), (42, 48), (74, 16)], "nothing is asked for twice or past the end"
+    assert broker.asked == [(10, 80), (42, 32), (74, 16)], "nothing is asked for twice or past the end"
 
 
 def test_records_past_the_end_are_dropped() -> None:
@@ -153,7 +168,180 @@ def test_the_next_pull_is_under_way_before_a_batch_is_used() -> None:
         broker,  # type: ignore[arg-type]
     )
     next(batches)
-    assert [offset for offset, _ in broker.asked] == [0, 10, 20]
+    assert [offset for offset, _ in broker.asked] == [0, *range(10, 100, 10)]
+
+
+# --- several pulls at once --------------------------------------------------------------------------------------
+
+
+class Lately:
+    """Answers when somebody waits for it, as a broker that is slow."""
+
+    def __init__(self, answer: Callable[[], PullResult]) -> None:
+        self.result = answer
+
+    def done(self) -> bool:
+        return False
+
+
+def test_brokers_that_give_little_are_asked_for_what_they_give_several_times_at_once() -> None:
+    broker = ListBroker(0, 10_000, most=32)
+    read(broker, 0, 320, maxPullsInFlight="4")
+    assert broker.asked == [(0, 320), *((start, 32) for start in range(32, 320, 32))]
+    broker.asked.clear()
+    chunks = pull_chunks(OffsetRange(QUEUE, 0, 10_000), options(maxPullsInFlight="4"), broker)  # type: ignore[arg-type]
+    for taken in range(1, 6):
+        next(chunks)
+        assert len(broker.asked) == taken + 4
+
+
+def test_pulls_at_once_ask_for_no_more_than_one_large_pull() -> None:
+    size = len(record(100))
+    broker = ListBroker(100, 10_000, most=32)
+    chunks = pull_chunks(
+        OffsetRange(QUEUE, 100, 10_000),
+        options(pullBatchBytes=str(size * 100)),
+        broker,  # type: ignore[arg-type]
+    )
+    next(chunks)
+    assert len(broker.asked) == 1 + 3
+    large = ListBroker(100, 1000)
+    assert offsets(read(large, 100, 1000, pullBatchSize="300", pullBatchBytes=str(size * 300))) == [*range(100, 1000)]
+    assert large.asked == [(100, 300), (400, 300), (700, 300)]
+
+
+def test_an_answer_that_is_short_is_followed_by_its_rest() -> None:
+    broker = ListBroker(0, 1000, most=32)
+    broker.instead[64] = [broker.result(PullStatus.FOUND, 70, b"".join(map(record, range(64, 70))))]
+    assert offsets(read(broker, 0, 256, maxPullsInFlight="4")) == list(range(256))
+    assert (70, 26) in broker.asked
+    assert len(broker.asked) == len({start for start, _ in broker.asked}), "nothing is asked for twice"
+
+
+def test_a_broker_that_cannot_be_reached_is_not_tried_for_each_pull() -> None:
+    broker = ListBroker(0, 1000, most=10)
+    broker.instead = {at: [RemotingConnectError("away")] for at in range(10, 1000, 10)}
+    assert offsets(read(broker, 0, 30)) == list(range(30))
+    assert broker.asked == [(0, 30), (10, 10), (10, 20), (20, 10), (20, 10)]
+
+
+def test_answers_that_could_hold_more_are_found_out() -> None:
+    broker = ListBroker(0, 100_000, most=10)
+    chunks = pull_chunks(OffsetRange(QUEUE, 0, 100_000), options(), broker)  # type: ignore[arg-type]
+    for _ in range(1000):
+        next(chunks)
+    short = sum(count > 10 for _, count in broker.asked[1:])
+    assert short < 10, "asking for more becomes rare where there is none"
+    broker.most = 32
+    for _ in range(3000):
+        next(chunks)
+    assert {count for _, count in broker.asked[-100:]} <= {20, 24, 32, 40}
+
+
+class AnyBroker(ListBroker):
+    """One that does all that brokers do, by chance, and answers at once or when somebody waits."""
+
+    def __init__(self, chance: Random, high: int, *, deletes: bool) -> None:
+        super().__init__(0, high)
+        self.chance = chance
+        self.deletes = deletes
+        self.calm = 0
+
+    def pull_async(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
+        if self.chance.random() < 0.5:
+            return super().pull_async(queue, offset, **asked)
+        return Lately(lambda: ListBroker.pull_async(self, queue, offset, **asked).result())
+
+    def answer(self, offset: int, max_msgs: int) -> PullResult:
+        self.most = self.chance.choice((1, 5, 31, 32, 32, 32, 33, 200))
+        if self.deletes and self.chance.random() < 0.02:
+            self.low = min(self.high, self.low + self.chance.randrange(100))
+        what = self.chance.random()
+        if what < 0.05:
+            raise self.chance.choice((RemotingConnectError("away"), BrokerError("busy", response_code=2)))
+        if what < 0.08:  # a slave that lags behind
+            status = self.chance.choice((PullStatus.NO_NEW_MSG, PullStatus.OFFSET_ILLEGAL, PullStatus.NO_MATCHED_MSG))
+            return PullResult(status, self.chance.randrange(self.high), 0, offset, memoryview(b""), from_master=False)
+        if what < 0.1:  # contradicts itself
+            return self.result(PullStatus.FOUND, offset)
+        if what < 0.15 and self.low <= offset < self.high:  # more than was asked for
+            return super().answer(offset, max_msgs + 10)
+        return super().answer(offset, max_msgs)
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10_000_000), st.integers(1, 1500), st.booleans(), st.integers(1, 40))
+def test_any_history_of_a_broker_gives_each_message_once_and_in_order(
+    seed: int, length: int, deletes: bool, in_flight: int
+) -> None:
+    broker = AnyBroker(Random(seed), 1500, deletes=deletes)
+    given = {"maxPullsInFlight": str(in_flight), "retryTimeout": "600000", "arrowBatchRows": str(length)}
+    found = offsets(read(broker, 0, length, failOnDataLoss="false", **given))
+    assert found == sorted(set(found))
+    assert set(found) >= set(range(broker.low, length)), "what was never deleted is all there"
+    if broker.low == 0:
+        assert found == list(range(length))
+    broker = AnyBroker(Random(seed + 1), 1500, deletes=deletes)
+    try:
+        assert offsets(read(broker, 0, length, **given)) == list(range(length))
+    except DataLossError:
+        assert broker.low > 0
+
+
+# --- what brokers leave out -------------------------------------------------------------------------------------
+
+
+class ChoosingBroker(ListBroker):
+    """Only every seventh message has the tag (by its hash), and it looks at 50 at once."""
+
+    def answer(self, offset: int, max_msgs: int) -> PullResult:
+        if not self.low <= offset < self.high:
+            return super().answer(offset, max_msgs)
+        until = min(self.high, offset + 50)
+        chosen = [record(at) for at in range(offset, until) if at % 7 == 0]
+        if not chosen:
+            return self.result(PullStatus.NO_MATCHED_MSG, until)
+        return self.result(PullStatus.FOUND, until, b"".join(chosen))
+
+
+@pytest.mark.parametrize("given", [{"tags": "b || T"}, {"sqlFilter": "a > 5"}])
+def test_messages_that_the_broker_leaves_out_are_no_loss(given: dict[str, str]) -> None:
+    broker = ChoosingBroker(0, 1000)
+    broker.instead[50] = [broker.result(PullStatus.NO_MATCHED_MSG, 57)]
+    assert offsets(read(broker, 0, 993, **given)) == [at for at in range(993) if at % 7 == 0 and not 50 <= at < 57]
+    assert broker.chosen == ({"sql": "a > 5"} if "sqlFilter" in given else {"tags": "T || b"})
+    assert max(end for _, end in broker.asked) <= 1000
+
+
+def test_tags_are_compared_again() -> None:
+    assert read(ListBroker(0, 100), 0, 100, tags="AaAa || BBBB") == []
+    assert offsets(read(ListBroker(0, 100), 0, 100, tags="T")) == list(range(100))
+
+
+def test_what_was_deleted_while_it_was_looked_at_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """As it may have been passed over for that and not for its tag."""
+
+    def broker() -> ChoosingBroker:
+        broker = ChoosingBroker(0, 1000)
+        broker.pull = lambda queue, offset, max_msgs: ListBroker(300, 1000).answer(offset, max_msgs)  # type: ignore[method-assign]
+        return broker
+
+    with pytest.raises(DataLossError, match=r"messages 0 to 899 were deleted before they were read"):
+        read(broker(), 0, 900, tags="T")
+    with caplog.at_level(logging.WARNING):
+        found = offsets(read(broker(), 0, 900, tags="T", failOnDataLoss="false"))
+    assert found == list(range(0, 900, 7))
+    assert caplog.text.count("were deleted") == 1
+
+
+def test_a_filter_does_not_hide_that_the_queue_was_shortened_or_its_start_deleted() -> None:
+    with pytest.raises(DataLossError, match="messages 0 to 99 were deleted"):
+        read(ChoosingBroker(100, 200), 0, 200, tags="T")
+    with pytest.raises(DataLossError, match="offset 300 was expected, but the queue now ends at 200"):
+        read(ChoosingBroker(0, 200), 0, 300, tags="T")
+
+
+# --- losses -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [PullStatus.NO_MATCHED_MSG, PullStatus.NO_NEW_MSG])
@@ -271,8 +459,11 @@ def test_failures_that_pass_are_waited_for(no_waiting: list[float]) -> None:
 def test_failures_that_do_not_pass_are_not(no_waiting: list[float]) -> None:
     broker = ListBroker(0, 100)
     broker.instead[0] = [RemotingConnectError("away") for _ in range(100)]
-    with pytest.raises(RemotingConnectError, match="Tried to pull orders/broker-a/3 for"):
+    with pytest.raises(RemotingConnectError, match="Tried to pull orders/broker-a/3 for") as refused:
         read(broker, 0, 100, retryTimeout="5000")
+    assert f"broker broker-a cannot be reached from {socket.gethostname()}: away" in str(refused.value)
+    assert "Name server ns:9876 gave this address" in str(refused.value)
+    assert "brokerIP1" in str(refused.value)
     assert 3 < sum(no_waiting) <= 5
     del no_waiting[:]
     broker.instead[0] = [BrokerError("no permission", response_code=16)]

