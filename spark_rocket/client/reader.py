@@ -38,7 +38,7 @@ from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import SubscriptionData
+from spark_rocket.protocol.bodies import QueryConsumeQueueResponseBody, SubscriptionData, TopicList
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
@@ -50,6 +50,7 @@ from spark_rocket.protocol.headers import (
     GetMinOffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    QueryConsumeQueueRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,
@@ -155,6 +156,21 @@ class Reader(Client):
         data = SubscriptionData.build(topic, sql, 0, TYPE_SQL92)
         self._instance().members.check_filters(self.group, [data])
 
+    def topics(self) -> list[str]:
+        """All topics that the name server knows, sorted, but those that are named after clusters and brokers."""
+        names = [
+            {*TopicList.from_json(self._ask_name_server(code, what).body).topic_list}
+            for code, what in (
+                (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics"),
+                (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, "the list of clusters and brokers"),
+            )
+        ]
+        return sorted(names[0] - names[1] - {f"{name}_REPLY_TOPIC" for name in names[1]})
+
+    def _ask_name_server(self, code: RequestCode, what: str) -> RemotingCommand:
+        allowed = frozenset({int(ResponseCode.SUCCESS)})
+        return self._instance().routes.name_servers.ask(RemotingCommand.request(code), allowed, what)
+
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def min_offset(self, queue: MessageQueue) -> int:
@@ -170,6 +186,10 @@ class Reader(Client):
 
     def max_offset_async(self, queue: MessageQueue) -> Future[int]:
         return self._ask_for_async(queue, _max_offset(queue))
+
+    def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
+        """Bytes of up to so many records from an offset on, as the consume queue has them."""
+        return self._ask_for_async(queue, _message_sizes(queue, offset, count))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms; None when it has none."""
@@ -484,6 +504,18 @@ def _max_offset(queue: MessageQueue) -> _Question[int]:
         "the question for the end of",
         lambda answer: GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset,
     )
+
+
+def _message_sizes(queue: MessageQueue, offset: int, count: int) -> _Question[list[int]]:
+    header = QueryConsumeQueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count)
+
+    def value(answer: RemotingCommand) -> list[int]:
+        if not answer.body:  # 5.x, when there is nothing at the offset
+            return []
+        body = QueryConsumeQueueResponseBody.from_json(answer.body)
+        return [entry.physic_size for entry in body.queue_data or ()]
+
+    return _Question(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
 
 
 def _committed_offset(group: str, queue: MessageQueue) -> _Question[int | None]:

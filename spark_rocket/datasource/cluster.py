@@ -49,11 +49,20 @@ class Cluster:
                 self._filtered.add(topic)
         return found
 
+    def topics(self) -> list[str]:
+        return self._ask(lambda reader: reader.topics(), "to ask for the list of topics")
+
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         return self._ask_each(queues, self._reader.min_offset_async, "to ask for queues' first offsets")
 
     def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         return self._ask_each(queues, self._reader.max_offset_async, "to ask for queues' ends")
+
+    def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
+        def question(queue: MessageQueue) -> Future[list[int]]:
+            return self._reader.message_sizes_async(queue, starts[queue], count)
+
+        return self._ask_each(starts.keys(), question, "to ask for sizes of messages")
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         def search(queue: MessageQueue) -> int:

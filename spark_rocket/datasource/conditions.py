@@ -36,7 +36,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("BAD_OPTION.TOGETHER", "option {option} is given together with {other}.", "Leave one of them out{hint}."),
     Condition("BAD_OPTION.ALONE", "option {option} is {value}, and no {needed} is given.", "Add {example}."),
     Condition("BAD_OPTION.NO_EFFECT", "option {option} is given without {needed}.", "Leave it out, or add {needed}."),
-    Condition("BAD_OPTION.LESS", "option {option} is {value}, and {other} is {limit}.", "Make {option} the larger one."),
+    Condition("BAD_OPTION.LESS", "option {option} is {value}, and {other} is {limit}.", "Make {option} the larger."),
     Condition(
         "BAD_OPTION.NOT_READ",
         "option {option} names {what}, which is not subscribed to.",
@@ -46,6 +46,17 @@ CONDITIONS: tuple[Condition, ...] = (
         "BAD_OPTION.READS_NOTHING",
         "option startingOffsets is 'latest', and a batch read from there would read nothing.",
         "Use {others}.",
+    ),
+    Condition(
+        "BAD_OPTION.NONE",
+        'format("rocket") was given no options.',
+        "Say what to read or where to write with .option(…). A table has them from CREATE TABLE … USING rocket "
+        "OPTIONS (…) without a list of columns; toTable() cannot write to one.",
+    ),
+    Condition(
+        "BAD_OPTION.WHICH_TABLE",
+        "all columns of one rocket table are inserted into another as they are, and Spark does not tell into which.",
+        "Name the columns: INSERT INTO t (body, tags) SELECT body, tags FROM ….",
     ),
     # --- positions: found on the driver, while a batch is planned -----------------------------------------------
     Condition(

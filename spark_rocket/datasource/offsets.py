@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_rocket.datasource.conditions import error
@@ -148,3 +148,18 @@ def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQ
 def name(queue: MessageQueue) -> str:
     """A queue in messages to people: ``orders/broker-a/3``."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
+
+
+def listed(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
+    """Queues in messages to people, only the first of many."""
+    return _some([name(queue) for queue in sorted(queues)], at_most)
+
+
+def listed_at(positions: Positions, at_most: int = 8) -> str:
+    """The same with where they are: ``orders/broker-a/3 at 17``."""
+    return _some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
+
+
+def _some(texts: list[str], at_most: int) -> str:
+    more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
+    return ", ".join(texts[:at_most]) + more

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name
-from spark_rocket.datasource.option_parsers import Position, Start
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
-from spark_rocket.datasource.resolve import LossPolicy, Queues, fit, resolve_end, resolve_start
-from spark_rocket.errors import OffsetsError
+from spark_rocket.datasource.resolve import LossPolicy, Queues, Seen, fit, resolve_end, resolve_start, starts_of_new
+from spark_rocket.datasource.sizes import limit_bytes
+from spark_rocket.datasource.topics import Found, WhatToRead
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -35,22 +37,28 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
 
 def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     """What a batch read takes of each queue."""
-    latest = queues.max_offsets(queues.queues(options.topics))
-    ends = resolve_end(queues, options.ending, latest)
-    starts = resolve_start(
-        queues,
-        options.starting,
-        latest,
-        group=options.consumer_group,
-        loss=LossPolicy(options),
-    )
+    what = WhatToRead(queues, options)
+    found = what.now()
+    if problem := what.problem(found):
+        raise problem
+    if options.topic_pattern is not None and not found.wanted:
+        raise what.nothing_matches()
+    latest = queues.max_offsets(found.wanted)
+    loss = LossPolicy(options)
+    starts = resolve_start(queues, options.starting, latest, group=options.consumer_group, loss=loss)
+    ends = resolve_end(queues, options.ending, latest, starts, group=options.consumer_group, loss=loss)
     for queue, end in ends.items():
         if starts[queue] > end:
-            raise OffsetsError(
-                f"{name(queue)} would be read from {starts[queue]} to {end}: the end is before the start.",
-                remedy="Check startingOffsets and endingOffsets (or the time stamps).",
-            )
+            raise error("BAD_OFFSETS.END_BEFORE_START", queue=name(queue), start=starts[queue], end=end)
     return ranges_between(starts, ends)
+
+
+@dataclass(frozen=True)
+class _View:
+    """What there was at a moment."""
+
+    found: Found
+    latest: Positions
 
 
 class StreamPlanner:
@@ -59,66 +67,119 @@ class StreamPlanner:
     def __init__(self, queues: Queues, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._queues = queues
         self._options = options
+        self._what = WhatToRead(queues, options)
         self._loss = LossPolicy(options)
-        self._pinned: dict[MessageQueue, int] | None = None
-        self._seen: dict[MessageQueue, int] = {}
+        self._pinned: _View | None = None
+        self._seen = Seen()
+        self._latest: Positions = {}
+        self._parted: set[MessageQueue] = set()
         self._clock = clock
+        self._last_batch: float | None = None
         self._committed: dict[MessageQueue, int] = {}
         self._checked = clock()
         self._said: set[str] = set()
 
     def pin(self) -> None:
         """Take what is there now as the end of all, for AvailableNow."""
-        self._pinned = self._latest()
+        self._pinned = self._look(())
 
     def latest_seen(self) -> Positions:
         """The queues' ends when last asked."""
-        return self._seen
+        return self._latest
 
-    def next_end(self, previous: StreamOffset | None, max_records: int | None) -> StreamOffset | None:
-        """Where the batch after ``previous`` ends; None if there is nothing new."""
-        latest = self._pinned if self._pinned is not None else self._latest()
+    def next_end(
+        self, previous: StreamOffset | None, max_records: int | None, *, is_limited: bool = True
+    ) -> StreamOffset | None:
+        """Where the batch after ``previous`` ends; None if there is nothing new, or not enough yet.
+
+        ``is_limited`` is whether the limits of the options count beside ``max_records``.
+        """
+        before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
+        view = self._pinned or self._look({queue.topic for queue in before})
+        latest = view.latest
         if previous is not None:
             self.commit(previous)
         if previous is None:
+            self._check_all_there(view.found)
             fresh = resolve_start(
                 self._queues, self._options.starting, latest, group=self._options.consumer_group, loss=self._loss
             )
-            starts = dict(fresh)
         else:
-            before = {q: end for q, end in previous.ends.items() if q.topic in self._options.topics}
+            self._note_lost_topics(before, view)
             fresh = self._moved(before, latest)
-            starts = before | fresh
-        self._note_absent(starts, latest)
+        starts = before | fresh
+        self._note_absent(starts, view)
         known = {queue: starts[queue] for queue in latest}
-        ends = dict(starts)
-        ends |= limit_ends(known, latest, max_records) if max_records is not None else latest
+        if is_limited and previous is not None and not fresh and self._waits(known, latest):
+            return None
+        upto = limit_ends(known, latest, max_records) if max_records is not None else dict(latest)
+        if is_limited and self._options.max_bytes_per_trigger is not None:
+            upto = limit_bytes(known, upto, self._options.max_bytes_per_trigger, self._queues.message_sizes)
+        ends = starts | upto
         if previous is not None and not fresh and ends == previous.ends:
             return None
+        self._last_batch = self._clock()
         return StreamOffset(ends, fresh)
 
-    def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
-        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over.
+    def _look(self, known: Iterable[str]) -> _View:
+        found = self._what.now(known)
+        self._latest = self._queues.max_offsets(found.wanted)
+        return _View(found, self._latest)
 
-        A new queue may be one whose broker was away at the start. ``group`` and ``timestamp`` mean the same then and
-        now; for the other ways the first message is the one start that loses nothing.
-        """
-        position = self._options.starting
-        if position.kind not in (Start.GROUP, Start.TIMESTAMP):
-            position = Position(Start.EARLIEST)
-        new = {queue: end for queue, end in latest.items() if queue not in before}
-        moved = resolve_start(self._queues, position, new, group=self._options.consumer_group, loss=self._loss)
+    def _waits(self, starts: Positions, latest: Positions) -> bool:
+        """Whether there are too few messages yet. The first batch of a query, or after its restart, does not wait."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._pinned is not None or self._last_batch is None:
+            return False
+        if self._clock() - self._last_batch >= self._options.max_trigger_delay_ms / 1000:
+            return False
+        return sum(latest[queue] - starts[queue] for queue in latest) < least
+
+    def _check_all_there(self, found: Found) -> None:
+        problem = self._what.problem(found)
+        if problem is None and self._options.topic_pattern is not None and not found.wanted:
+            self._say(f"{self._what.nothing_matches().message} They are waited for.")
+        if problem is None:
+            return
+        if not self._options.wait_for_topic:
+            raise problem
+        self._say(f"{problem.message} It is waited for (waitForTopic=true).")
+
+    def _note_lost_topics(self, before: Positions, view: _View) -> None:
+        """Topics that are not there: they were, or they are waited for, or they never were."""
+        read = {queue.topic for queue in before}
+        missing = view.found.missing
+        gone = read - {queue.topic for queue in view.found.queues} - missing.keys()
+        if gone:  # under a pattern, when the view was taken before anybody knew the checkpoint
+            missing = missing | self._what.now(gone).missing
+        for topic in sorted(missing.keys() & read):
+            self._loss.topic_deleted(topic, before)
+        if missing.keys() - read:
+            self._check_all_there(replace(view.found, missing={t: e for t, e in missing.items() if t not in read}))
+
+    def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
+        """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""
+        moved: dict[MessageQueue, int] = {}
+        new = latest.keys() - before.keys()
+        for position, queues in starts_of_new(self._options.starting, new):
+            ends = {queue: latest[queue] for queue in queues}
+            moved |= resolve_start(self._queues, position, ends, group=self._options.consumer_group, loss=self._loss)
         old = {queue: before[queue] for queue in latest if queue not in new}
-        fitted = fit(self._queues, old, latest, self._loss)
+        fitted = fit(self._queues, old, latest, self._loss, self._seen)
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
 
-    def _latest(self) -> dict[MessageQueue, int]:
-        self._seen = self._queues.max_offsets(self._queues.queues(self._options.topics))
-        return dict(self._seen)
-
-    def _note_absent(self, starts: Positions, latest: Positions) -> None:
-        for queue in starts.keys() - latest.keys():
-            self._say(f"{name(queue)} has no readable broker now; its position is kept until it is back.")
+    def _note_absent(self, starts: Positions, view: _View) -> None:
+        brokers = view.found.brokers
+        for queue in sorted(starts.keys() - view.latest.keys() - self._parted):
+            if queue in view.found.queues:
+                continue
+            if (queue.topic, queue.broker_name) not in brokers:
+                self._say(f"{name(queue)} has no readable broker now; its position is kept until it is back.")
+                continue
+            # The broker has the topic, with fewer queues. What was read to its end is no loss.
+            if self._queues.max_offsets([queue])[queue] != starts[queue]:
+                self._loss.queue_deleted(queue, starts[queue])
+            self._parted.add(queue)
 
     def commit(self, offset: StreamOffset) -> None:
         """Tell the brokers what the group has processed: the next offset, never backwards.
@@ -137,12 +198,12 @@ class StreamPlanner:
         ends = {
             queue: end
             for queue, end in offset.ends.items()
-            if queue in self._seen and self._committed.get(queue, -1) < end
+            if queue in self._latest and self._committed.get(queue, -1) < end
         }
         untold = self._queues.commit_offsets(group, ends)
         self._committed |= {queue: end for queue, end in ends.items() if queue not in untold}
-        for queue, error in untold.items():
-            self._say(f"the offset of group {group} could not be committed for {name(queue)}: {error}")
+        for queue, reason in untold.items():
+            self._say(f"the offset of group {group} could not be committed for {name(queue)}: {reason}")
 
     def _say(self, text: str) -> None:
         if text not in self._said:

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Protocol
 
-from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, name
-from spark_rocket.datasource.option_parsers import Position, Start
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, listed, listed_at, name
+from spark_rocket.datasource.option_parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.errors import DataLossError, OffsetsError, RocketError
+from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -29,12 +32,18 @@ class Queues(Protocol):
     Each is asked until there is an answer or ``retryTimeout`` is over, but for ``commit_offsets``.
     """
 
+    def topics(self) -> list[str]:
+        """All that the name server knows, but those named after clusters and brokers."""
+
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]: ...
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
     def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         """Without the queues of which the group has committed nothing."""
+
+    def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
+        """Bytes of up to so many stored messages from each start on."""
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
         """Tell the brokers, never backwards, and wait for none that is away; the queues that were not told, and why."""
@@ -45,57 +54,84 @@ class LossPolicy:
 
     def __init__(self, options: ReadOptions) -> None:
         self._fail = options.fail_on_data_loss
-        self._begin_anew = "; to begin anew, use a new checkpoint directory" if options.is_stream else ""
-        self._said: set[tuple[MessageQueue, str]] = set()
+        self._go_on = "To go on from the earliest message left, set failOnDataLoss=false"
+        if options.is_stream:
+            self._go_on += "; to begin anew, use a new checkpoint directory"
+        self._said: set[tuple[object, str]] = set()
 
     def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
         """Messages from ``wanted`` on are gone; the queue now begins at ``first_left``."""
         last = (first_left if until is None else min(first_left, until)) - 1
-        self._lost(
-            queue,
-            "deleted",
-            f"{name(queue)}: messages {wanted} to {last} were deleted before they were read; "
-            f"the next one left is {first_left}.",
-        )
+        self._lost(queue, "MESSAGES_DELETED", queue=name(queue), first=wanted, last=last, left=first_left)
 
     def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
         """The broker passed over messages without a word: their file was deleted, or the topic is compacted."""
-        self._lost(queue, "missing", f"{name(queue)}: {count} of the messages {start} to {end - 1} were deleted.")
+        self._lost(queue, "MESSAGES_MISSING", queue=name(queue), first=start, last=end - 1, count=count)
 
     def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:
         """The queue ends before a position that it once had."""
-        self._lost(
-            queue,
-            "shortened",
-            f"{name(queue)}: offset {wanted} was expected, but the queue now ends at {end}: the topic was deleted and "
-            f"created again, or its broker lost messages {end} to {wanted - 1}.",
-        )
+        self._lost(queue, "QUEUE_SHORTENED", queue=name(queue), wanted=wanted, end=end, last=wanted - 1)
 
-    def _lost(self, queue: MessageQueue, kind: str, text: str) -> None:
+    def went_back(self, queue: MessageQueue, which: str, was: int, now: int, at: int) -> None:
+        """The queue's first message or its end is before where it was seen."""
+        self._lost(queue, "OFFSETS_WENT_BACK", queue=name(queue), which=which, was=was, now=now, at=at)
+
+    def queue_deleted(self, queue: MessageQueue, at: int) -> None:
+        """The topic has fewer queues on a broker than it had."""
+        self._lost(queue, "QUEUE_DELETED", queue=name(queue), at=at)
+
+    def topic_deleted(self, topic: str, positions: Positions) -> None:
+        """Nobody knows a topic that was being read."""
+        at = listed_at({queue: offset for queue, offset in positions.items() if queue.topic == topic})
+        self._lost(topic, "TOPIC_DELETED", topic=topic, at=at)
+
+    def _lost(self, what: object, kind: str, **values: object) -> None:
+        loss = error(f"DATA_LOSS.{kind}", go_on=self._go_on, **values)
         if self._fail:
-            raise DataLossError(
-                text,
-                remedy=f"To go on from the earliest message left, set failOnDataLoss=false{self._begin_anew}; to "
-                "prevent it, let the broker keep messages longer (fileReservedTime, fileReservedSize, more disk).",
-            )
-        if (queue, kind) not in self._said:
-            self._said.add((queue, kind))
-            log.warning("%s Going on from the earliest left (failOnDataLoss=false).", text)
+            raise loss
+        if (what, kind) not in self._said:
+            self._said.add((what, kind))
+            log.warning("[%s] %s Going on from the earliest left (failOnDataLoss=false).", loss.code, loss.message)
 
 
-def fit(queues: Queues, starts: Positions, latest: Positions, loss: LossPolicy) -> dict[MessageQueue, int]:
+class Seen:
+    """How far queues have been seen to reach; one that reaches less far was made anew, or lost messages."""
+
+    def __init__(self) -> None:
+        self.firsts: dict[MessageQueue, int] = {}
+        self.ends: dict[MessageQueue, int] = {}
+
+    def note(self, firsts: Positions, ends: Positions) -> None:
+        self.firsts |= firsts
+        self.ends |= ends
+
+
+def fit(
+    queues: Queues, starts: Positions, latest: Positions, loss: LossPolicy, seen: Seen | None = None
+) -> dict[MessageQueue, int]:
     """Check starts against what the queues have; return where reading can begin."""
     first = queues.min_offsets([queue for queue, start in starts.items() if start != latest[queue]])
+    seen = seen or Seen()
     fitted = {}
     for queue, start in starts.items():
-        low = first.get(queue, start)
-        if start > latest[queue]:
-            loss.shortened(queue, start, latest[queue])
+        low, end = first.get(queue, start), latest[queue]
+        was_first, was_end = seen.firsts.get(queue, 0), seen.ends.get(queue, 0)
+        if start > end:
+            if end == 0 and queue.topic not in queues.topics():
+                loss.topic_deleted(queue.topic, starts)
+            else:
+                loss.shortened(queue, start, end)
             start = low
         elif start < low:
             loss.deleted(queue, start, low)
             start = low
+        elif queue in first and low < was_first:  # no queue's first message ever comes back
+            loss.went_back(queue, "first message", was_first, low, start)
+            start = low
+        elif end < was_end:  # rather a broker that lost the newest messages than a topic made anew: go on here
+            loss.went_back(queue, "end", was_end, end, start)
         fitted[queue] = start
+    seen.note(first, {queue: latest[queue] for queue in starts})
     return fitted
 
 
@@ -103,8 +139,13 @@ def _earliest(queues: Queues, latest: Positions) -> dict[MessageQueue, int]:
     return {queue: min(low, latest[queue]) for queue, low in queues.min_offsets(latest.keys()).items()}
 
 
-def _at_time(queues: Queues, latest: Positions, timestamp_ms: int) -> dict[MessageQueue, int]:
-    found = queues.offsets_for_times(dict.fromkeys(latest, timestamp_ms))
+def _at_times(
+    queues: Queues, latest: Positions, times_ms: Positions, position: Position, option: str
+) -> dict[MessageQueue, int]:
+    found = queues.offsets_for_times({queue: times_ms[queue] for queue in latest})
+    if position.strategy is Strategy.ERROR and (none := sorted(q for q, at in found.items() if at >= latest[q])):
+        time = datetime.fromtimestamp(min(times_ms[none[0]] / 1000, 253_402_300_799), UTC).isoformat(" ")
+        raise error("BAD_OFFSETS.NOTHING_SINCE", option=option, queue=name(none[0]), time=time)
     return {queue: min(offset, latest[queue]) for queue, offset in found.items()}
 
 
@@ -117,43 +158,94 @@ def resolve_start(
     loss: LossPolicy,
 ) -> dict[MessageQueue, int]:
     """The first offset to read of each queue in ``latest``."""
+    if not latest:
+        return {}
     if position.kind is Start.LATEST:
         return dict(latest)
     if position.kind is Start.EARLIEST:
         return _earliest(queues, latest)
     if position.kind is Start.TIMESTAMP:
-        return _at_time(queues, latest, position.timestamp_ms)
+        times = dict.fromkeys(latest, position.timestamp_ms)
+        return _at_times(queues, latest, times, position, "startingTimestamp")
+    if position.kind is Start.TIMES:
+        named = _named(position.times or {}, latest, "startingOffsetsByTimestamp", "")
+        return _at_times(queues, latest, named, position, "startingOffsetsByTimestamp")
     if position.kind is Start.GROUP:
         assert group is not None
         committed = queues.committed_offsets(group, latest.keys())
         others = {queue: end for queue, end in latest.items() if queue not in committed}
-        return fit(queues, committed, latest, loss) | _earliest(queues, others)
+        if others and position.fallback is Fallback.ERROR:
+            raise error("BAD_OFFSETS.NOTHING_COMMITTED", group=group, queue=listed(others))
+        otherwise = replace(position, kind=_INSTEAD[position.fallback]) if others else position
+        fallen_back = resolve_start(queues, otherwise, others, group=group, loss=loss)
+        return fit(queues, committed, latest, loss) | fallen_back
     return _from_json(queues, position, latest, "startingOffsets", loss)
 
 
-def resolve_end(queues: Queues, position: Position, latest: Positions) -> dict[MessageQueue, int]:
+_INSTEAD = {
+    Fallback.EARLIEST: Start.EARLIEST,
+    Fallback.LATEST: Start.LATEST,
+    Fallback.TIMESTAMP: Start.TIMESTAMP,
+}
+
+
+def starts_of_new(position: Position, queues: Collection[MessageQueue]) -> list[tuple[Position, set[MessageQueue]]]:
+    """How queues begin that appear while a stream runs, or whose broker was away when it began.
+
+    A group's offset and a point in time mean the same then and now. For the other ways, and for a time that counted
+    from the start of the query, the first message is the one start that loses nothing.
+    """
+    new = {*queues}
+    earliest = Position(Start.EARLIEST)
+    if position.is_relative or position.kind not in (Start.GROUP, Start.TIMESTAMP, Start.TIMES):
+        return [(earliest, new)]
+    position = replace(position, strategy=Strategy.LATEST)
+    if position.kind is Start.TIMES:
+        times = {queue: time for queue, time in (position.times or {}).items() if queue in new}
+        return [(replace(position, times=times), {*times}), (earliest, new - {*times})]
+    if position.fallback is not Fallback.TIMESTAMP:
+        position = replace(position, fallback=Fallback.EARLIEST)
+    return [(position, new)]
+
+
+def resolve_end(
+    queues: Queues, position: Position, latest: Positions, starts: Positions, *, group: str | None, loss: LossPolicy
+) -> dict[MessageQueue, int]:
     """The first offset of each queue that a batch read leaves out."""
-    if position.kind is Start.LATEST:
+    if position.kind is Start.LATEST or not latest:
         return dict(latest)
     if position.kind is Start.TIMESTAMP:
-        return _at_time(queues, latest, position.timestamp_ms)
+        times = dict.fromkeys(latest, position.timestamp_ms)
+        return _at_times(queues, latest, times, position, "endingTimestamp")
+    if position.kind is Start.TIMES:
+        named = _named(position.times or {}, latest, "endingOffsetsByTimestamp", "")
+        return _at_times(queues, latest, named, position, "endingOffsetsByTimestamp")
+    if position.kind is Start.GROUP:
+        assert group is not None
+        ends = dict(starts)  # where the group has not come so far, nothing is read
+        for queue, offset in queues.committed_offsets(group, latest.keys()).items():
+            if offset > latest[queue]:
+                loss.shortened(queue, offset, latest[queue])
+            ends[queue] = max(starts[queue], min(offset, latest[queue]))
+        return ends
     return _from_json(queues, position, latest, "endingOffsets", None)
+
+
+def _named(given: Positions, latest: Positions, option: str, how: str) -> Positions:
+    """What was said for each queue, if it was said for each queue there is and for no other."""
+    if unknown := sorted(given.keys() - latest.keys()):
+        raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=name(unknown[0]), queues=listed(latest))
+    if missing := sorted(latest.keys() - given.keys()):
+        raise error(
+            "BAD_OFFSETS.QUEUE_NOT_NAMED", option=option, queue=name(missing[0]), how=how, queues=listed(missing)
+        )
+    return given
 
 
 def _from_json(
     queues: Queues, position: Position, latest: Positions, option: str, loss: LossPolicy | None
 ) -> dict[MessageQueue, int]:
-    given = position.offsets or {}
-    if unknown := sorted(given.keys() - latest.keys()):
-        raise OffsetsError(
-            f"option {option} names {name(unknown[0])}, and there is no such queue.",
-            remedy=f"The queues are {_list(latest)}.",
-        )
-    if missing := sorted(latest.keys() - given.keys()):
-        raise OffsetsError(
-            f"option {option} does not say where {name(missing[0])} begins or ends.",
-            remedy=f"Name every queue, with -1 for latest or -2 for earliest; missing are {_list(missing)}.",
-        )
+    given = _named(position.offsets or {}, latest, option, ", with -1 for latest or -2 for earliest")
     earliest = _earliest(queues, {queue: latest[queue] for queue, offset in given.items() if offset == EARLIEST})
     positions = {}
     for queue, offset in given.items():
@@ -162,16 +254,7 @@ def _from_json(
         elif offset == EARLIEST:
             positions[queue] = earliest[queue]
         elif offset > latest[queue]:
-            raise OffsetsError(
-                f"option {option} is {offset} for {name(queue)}, and the queue ends at {latest[queue]}.",
-                remedy="Use -1 for the end of a queue.",
-            )
+            raise error("BAD_OFFSETS.AFTER_END", option=option, offset=offset, queue=name(queue), end=latest[queue])
         else:
             positions[queue] = offset
     return positions if loss is None else fit(queues, positions, latest, loss)
-
-
-def _list(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
-    names = [name(queue) for queue in sorted(queues)]
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more

@@ -35,6 +35,8 @@ from spark_rocket.datasource.plan import StreamPlanner
 from spark_rocket.datasource.ranges import ranges_between, split
 from spark_rocket.datasource.schema import project
 
+_NO_LIMIT = 2**62
+
 
 class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The planner and the reading tasks in the shape that Spark calls."""
@@ -59,15 +61,21 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """Spark has no limit that is several at once, so one stands for all; Trigger.Once overrides it."""
+        options = self._options
+        if (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger) == (
+            None,
+        ) * 3:
+            return ReadAllAvailable()
+        return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.planner.pin()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        max_records = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self.planner.next_end(parse_stream_offset(start), max_records)
+        is_limited = isinstance(limit, ReadMaxRows)
+        max_records = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT else None
+        end = self.planner.next_end(parse_stream_offset(start), max_records, is_limited=is_limited)
         return start if end is None else end.to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802

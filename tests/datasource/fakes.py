@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from spark_rocket.errors import BrokerError, RocketError
+from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
 
@@ -21,8 +21,16 @@ class FakeQueues:
         self.commits: list[tuple[str, MessageQueue, int]] = []
         self.told: list[MessageQueue] = []  # whose offsets were to be committed
         self.down = False
+        self.size_of: Callable[[MessageQueue, int], int] = lambda queue, offset: 100
+        self.hidden: dict[MessageQueue, tuple[int, int]] = {}  # a broker has them, and no route
+
+    def topics(self) -> list[str]:
+        return sorted({queue.topic for queue in self.spans})
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
+        for topic in topics:
+            if topic not in self.topics():
+                raise TopicNotFoundError(f"Topic {topic!r} does not exist.")
         wanted = set(topics)
         return [queue for queue in self.spans if queue.topic in wanted]
 
@@ -30,7 +38,13 @@ class FakeQueues:
         return {queue: self.spans[queue][0] for queue in queues}
 
     def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return {queue: self.spans[queue][1] for queue in queues}
+        return {queue: (self.spans.get(queue) or self.hidden.get(queue, (0, 0)))[1] for queue in queues}
+
+    def message_sizes(self, starts: Mapping[MessageQueue, int], count: int) -> dict[MessageQueue, list[int]]:
+        return {
+            queue: [self.size_of(queue, offset) for offset in range(start, min(start + count, self.spans[queue][1]))]
+            for queue, start in starts.items()
+        }
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         found = {}
