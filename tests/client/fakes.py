@@ -18,12 +18,12 @@ Answer = Callable[[RemotingCommand], RemotingCommand | None]
 class Fake:
     """A server on a thread. ``answers`` may be changed while it runs; every request is kept in ``requests``."""
 
-    def __init__(self, answers: Mapping[int, Answer] | None = None) -> None:
+    def __init__(self, answers: Mapping[int, Answer] | None = None, port: int = 0) -> None:
         self.answers: dict[int, Answer] = dict(answers or {})
         self.requests: list[RemotingCommand] = []
         self.arrived = threading.Semaphore(0)
         self._loop = new_event_loop()
-        self._server = RemotingServer("127.0.0.1", 0, {}, default_handler=self._serve, busy_poll=0)
+        self._server = RemotingServer("127.0.0.1", port, {}, default_handler=self._serve, busy_poll=0)
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self._run(self._server.start())

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from spark_rocket.client import ConsumeConcurrentlyStatus, LitePullConsumer, PushConsumer
+from spark_rocket.client import ConsumeConcurrentlyStatus, LitePullConsumer, Producer, PushConsumer
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import ServiceState, acquire, release
-from spark_rocket.errors import BrokerError, SubscriptionRefusedError
-from spark_rocket.protocol.bodies import BrokerData, CheckClientRequestBody, GetConsumerListByGroupResponseBody
+from spark_rocket.errors import (
+    BrokerError,
+    NameServerUnreachableError,
+    RemotingConnectError,
+    SubscriptionRefusedError,
+)
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.bodies import (
+    BrokerData,
+    CheckClientRequestBody,
+    GetConsumerListByGroupResponseBody,
+    QueueData,
+)
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import Fake, FakeCluster, says
 
 Consumer = PushConsumer | LitePullConsumer
 
@@ -157,3 +170,131 @@ def test_members_are_asked_for_where_there_is_a_connection(
         assert instance.consumer_ids("g", "t") == ["a", "x"]
     finally:
         release(instance)
+
+
+# --- name servers and brokers that die ----------------------------------------------------------------------------
+
+STORED = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "7"}
+
+
+def sending(fake: Callable[..., FakeCluster], brokers: int = 1) -> FakeCluster:
+    mq = consuming(fake, brokers)
+    mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
+    return mq
+
+
+def test_a_name_server_that_dies_alone_is_not_missed(fake: Callable[..., FakeCluster]) -> None:
+    mq = sending(fake)
+    other = Fake(mq.name_server.answers)
+    try:
+        with Producer("p", name_server=f"{other.address};{mq.name_server.address}") as producer:
+            producer.send(Message.of("t", "x"))
+            assert other.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
+            other.close()
+            mq.add("later", 1)
+            producer.send(Message.of("t", "x"))
+            producer.send(Message.of("later", "x"))
+            with LitePullConsumer("g", name_server=producer.name_server) as consumer:
+                consumer.start()
+                assert consumer.fetch_message_queues("later") == [MessageQueue("later", "b0", 0)]
+    finally:
+        other.close()
+
+
+def test_a_name_server_that_does_not_answer_leaves_time_for_the_next(
+    fake: Callable[..., FakeCluster], silent: Callable[[], str]
+) -> None:
+    mq = sending(fake)
+    with Producer("p", name_server=f"{silent()};{mq.name_server.address}", send_timeout=SECONDS) as producer:
+        assert producer.send(Message.of("t", "x"), timeout=0.6).queue_offset == 7
+
+
+@KINDS
+def test_a_name_server_that_vanishes_and_returns(
+    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]
+) -> None:
+    mq = sending(fake)
+    address = mq.name_server.address
+    with Producer("p", name_server=address) as producer, kind(address) as consumer:
+        producer.send(Message.of("t", "x"))
+        consumer.subscribe("t")
+        consumer.start()
+        mq.name_server.close()
+        producer.send(Message.of("t", "x"))  # what is known stays known
+        mq.add("later", 1)
+        with pytest.raises(NameServerUnreachableError) as caught:
+            producer.send(Message.of("later", "x"))
+        assert caught.value.retriable
+        late = kind(address, "g2")
+        late.subscribe("later")
+        with pytest.raises(NameServerUnreachableError):
+            late.start()
+        assert late.state is ServiceState.START_FAILED
+        consumer.rebalance()  # nothing happens to what it has
+        back = Fake(mq.name_server.answers, int(address.rpartition(":")[2]))
+        try:
+            producer.send(Message.of("later", "x"))
+            consumer.subscribe("later")
+            consumer.rebalance()
+            assert back.codes()
+        finally:
+            back.close()
+
+
+class Dying:
+    """A broker that reads a request to its end, or half of it, and is gone without an answer."""
+
+    def __init__(self, half: bool) -> None:
+        self._half = half
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self._socket.getsockname()[1]  # noqa: UP031
+        self.died = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    left = int.from_bytes(connection.recv(4), "big") // (2 if self._half else 1)
+                    while left > 0:
+                        left -= len(connection.recv(min(left, 65_536)))
+                self.died += 1
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("how", ["send", "send_async", "send_oneway"])
+def test_a_broker_that_dies_in_the_middle_of_a_send(fake: Callable[..., FakeCluster], half: bool, how: str) -> None:
+    mq = sending(fake)
+    dying = Dying(half)
+    data = mq.topics["t"]
+    data.broker_datas.append(BrokerData("c", "a", {0: dying.address}))
+    data.queue_datas.append(QueueData("a", 1, 1, 6))
+    message = Message.of("t", "x" * 100_000, properties={"UNIQ_KEY": "k"})
+    there = MessageQueue("t", "a", 0)
+    try:
+        with Producer(
+            "p", name_server=mq.name_server.address, member=False, compress_msg_body_over_howmuch=1 << 20
+        ) as producer:
+
+            def send(queue: MessageQueue | None) -> object:
+                answer = getattr(producer, how)(message, queue=queue)
+                return answer.result(SECONDS) if how == "send_async" else answer
+
+            if how == "send_oneway":
+                send(there)  # nobody hears of it
+                return
+            with pytest.raises(RemotingConnectError) as caught:  # a queue that was asked for is not left
+                send(there)
+            assert (caught.value.code, caught.value.retriable) == ("CONNECT_FAILED", True)
+            for _ in range(2):  # whichever broker comes first
+                send(None)
+            stored = [request for request in mq.brokers[0].requests if request.code == RequestCode.SEND_MESSAGE_V2]
+            assert len(stored) == 2
+            assert dying.died >= 2
+    finally:
+        dying.close()

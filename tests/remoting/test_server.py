@@ -330,6 +330,23 @@ def test_a_silent_peer_is_closed(serve: Serve, dial: Dial, loop_factory: object)
     assert client.at_end()
 
 
+def test_a_peer_may_be_silent_for_120_s(serve: Serve, dial: Dial) -> None:
+    """Looked at every 30 s, which nobody waits for here: closed at the fifth look after its last byte."""
+    server = serve()
+    assert server.server.idle_timeout == 120
+    client = dial(server.address)
+    client.ask(request(ECHO, 1))
+    (channel,) = server.server.channels
+    for _ in range(4):
+        server.run(lambda: channel._sweep(4))
+    client.ask(request(ECHO, 2))  # a byte in time
+    for _ in range(4):
+        server.run(lambda: channel._sweep(4))
+    assert server.server.channels == {channel}
+    server.run(lambda: channel._sweep(4))
+    assert client.at_end()
+
+
 def test_connections_above_the_limit_are_refused(serve: Serve, dial: Dial) -> None:
     server = serve(max_connections=1)
     first = dial(server.address)
