@@ -213,6 +213,7 @@ class ConsumeBatches(ConsumeThreads[_Queue]):
     def _call(self, batch: pa.RecordBatch, context: ConsumeOrderlyContext) -> bool:
         around = self._hooks.before((), context.message_queue) if self._hooks.consume else None
         status: object = None
+        called = time.monotonic()
         try:
             status = self._listener(batch, context)
         except BaseException as error:  # SystemExit too: the thread is the consumer's
@@ -221,6 +222,8 @@ class ConsumeBatches(ConsumeThreads[_Queue]):
             if not isinstance(status, ConsumeOrderlyStatus | ConsumeConcurrentlyStatus):
                 self._complaints.nonsense(status, "ConsumeOrderlyStatus", context.message_queue)
         success = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+        consumed, failed = (len(batch), 0) if success else (0, len(batch))
+        self._hooks.stats.consumed(context.message_queue.topic, 1, consumed, failed, time.monotonic() - called)
         if around is not None:
             self._hooks.after(around, success=success, status=getattr(status, "value", str(status)))
         return success

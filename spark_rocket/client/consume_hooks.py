@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from spark_rocket.client.consumer_stats import ConsumerStats
 from spark_rocket.model import MessageExt, MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -43,10 +44,11 @@ FilterMessageHook = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageE
 
 
 class Hooks:
-    """The hooks of one consumer."""
+    """The hooks of one consumer; ``stats`` are told of every call as well."""
 
     def __init__(self, group: str) -> None:
         self._group = group
+        self.stats = ConsumerStats()
         self.consume: list[ConsumeMessageHook] = []
         self.filter: list[FilterMessageHook] = []
 
