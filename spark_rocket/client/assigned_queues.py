@@ -22,7 +22,7 @@ from spark_rocket.client.pulled import PulledMessages
 from spark_rocket.client.puller import AFTER_ERROR, Puller, PullSettings
 from spark_rocket.client.reader import DEFAULT_MAX_MSGS, Reader
 from spark_rocket.client.share import first_offset
-from spark_rocket.errors import RocketError, StateError
+from spark_rocket.errors import RemotingError, RocketError, StateError
 from spark_rocket.model import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -105,8 +105,12 @@ class AssignedQueues:
                 begun = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
                 self._table.update(begun)
             self._offsets.persist(left)
-        for one in begun.values():
-            self._begin(one)
+        silent: set[str] = set()  # brokers, whose other queues are begun later: the others' wait
+        for queue, one in begun.items():
+            if queue.broker_name in silent:
+                self._begin_later(one)
+            elif not self._begin(one):
+                silent.add(queue.broker_name)
         return bool(lost or begun)
 
     def close(self, *, mark: bool) -> None:
@@ -132,22 +136,25 @@ class AssignedQueues:
 
     # --- pulling ----------------------------------------------------------------------------------------------
 
-    def _begin(self, one: Assigned, offset: int | None = None) -> None:
-        """Start pulling a queue; if the broker does not say where, in a while."""
+    def _begin_later(self, one: Assigned) -> None:
+        self._instance().call_later(AFTER_ERROR, lambda: self._begin(one))
+
+    def _begin(self, one: Assigned, offset: int | None = None) -> bool:
+        """Start pulling a queue; if the broker does not say where, in a while. False if the broker does not answer."""
         process_queue, queue = one.process_queue, one.process_queue.queue
         if self._closed or process_queue.dropped:
-            return
+            return True
         if offset is None:
             try:
                 offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
             except RocketError as error:
                 if not self._closed:
                     logger.warning("%s cannot be read yet: %s", queue, error)
-                    self._instance().call_later(AFTER_ERROR, lambda: self._begin(one))
-                return
+                    self._begin_later(one)
+                return not isinstance(error, RemotingError)
         with self._lock:
             if self._closed or self._table.get(queue) is not one:
-                return
+                return True
             process_queue.put((), offset)
             one.puller = Puller(
                 self._instance(),
@@ -161,6 +168,7 @@ class AssignedQueues:
             )
         logger.info("group %s reads %s from %d on", self._group, queue, offset)
         one.puller.pull()
+        return True
 
     def has_room(self, process_queue: ProcessQueue) -> None:
         """Pull on, elsewhere: it may have to connect first, and a poll must not wait for that."""
@@ -168,6 +176,14 @@ class AssignedQueues:
             one = self._table.get(process_queue.queue)
             if one is not None and one.puller is not None and not self._closed:
                 self._instance().later(one.puller.has_room)
+
+    def pull_anew(self, topic: str) -> None:
+        """Other messages of a topic are wanted now: no poll that is held for the old ones is waited for."""
+        with self._lock:
+            pullers = [one.puller for queue, one in self._table.items() if queue.topic == topic]
+        for puller in pullers:
+            if puller is not None:
+                puller.pull()
 
     def _pull_settings(self, topic: str) -> PullSettings:
         tags, sql = self._expression_of(topic)
@@ -236,21 +252,17 @@ class AssignedQueues:
             self._offsets.persist(done)
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Send these, or all positions, now. Raises the first error, having tried each."""
-        first: RocketError | None = None
+        """Send these, or all positions, now: all at once, under one time-out. Raises an error if one was not kept."""
         with self._committing:
-            for queue, offset in (self.positions() if offsets is None else offsets).items():
-                try:
-                    self._offsets.commit(queue, offset)
-                except RocketError as error:
-                    first = first or error
-                    continue
-                with self._lock:
+            offsets = self.positions() if offsets is None else offsets
+            failed = self._offsets.commit(offsets)
+            with self._lock:
+                for queue, offset in offsets.items():
                     one = self._table.get(queue)
-                    if one is not None:
+                    if one is not None and queue not in failed:
                         one.done = offset
-        if first is not None:
-            raise first
+        for error in failed.values():
+            raise error
 
     def committed(self, queue: MessageQueue) -> int | None:
         with self._committing:

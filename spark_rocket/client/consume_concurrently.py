@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_threads import ConsumeThreads
+from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import (
     ALL_OF_THEM,
     Complaints,
@@ -60,7 +61,7 @@ class _Run:
 
 
 class ConsumeConcurrently(ConsumeThreads[_Run]):
-    """See the module. Limits are per queue: messages, bytes, and the span of offsets."""
+    """See the module."""
 
     def __init__(
         self,
@@ -68,9 +69,7 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
         *,
         threads: int,
         batch_size: int,
-        max_messages: int,
-        max_bytes: int,
-        max_span: int,
+        flow: FlowControl,
         decode: Callable[[ProcessQueue, PullResult], list[MessageExt]],
         send_back: SendBack | None,
         has_room: Callable[[ProcessQueue], None],
@@ -80,9 +79,7 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
         super().__init__(threads)
         self._listener = listener
         self._batch_size = batch_size
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self._max_span = max_span
+        self.is_full = flow.is_full
         self._decode = decode
         self._send_back = send_back
         self._has_room = has_room
@@ -101,13 +98,6 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
         super().close(timeout)
 
     # --- taking over --------------------------------------------------------------------------------------------
-
-    def is_full(self, process_queue: ProcessQueue) -> bool:
-        return (
-            process_queue.count > self._max_messages
-            or process_queue.size > self._max_bytes
-            or process_queue.span > self._max_span
-        )
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         messages = self._decode(process_queue, found) if found.status is PullStatus.FOUND else []
@@ -143,7 +133,8 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
     def _consume(self, run: _Run) -> None:
         """Make calls of a run until none is left."""
         process_queue, next_call, done = run.process_queue, run.calls.popleft, run.done
-        began = time.time_ns()
+        calls = count = successes = 0
+        counted = began = time.time_ns()
         try:
             while run.calls and not process_queue.dropped and not self._closing:
                 try:
@@ -158,6 +149,9 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
                     offsets.append(message.queue_offset)
                 context = ConsumeConcurrentlyContext(process_queue.queue)
                 consumed = self._call(messages, context)
+                calls += 1
+                count += len(messages)
+                successes += consumed
                 if consumed == len(messages):
                     done += offsets
                 else:
@@ -169,8 +163,15 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
                 self._mean_ns += ((spent if spent < LONG_NS else LONG_NS) - self._mean_ns) / 64
                 if spent > LONG_NS:
                     self._settle(run)
+                    self._count(run, calls, successes, count - successes, now - counted)
+                    calls = count = successes = 0
+                    counted = now
         finally:
             self._settle(run)
+            self._count(run, calls, successes, count - successes, began - counted)
+
+    def _count(self, run: _Run, calls: int, consumed: int, failed: int, nanoseconds: int) -> None:
+        self._hooks.stats.consumed(run.process_queue.queue.topic, calls, consumed, failed, nanoseconds / 1e9)
 
     def _settle(self, run: _Run) -> None:
         """What a run has consumed so far is done."""

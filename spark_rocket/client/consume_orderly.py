@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_threads import ConsumeThreads
+from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import Complaints, ConsumeOrderlyContext, ConsumeOrderlyStatus, OrderlyListener
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.reader import PullResult
@@ -39,8 +40,7 @@ class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
         *,
         threads: int,
         batch_size: int,
-        max_messages: int,
-        max_bytes: int,
+        flow: FlowControl,
         max_reconsume_times: int,
         pause_ms: int,
         decode: Callable[[ProcessQueue, PullResult], list[MessageExt]],
@@ -54,8 +54,7 @@ class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
         super().__init__(threads)
         self._listener = listener
         self._batch_size = batch_size
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self.is_full = flow.is_full
         self._max_reconsume_times = max_reconsume_times
         self._pause_ms = pause_ms
         self._decode = decode
@@ -70,9 +69,6 @@ class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
         self._busy_lock = threading.Lock()
 
     # --- taking over --------------------------------------------------------------------------------------------
-
-    def is_full(self, process_queue: ProcessQueue) -> bool:
-        return process_queue.count > self._max_messages or process_queue.size > self._max_bytes
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         process_queue.put(self._decode(process_queue, found), found.next_offset)
@@ -125,7 +121,12 @@ class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
                 messages = process_queue.take(self._batch_size)
                 if messages:
                     context = ConsumeOrderlyContext(process_queue.queue)
-                    if not self._call(messages, context) and self._must_wait(messages):
+                    called = time.monotonic()
+                    done = self._call(messages, context)
+                    consumed, failed = (len(messages), 0) if done else (0, len(messages))
+                    spent = time.monotonic() - called
+                    self._hooks.stats.consumed(process_queue.queue.topic, 1, consumed, failed, spent)
+                    if not done and self._must_wait(messages):
                         process_queue.give_back()
                         pause = context.suspend_current_queue_time_millis
                         pause = max(SHORTEST_PAUSE_MS, min(self._pause_ms if pause < 0 else pause, LONGEST_PAUSE_MS))

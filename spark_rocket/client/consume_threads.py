@@ -32,9 +32,16 @@ class ConsumeThreads(Generic[Work]):
         for thread in self._threads:
             thread.start()
 
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._closing = True
+
+    def is_one_of_them(self, thread: threading.Thread) -> bool:
+        return thread in self._threads
+
     def close(self, timeout: float) -> None:
         """Begin nothing new, and wait up to so many seconds for what listeners are at."""
-        self._closing = True
+        self.stop()
         for _ in self._threads:
             self._work.put(None)
         deadline = time.monotonic() + timeout

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from spark_rocket.client.consume_hooks import Hooks
+from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.reader import PullResult
+from spark_rocket.client.send_back import RETRY_PREFIX, RETRY_TOPIC
+from spark_rocket.client.subscriptions import Subscriptions
 from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.record import decode_messages
@@ -17,6 +21,36 @@ from spark_rocket.protocol.subscription import TagExpression
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Decoder:
+    """Of a push consumer: filter hooks have their say, and retried messages look as they did at first."""
+
+    def __init__(self, subscriptions: Subscriptions, hooks: Hooks) -> None:
+        self._subscriptions = subscriptions
+        self._hooks = hooks
+
+    def messages(self, process_queue: ProcessQueue, found: PullResult) -> list[MessageExt]:
+        """Those of a pull that were asked for."""
+        queue = process_queue.queue
+        messages = messages_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic))
+        self._hooks.stats.pulled(queue.topic, len(messages), process_queue.pull_seconds)
+        if queue.topic.startswith(RETRY_PREFIX):
+            show_origin(messages)
+        return self._hooks.choose(queue, messages) if self._hooks.filter else messages
+
+    def batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow record batches; no hook is asked."""
+        queue = process_queue.queue
+        for batch in batches_of(found, queue, process_queue.end, self._subscriptions.tags_of(queue.topic)):
+            self._hooks.stats.pulled(queue.topic, len(batch), process_queue.pull_seconds)
+            yield batch
+
+
+def show_origin(messages: list[MessageExt]) -> None:
+    """Give messages that are retried the topic that they were sent to."""
+    for message in messages:
+        message.topic = message.get_property(RETRY_TOPIC) or message.topic
 
 
 def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> list[MessageExt]:

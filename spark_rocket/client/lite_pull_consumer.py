@@ -44,7 +44,8 @@ from spark_rocket.client.offset_store import LocalOffsetStore, RemoteOffsetStore
 from spark_rocket.client.pulled import PulledMessages
 from spark_rocket.client.reader import Reader
 from spark_rocket.client.share import find_routes, share_of
-from spark_rocket.client.validators import check_group, check_range, check_topic
+from spark_rocket.client.subscriptions import Subscriptions
+from spark_rocket.client.validators import check_group, check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import (
@@ -58,8 +59,7 @@ from spark_rocket.protocol.bodies import (
     ConsumerRunningInfo,
     SubscriptionData,
 )
-from spark_rocket.protocol.sql92 import parse_sql92
-from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.protocol.subscription import SUB_ALL
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,12 +113,13 @@ class LitePullConsumer(Client):
         self._next_auto_commit = 0.0
         self._listener = message_queue_listener
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
+        self._subscriptions = Subscriptions()
         self._pulled = PulledMessages(
             pull_batch_size=pull_batch_size,
             max_messages=pull_threshold_for_queue,
             max_bytes=pull_threshold_size_for_queue_mib << 20,
             max_of_all=pull_threshold_for_all,
-            tags_of=self._tags_of,
+            tags_of=self._subscriptions.tags_of,
             has_room=lambda process_queue: self._queues.has_room(process_queue),
         )
         self._local_offsets: LocalOffsetStore | None = None
@@ -133,10 +134,8 @@ class LitePullConsumer(Client):
             where=consume_from_where,
             from_timestamp=consume_timestamp_ms,
             pull_batch_size=pull_batch_size,
-            expression_of=self._expression_of,
+            expression_of=lambda topic: self._subscriptions.expression_of(topic) or (SUB_ALL, None),
         )
-        self._subscriptions: dict[str, SubscriptionData] = {}
-        self._tags: dict[str, TagExpression] = {}
         self._wanted: list[MessageQueue] = []  # by assign()
         self._lock = threading.Lock()  # of subscriptions and of the state
         self._balancing = threading.Lock()  # so that no topic that was just left is taken on again
@@ -156,35 +155,27 @@ class LitePullConsumer(Client):
     def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
         """Share a topic with the group: messages with one of the tags, or that an SQL92 expression lets through.
 
-        A second subscription to a topic replaces the first. While running, it takes effect with the next rebalance,
-        which is at once, and the next pulls.
+        A second subscription to a topic replaces the first. While running, it takes effect at once.
         """
-        check_topic(topic)
-        if sql is not None:
-            parse_sql92(sql)
-        version = time.time_ns() // 1_000_000
-        data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
-        wanted = parse_tags(None if sql else tags)
-        if self._runs:
-            self._instance().members.check_filters(self.group, [data])
         with self._lock:
             if self._wanted:
                 raise StateError(
                     f"The consumer of group {self.group!r} has queues assigned; it cannot subscribe as well.",
                     remedy="Use one consumer for assigned queues and another for subscriptions.",
                 )
-            self._subscriptions[topic] = data
-            self._tags[topic] = wanted
+            changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._runs else None)
         if self._runs:
             self._join()
+            if changed:
+                self._queues.pull_anew(topic)
+
+    def _check_filter(self, data: SubscriptionData) -> None:
+        """While it runs, a subscription that a broker cannot filter by is refused at once."""
+        self._instance().members.check_filters(self.group, [data])
 
     def unsubscribe(self, topic: str) -> None:
         """Leave a topic; its queues are given up at once."""
-        with self._lock:
-            if self._subscriptions.pop(topic, None) is None:
-                return
-            self._tags.pop(topic, None)
-        if self._runs:
+        if self._subscriptions.remove(topic) and self._runs:
             with self._balancing:
                 self._queues.own([], topic, mark=self.auto_commit)
             self._instance().members.send_heartbeats()
@@ -197,8 +188,8 @@ class LitePullConsumer(Client):
         with self._lock:
             if self._subscriptions:
                 raise StateError(
-                    f"The consumer of group {self.group!r} subscribes to {', '.join(self._subscriptions)}; it cannot"
-                    " have queues assigned as well.",
+                    f"The consumer of group {self.group!r} subscribes to {', '.join(self._subscriptions.topics())}; it"
+                    " cannot have queues assigned as well.",
                     remedy="Use one consumer for assigned queues and another for subscriptions.",
                 )
             self._wanted = wanted
@@ -419,14 +410,13 @@ class LitePullConsumer(Client):
     # --- as a member of the instance --------------------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData:
-        with self._lock:
-            return ConsumerData(
-                self.group,
-                CONSUME_ACTIVELY,
-                self.message_model.value,
-                self.consume_from_where.value,
-                list(self._subscriptions.values()),
-            )
+        return ConsumerData(
+            self.group,
+            CONSUME_ACTIVELY,
+            self.message_model.value,
+            self.consume_from_where.value,
+            self._subscriptions.data(),
+        )
 
     def rebalance(self) -> None:
         """Work out this member's share of every topic, and act on it."""
@@ -434,11 +424,11 @@ class LitePullConsumer(Client):
             return
         instance = self._instance()
         try:
-            find_routes(instance, list(self._subscriptions), warn=False)
+            find_routes(instance, self._subscriptions.topics(), warn=False)
             instance.members.greet_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)
-        for topic in list(self._subscriptions):
+        for topic in self._subscriptions.topics():
             try:
                 mine = share_of(instance, self.group, topic, self._strategy)
             except RocketError as error:
@@ -457,7 +447,7 @@ class LitePullConsumer(Client):
     def _join(self) -> None:
         """Be a member of the group, and have its share at once."""
         instance = self._instance()
-        find_routes(instance, list(self._subscriptions), warn=True)
+        find_routes(instance, self._subscriptions.topics(), warn=True)
         if self._joined:
             instance.members.send_heartbeats()
             instance.members.rebalance_soon()
@@ -481,18 +471,6 @@ class LitePullConsumer(Client):
             self._joined = True
             self._persist_again_and_again()
 
-    def _expression_of(self, topic: str) -> tuple[str, str | None]:
-        """Tags and SQL92 that brokers choose a topic's messages by."""
-        data = self._subscriptions.get(topic)
-        if data is None:
-            return SUB_ALL, None
-        if data.expression_type == TYPE_SQL92:
-            return SUB_ALL, data.sub_string
-        return data.sub_string, None
-
-    def _tags_of(self, topic: str) -> TagExpression:
-        return self._tags.get(topic) or parse_tags(None)
-
     # --- what tools ask through brokers -----------------------------------------------------------------------
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
@@ -508,8 +486,6 @@ class LitePullConsumer(Client):
 
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing (307)."""
-        with self._lock:
-            subscriptions = list(self._subscriptions.values())
         return ConsumerRunningInfo(
             properties={
                 PROP_NAMESERVER_ADDR: self.name_server,
@@ -518,7 +494,7 @@ class LitePullConsumer(Client):
                 PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
                 PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
             },
-            subscription_set=subscriptions,
+            subscription_set=self._subscriptions.data(),
         )
 
     def consume_directly(self, records: bytes, broker_name: str) -> object:

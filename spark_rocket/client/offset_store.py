@@ -14,9 +14,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -39,8 +38,8 @@ class OffsetStore(Protocol):
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, each as far as it can be; what cannot be kept now is logged and comes again."""
 
-    def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Keep this one now. Raises what keeps it from being kept."""
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
+        """Keep these now. Comes back: what kept some of them from being kept."""
 
 
 class RemoteOffsetStore:
@@ -54,28 +53,29 @@ class RemoteOffsetStore:
         return self._reader.committed_offset(self._group, queue)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, error in self.commit(offsets).items():
+            offset = offsets[queue]
+            logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         """All at once, in a few seconds, however many brokers hang."""
+        failed: dict[MessageQueue, RocketError] = {}
         deadline = time.monotonic() + PERSIST_SECONDS
         pending: list[tuple[MessageQueue, int, Future[bool]]] = []
         for queue, offset in offsets.items():
-            with self._told(queue, offset):
+            try:
                 left = _left(deadline)
                 pending.append((queue, offset, self._reader.commit_offset_async(self._group, queue, offset, left)))
+            except RocketError as error:
+                failed[queue] = error
         for queue, offset, answer in pending:
-            with self._told(queue, offset):
+            try:
                 if not answer.result():
                     _left(deadline)
-                    self.commit(queue, offset)
-
-    @contextmanager
-    def _told(self, queue: MessageQueue, offset: int) -> Iterator[None]:
-        try:
-            yield
-        except RocketError as error:
-            logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
-
-    def commit(self, queue: MessageQueue, offset: int) -> None:
-        self._reader.commit_offset(self._group, queue, offset)
+                    self._reader.commit_offset(self._group, queue, offset)
+            except RocketError as error:
+                failed[queue] = error
+        return failed
 
 
 class LocalOffsetStore:
@@ -107,16 +107,19 @@ class LocalOffsetStore:
             except OSError as error:
                 logger.warning("%s could not be written: %s", self._path, error)
 
-    def commit(self, queue: MessageQueue, offset: int) -> None:
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         with self._lock:
-            self._load()[queue] = offset
+            known = self._load()
+            known.update(offsets)
             try:
-                self._write(self._load())
+                self._write(known)
             except OSError as error:
-                raise ClientError(
-                    f"The offset {offset} of {queue} cannot be kept: {error}.",
-                    remedy=f"See that {self._path} can be written.",
-                ) from error
+                remedy = f"See that {self._path} can be written."
+                return {
+                    queue: ClientError(f"The offset {offset} of {queue} cannot be kept: {error}.", remedy=remedy)
+                    for queue, offset in offsets.items()
+                }
+            return {}
 
     def _load(self) -> dict[MessageQueue, int]:
         if self._offsets is None:

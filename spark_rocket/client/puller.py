@@ -3,10 +3,11 @@
 ======================  ===========================================================================================
 what comes back         then
 ======================  ===========================================================================================
-messages                they go to the consume service, the next pull follows at once
+messages                they go to the consume service, the next pull follows at once, or after the interval
 none, or none wanted    the next pull at the offset that the broker says; commits follow, when all before is done
 offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue goes on there
-asked otherwise         the settings are others now: the same offset again, for what was passed over may be wanted
+asked otherwise         the settings are others now: the same offset again, for what was passed over may be wanted;
+                        whoever changes them calls ``pull`` and need not wait for the end of a long poll
 an error                again after 3 s; a busy broker after 20 ms
 as many as asked for    a backlog: the next pull asks for more, if the settings say how many
 nothing was asked       queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
@@ -68,7 +69,10 @@ class ConsumeService(PullReceiver, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """What a consumer asks of every pull of a topic; of the next ones, while there is a backlog, ``backlog_msgs``."""
+    """What a consumer asks of every pull of a topic; of the next ones, while there is a backlog, ``backlog_msgs``.
+
+    ``interval``: seconds between an answer with messages and the next pull.
+    """
 
     max_msgs: int
     max_bytes: int | None
@@ -77,6 +81,7 @@ class PullSettings:
     sql: str | None
     commits: bool
     must_lock: bool
+    interval: float = 0.0
 
 
 class Puller:
@@ -103,29 +108,38 @@ class Puller:
         self._is_paused = is_paused
         self._correct_offset = correct_offset
         self._lock = threading.Lock()
+        self._taking_over = threading.Lock()  # an answer: before the other, if both are held
         self._backlog = False
-        self._turn = 0
+        self._turn = 0  # whoever waits, for an answer or for its time, knows by it whether it is still awaited
         self._waiting_for_room = False
 
     def pull(self) -> None:
+        """Begin; or begin anew with other settings: an answer that is waited for is not used any more."""
+        with self._taking_over, self._lock:  # one that is being used is used first
+            self._turn += 1
+            self._waiting_for_room = False
+            turn = self._turn
+        self._pull(turn)
+
+    def _pull(self, turn: int) -> None:
         """Ask for messages now, or later if now is no time for it."""
         process_queue, settings = self.process_queue, self._settings()
-        if process_queue.dropped or settings is None:
+        if process_queue.dropped or settings is None or turn != self._turn:
             return
         process_queue.last_pull = time.monotonic()
         if self._is_paused() or process_queue.paused:
-            self._later(WHEN_PAUSED)
+            self._later(turn, WHEN_PAUSED)
         elif settings.must_lock and not process_queue.locked:
-            self._later(WHEN_NOT_LOCKED)
+            self._later(turn, WHEN_NOT_LOCKED)
         elif self._service.is_full(process_queue):
-            self._later(WHEN_FULL, for_room=True)
+            self._later(turn, WHEN_FULL, for_room=True)
         else:
             try:
                 pending = self._reader.pull_async(
                     process_queue.queue,
                     self.next_offset,
                     max_msgs=settings.backlog_msgs if self._backlog else settings.max_msgs,
-                    max_bytes=BACKLOG_BYTES if self._backlog else settings.max_bytes,
+                    max_bytes=settings.max_bytes or (BACKLOG_BYTES if self._backlog else None),
                     tags=settings.tags,
                     sql=settings.sql,
                     commit=process_queue.commit_offset if settings.commits else None,
@@ -134,7 +148,7 @@ class Puller:
                 )
             except StateError:  # closed meanwhile
                 return
-            pending.add_done_callback(lambda answered: self._done(settings, answered))
+            pending.add_done_callback(lambda answered: self._done(turn, settings, answered))
 
     def has_room(self) -> None:
         """Messages were consumed: go on, if that is what was waited for."""
@@ -143,25 +157,34 @@ class Puller:
                 if not self._waiting_for_room:
                     return
                 self._waiting_for_room = False
-                self._turn += 1
-            self.pull()
+                self._turn += 1  # not once more when the time is up
+                turn = self._turn
+            self._pull(turn)
 
-    def _later(self, seconds: float, *, for_room: bool = False) -> None:
+    def _later(self, turn: int, seconds: float, *, for_room: bool = False) -> None:
         with self._lock:
-            self._turn += 1
-            turn = self._turn
+            if turn != self._turn:
+                return
             self._waiting_for_room = for_room
         self._instance.call_later(seconds, lambda: self._resume(turn))
 
     def _resume(self, turn: int) -> None:
         with self._lock:
-            if turn != self._turn:  # has_room() was quicker
+            if turn != self._turn:
                 return
-            self._turn += 1
             self._waiting_for_room = False
-        self.pull()
+        self._pull(turn)
 
-    def _done(self, settings: PullSettings, answered: Future[PullResult]) -> None:
+    def _done(self, turn: int, settings: PullSettings, answered: Future[PullResult]) -> None:
+        with self._taking_over:
+            if turn != self._turn:
+                return
+            goes_on = self._take_over(turn, settings, answered)
+        if goes_on:
+            self._pull(turn)
+
+    def _take_over(self, turn: int, settings: PullSettings, answered: Future[PullResult]) -> bool:
+        """Use an answer; whether the next pull follows at once."""
         process_queue = self.process_queue
         try:
             found = answered.result()
@@ -169,17 +192,17 @@ class Puller:
             if not process_queue.dropped:
                 busy = isinstance(error, RocketError) and error.response_code in _BUSY
                 logger.log(logging.INFO if busy else logging.WARNING, "a pull of %s: %s", process_queue.queue, error)
-                self._later(AFTER_BUSY if busy else AFTER_ERROR)
-            return
+                self._later(turn, AFTER_BUSY if busy else AFTER_ERROR)
+            return False
         if process_queue.dropped:
-            return
+            return False
+        process_queue.pull_seconds = time.monotonic() - process_queue.last_pull
         if settings != self._settings():
-            self.pull()
-            return
+            return True
         if found.status is PullStatus.OFFSET_ILLEGAL:
             if not found.from_master:  # a slave that lags behind knows nothing about the queue's ends
-                self._later(AFTER_ERROR)
-                return
+                self._later(turn, AFTER_ERROR)
+                return False
             logger.warning(
                 "%s has nothing at offset %d (it has %d to %d): the group goes on at %d",
                 process_queue.queue,
@@ -190,7 +213,7 @@ class Puller:
             )
             process_queue.stale = process_queue.dropped = True
             self._instance.call_later(CORRECT_AFTER, lambda: self._correct_offset(self, found.next_offset))
-            return
+            return False
         before, self.next_offset = self.next_offset, found.next_offset
         self._backlog = (
             settings.backlog_msgs > settings.max_msgs
@@ -202,6 +225,9 @@ class Puller:
         except Exception:
             logger.exception("what was pulled from %s cannot be used; it is pulled again", process_queue.queue)
             self.next_offset = process_queue.end
-            self._later(AFTER_ERROR)
-            return
-        self.pull()
+            self._later(turn, AFTER_ERROR)
+            return False
+        if settings.interval > 0 and found.status is PullStatus.FOUND:
+            self._later(turn, settings.interval)
+            return False
+        return True

@@ -27,9 +27,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import spark_rocket
 from spark_rocket.client import consumer_requests
@@ -39,7 +39,8 @@ from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
-from spark_rocket.client.decoding import batches_of, messages_of
+from spark_rocket.client.decoding import Decoder, show_origin
+from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.listeners import (
     BatchListener,
@@ -51,14 +52,15 @@ from spark_rocket.client.listeners import (
 from spark_rocket.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
-from spark_rocket.client.reader import DEFAULT_MAX_MSGS, PullResult, Reader
+from spark_rocket.client.reader import DEFAULT_MAX_MSGS, Reader
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
-from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, RETRY_PREFIX, RETRY_TOPIC, SendBack
+from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, RETRY_PREFIX, SendBack
 from spark_rocket.client.share import find_routes
-from spark_rocket.client.validators import check_group, check_range, check_topic
+from spark_rocket.client.subscriptions import Subscriptions
+from spark_rocket.client.validators import check_group, check_range
 from spark_rocket.errors import ClientError, RocketError, StateError
-from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
     CONSUME_PASSIVELY,
     PROP_CLIENT_VERSION,
@@ -69,15 +71,10 @@ from spark_rocket.protocol.bodies import (
     PROP_THREADPOOL_CORE_SIZE,
     ConsumerData,
     ConsumerRunningInfo,
-    ConsumeStatus,
     SubscriptionData,
 )
 from spark_rocket.protocol.record import decode_messages
-from spark_rocket.protocol.sql92 import parse_sql92
-from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from spark_rocket.protocol.subscription import SUB_ALL
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +108,12 @@ class PushConsumer(Client):
         consume_threads: int = 20,
         consume_message_batch_max_size: int = 1,
         pull_batch_size: int | None = None,
+        pull_batch_size_in_bytes: int | None = None,
+        pull_interval: float = 0.0,
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue_mib: int = 100,
+        pull_threshold_for_topic: int = -1,
+        pull_threshold_size_for_topic_mib: int = -1,
         consume_concurrently_max_span: int = 2_000,
         max_reconsume_times: int = -1,
         suspend_current_queue_time_millis: int = 1_000,
@@ -130,7 +131,14 @@ class PushConsumer(Client):
         check_range("pull_batch_size", DEFAULT_MAX_MSGS if pull_batch_size is None else pull_batch_size, 1, 1_024)
         check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535)
         check_range("pull_threshold_size_for_queue_mib", pull_threshold_size_for_queue_mib, 1, 1_024)
+        if pull_threshold_for_topic != -1:
+            check_range("pull_threshold_for_topic", pull_threshold_for_topic, 1, 6_553_500)
+        if pull_threshold_size_for_topic_mib != -1:
+            check_range("pull_threshold_size_for_topic_mib", pull_threshold_size_for_topic_mib, 1, 102_400)
         check_range("consume_concurrently_max_span", consume_concurrently_max_span, 1, 65_535)
+        check_range("pull_interval", pull_interval, 0, 65.535)
+        if pull_batch_size_in_bytes is not None:
+            check_range("pull_batch_size_in_bytes", pull_batch_size_in_bytes, 1, 16 << 20)
         self.message_model = message_model
         self.consume_from_where = consume_from_where
         self._listeners = (listener, orderly, batches)
@@ -139,8 +147,12 @@ class PushConsumer(Client):
         self._threads = consume_threads
         self._batch_size = consume_message_batch_max_size
         self._pull_batch_size = pull_batch_size
+        self._pull_batch_bytes = pull_batch_size_in_bytes
+        self._pull_interval = pull_interval
         self._max_messages = pull_threshold_for_queue
         self._max_bytes = pull_threshold_size_for_queue_mib << 20
+        self._max_of_topic = pull_threshold_for_topic
+        self._max_size_of_topic = pull_threshold_size_for_topic_mib
         self._max_span = consume_concurrently_max_span
         self._max_reconsume_times = max_reconsume_times
         self._pause_ms = suspend_current_queue_time_millis
@@ -148,14 +160,15 @@ class PushConsumer(Client):
         self._shutdown_timeout = shutdown_timeout
         self.hooks = Hooks(group)
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
-        self._subscriptions: dict[str, SubscriptionData] = {}
-        self._tags: dict[str, TagExpression] = {}
-        self._table_lock = threading.Lock()
+        self._subscriptions = Subscriptions()
+        self._decoder = Decoder(self._subscriptions, self.hooks)
+        self._lock = threading.Lock()
         self._paused = False
         self._pid = 0  # of the process that started it; 0: nobody has
         self._started_ms = 0
         self._stop = threading.Event()
         self._stopping = False
+        self._closer: threading.Thread | None = None  # if it was a listener that closed it
         self._service: ConsumeConcurrently | ConsumeOrderly | ConsumeBatches | None = None
         self._rebalance: Rebalance | None = None
 
@@ -167,31 +180,25 @@ class PushConsumer(Client):
 
     # --- subscribing ------------------------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
+    def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
         """Consume a topic's messages: those with one of the tags, or those that an SQL92 expression lets through.
 
-        A second subscription to a topic replaces the first. While running, it takes effect with the next rebalance,
-        which is at once, and the next pulls.
+        A second subscription to a topic replaces the first. While running, it takes effect at once.
         """
-        check_topic(topic)
-        if sql is not None:
-            parse_sql92(sql)
-        version = time.time_ns() // 1_000_000
-        data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
-        if self._rebalance is not None:
-            self._instance().members.check_filters(self.group, [data])
-        with self._table_lock:
-            self._subscriptions[topic] = data
-            self._tags[topic] = parse_tags(None if sql else tags)
+        changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._rebalance is not None else None)
         if self._rebalance is not None:
             self._instance().members.send_heartbeats()
             self._instance().members.rebalance_soon()
+            if changed:
+                self._rebalance.pull_anew(topic)
+
+    def _check_filter(self, data: SubscriptionData) -> None:
+        """While it runs, a subscription that a broker cannot filter by is refused at once."""
+        self._instance().members.check_filters(self.group, [data])
 
     def unsubscribe(self, topic: str) -> None:
         """Leave a topic; its queues are given up at once."""
-        with self._table_lock:
-            self._subscriptions.pop(topic, None)
-            self._tags.pop(topic, None)
+        self._subscriptions.remove(topic)
         if self._rebalance is not None:
             self._rebalance.give_up(topic)
             self._instance().members.send_heartbeats()
@@ -207,13 +214,16 @@ class PushConsumer(Client):
         self._started_ms = time.time_ns() // 1_000_000
         try:
             if self.message_model is MessageModel.CLUSTERING:
-                self._subscribe_retry()
-            find_routes(instance, list(self._subscriptions), warn=True)
+                self._subscriptions.add(RETRY_PREFIX + self.group)
+            find_routes(instance, self._subscriptions.topics(), warn=True)
             self._rebalance = self._make_rebalance(instance)
             self._service = self._make_service(instance, self._rebalance)
             self._service.start()
             consumer_requests.register(instance)
             instance.members.join_consumer(self)
+            if self._closer is not None:  # by its first message's listener; it may have left what was not joined yet
+                instance.members.leave_consumer(self)
+                return
             if self._stopping:
                 raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
         except BaseException:
@@ -231,12 +241,29 @@ class PushConsumer(Client):
                 threading.Thread(target=self._every, args=(seconds, chore), name="rocket-consumer", daemon=True).start()
 
     def close(self) -> None:
-        """Stop pulling, let listeners finish, commit, leave the group. Whoever calls it first does that."""
+        """Stop pulling, let listeners finish, commit, leave the group. Whoever calls it first does that.
+
+        Called by a listener it returns at once: no other call is begun, and all the rest follows when this one has
+        ended. Later calls by others wait for that.
+        """
         mine = self._pid in (0, os.getpid())  # a forked child leaves the parent's work, and its locks, alone
-        with self._table_lock if mine else nullcontext():
-            if self._stopping:
-                return
-            self._stopping = True
+        service = self._service
+        listening = mine and service is not None and service.is_one_of_them(threading.current_thread())
+        with self._lock if mine else nullcontext():
+            first, self._stopping = not self._stopping, True
+            if first and listening and service is not None:
+                service.stop()
+                self._closer = threading.Thread(
+                    target=self._close, args=(mine,), name="rocket-consumer-close", daemon=False
+                )
+                self._closer.start()
+        if self._closer is None:
+            if first:
+                self._close(mine)
+        elif mine and not listening:
+            self._closer.join()
+
+    def _close(self, mine: bool) -> None:
         try:
             if mine and self._shared is not None and self._pid:
                 self._leave(self._shared)
@@ -276,14 +303,13 @@ class PushConsumer(Client):
     # --- as a member of the instance --------------------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData:
-        with self._table_lock:
-            return ConsumerData(
-                self.group,
-                CONSUME_PASSIVELY,
-                self.message_model.value,
-                self.consume_from_where.value,
-                list(self._subscriptions.values()),
-            )
+        return ConsumerData(
+            self.group,
+            CONSUME_PASSIVELY,
+            self.message_model.value,
+            self.consume_from_where.value,
+            self._subscriptions.data(),
+        )
 
     def persist_offsets(self) -> None:
         """Tell the brokers, or the disk, how far the group is."""
@@ -295,11 +321,11 @@ class PushConsumer(Client):
         if self._rebalance is None or self._stop.is_set():
             return
         try:
-            find_routes(self._instance(), list(self._subscriptions), warn=False)
+            find_routes(self._instance(), self._subscriptions.topics(), warn=False)
             self._instance().members.greet_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)
-        self._rebalance.balance(list(self._subscriptions))
+        self._rebalance.balance(self._subscriptions.topics())
 
     # --- what tools ask through brokers -----------------------------------------------------------------------
 
@@ -316,8 +342,7 @@ class PushConsumer(Client):
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing (307)."""
         every = self._rebalance.process_queues() if self._rebalance is not None else []
-        with self._table_lock:
-            subscriptions = list(self._subscriptions.values())
+        subscriptions = self._subscriptions.data()
         return ConsumerRunningInfo(
             properties={
                 PROP_NAMESERVER_ADDR: self.name_server,
@@ -333,7 +358,7 @@ class PushConsumer(Client):
             },
             subscription_set=subscriptions,
             mq_table={one.queue: one.info() for one in every},
-            status_table={data.topic: ConsumeStatus() for data in subscriptions},
+            status_table={data.topic: self.hooks.stats.status(data.topic) for data in subscriptions},
         )
 
     def consume_directly(self, records: bytes, broker_name: str) -> object:
@@ -347,15 +372,10 @@ class PushConsumer(Client):
             return service.consume_directly(decode_records(records, broker_name=broker_name), queue)
         if service is None:
             raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Start it first.")
-        self._show_origin([message])
+        show_origin([message])
         return service.consume_directly([message], queue)
 
     # --- parts ------------------------------------------------------------------------------------------------
-
-    def _subscribe_retry(self) -> None:
-        topic = RETRY_PREFIX + self.group
-        self._subscriptions[topic] = SubscriptionData.build(topic, "*", time.time_ns() // 1_000_000)
-        self._tags[topic] = parse_tags(None)
 
     def _make_offset_store(self, instance: ClientInstance) -> OffsetStore:
         if self.message_model is MessageModel.CLUSTERING:
@@ -394,22 +414,27 @@ class PushConsumer(Client):
         )
 
     def _pull_settings(self, topic: str) -> PullSettings | None:
-        data = self._subscriptions.get(topic)
-        if data is None:  # not any more
+        expression = self._subscriptions.expression_of(topic)
+        if expression is None:  # not any more
             return None
-        is_sql = data.expression_type == TYPE_SQL92
         clustering = self.message_model is MessageModel.CLUSTERING
         is_batches = self._listeners[2] is not None
         usual = BATCH_MSGS if is_batches else self._pull_batch_size or DEFAULT_MAX_MSGS
         return PullSettings(
             max_msgs=usual,
-            max_bytes=BATCH_BYTES if is_batches else None,
+            max_bytes=BATCH_BYTES if is_batches else self._pull_batch_bytes,
             backlog_msgs=usual if is_batches or self._pull_batch_size else min(BACKLOG_MSGS, self._max_messages),
-            tags="*" if is_sql else data.sub_string,
-            sql=data.sub_string if is_sql else None,
+            tags=expression[0],
+            sql=expression[1],
             commits=clustering,
             must_lock=clustering and self._listeners[1] is not None,
+            interval=self._pull_interval,
         )
+
+    def _flow(self, rebalance: Rebalance, span: int | None) -> FlowControl:
+        of_topic = None if self._max_of_topic < 0 else self._max_of_topic
+        size_of_topic = None if self._max_size_of_topic < 0 else self._max_size_of_topic << 20
+        return FlowControl(self._max_messages, self._max_bytes, span, of_topic, size_of_topic, rebalance.queues_of)
 
     def _make_service(
         self, instance: ClientInstance, rebalance: Rebalance
@@ -423,10 +448,8 @@ class PushConsumer(Client):
                 listener,
                 threads=self._threads,
                 batch_size=self._batch_size,
-                max_messages=self._max_messages,
-                max_bytes=self._max_bytes,
-                max_span=self._max_span,
-                decode=self._decode,
+                flow=self._flow(rebalance, self._max_span),
+                decode=self._decoder.messages,
                 send_back=send_back,
                 has_room=rebalance.has_room,
                 call_later=instance.call_later,
@@ -437,11 +460,10 @@ class PushConsumer(Client):
                 orderly,
                 threads=self._threads,
                 batch_size=self._batch_size,
-                max_messages=self._max_messages,
-                max_bytes=self._max_bytes,
+                flow=self._flow(rebalance, None),
                 max_reconsume_times=self._max_reconsume_times if self._max_reconsume_times >= 0 else MAX_INT,
                 pause_ms=self._pause_ms,
-                decode=self._decode,
+                decode=self._decoder.messages,
                 lock=rebalance.lock if clustering else None,
                 send_back=send_back,
                 has_room=rebalance.has_room,
@@ -455,31 +477,10 @@ class PushConsumer(Client):
             threads=self._threads,
             max_reconsume_times=most,
             pause_ms=self._pause_ms,
-            decode=self._decode_batches,
-            decode_messages=self._decode,
+            decode=self._decoder.batches,
+            decode_messages=self._decoder.messages,
             send_back=send_back,
             has_room=rebalance.has_room,
             call_later=instance.call_later,
             hooks=self.hooks,
         )
-
-    def _decode(self, process_queue: ProcessQueue, found: PullResult) -> list[MessageExt]:
-        """The messages of a pull that were asked for."""
-        queue = process_queue.queue
-        messages = messages_of(found, queue, process_queue.end, self._tags_of(queue.topic))
-        if queue.topic.startswith(RETRY_PREFIX):
-            self._show_origin(messages)
-        return self.hooks.choose(queue, messages) if self.hooks.filter else messages
-
-    @staticmethod
-    def _show_origin(messages: list[MessageExt]) -> None:
-        """A message that is retried has the topic that it was sent to."""
-        for message in messages:
-            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
-
-    def _decode_batches(self, process_queue: ProcessQueue, found: PullResult) -> Iterator[pa.RecordBatch]:
-        queue = process_queue.queue
-        return batches_of(found, queue, process_queue.end, self._tags_of(queue.topic))
-
-    def _tags_of(self, topic: str) -> TagExpression:
-        return self._tags.get(topic) or parse_tags(None)

@@ -26,7 +26,7 @@ from spark_rocket.client.puller import Puller
 from spark_rocket.client.reader import Reader
 from spark_rocket.client.rebalance_locks import QueueLocks
 from spark_rocket.client.share import first_offset, share_of
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,16 @@ class Rebalance:
         if puller is not None:
             puller.has_room()
 
+    def queues_of(self, topic: str) -> int:
+        """How many it has of a topic."""
+        return sum(_topic_of(puller) == topic for puller in self.pullers())
+
+    def pull_anew(self, topic: str) -> None:
+        """Other messages of a topic are wanted now: no poll that is held for the old ones is waited for."""
+        for puller in self.pullers():
+            if _topic_of(puller) == topic:
+                puller.pull()
+
     def persist(self) -> None:
         """Keep how far each queue is."""
         if self._strategy is None:
@@ -96,6 +106,7 @@ class Rebalance:
 
     def balance(self, topics: Iterable[str]) -> None:
         """Find out the share of each topic, and act on it. What cannot be found out stays as it is."""
+        silent: set[str] = set()  # brokers, which are not asked again in this round: the others' queues wait
         with self._round:
             for topic in topics:
                 if self._closed:
@@ -106,7 +117,7 @@ class Rebalance:
                     logger.info("the queues of %s stay as they are: %s", topic, error)
                     continue
                 if mine is not None and self._is_subscribed(topic):
-                    self._take(topic, mine)
+                    self._take(topic, mine, silent)
 
     def give_up(self, topic: str) -> None:
         """Leave a topic's queues."""
@@ -140,7 +151,7 @@ class Rebalance:
         self._drop([process_queue.queue], unlock=False)
         self._try_to_begin(process_queue.queue, offset)
 
-    def _take(self, topic: str, mine: list[MessageQueue]) -> None:
+    def _take(self, topic: str, mine: list[MessageQueue], silent: set[str]) -> None:
         wanted = set(mine)
         self._drop(
             [
@@ -153,20 +164,24 @@ class Rebalance:
         for queue in mine:
             if self._closed:
                 return
-            if queue not in self._pullers:
-                self._try_to_begin(queue)
+            if queue not in self._pullers and queue.broker_name not in silent and not self._try_to_begin(queue):
+                silent.add(queue.broker_name)
 
     # --- taking on --------------------------------------------------------------------------------------------
 
-    def _try_to_begin(self, queue: MessageQueue, offset: int | None = None) -> None:
+    def _try_to_begin(self, queue: MessageQueue, offset: int | None = None) -> bool:
+        """False if the broker does not answer."""
+        answers = True
         try:
             if self._begin(queue, offset):
-                return
+                return True
         except RocketError as error:
             logger.warning("%s cannot be consumed yet: %s", queue, error)
+            answers = not isinstance(error, RemotingError)
         if not self._again_soon:
             self._again_soon = True
             self._instance.call_later(AGAIN_SECONDS, self._balance_again)
+        return answers
 
     def _balance_again(self) -> None:
         self._again_soon = False

@@ -11,6 +11,7 @@ import pytest
 
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import ConsumeMessageContext, Hooks
+from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from spark_rocket.client.process_queue import START_TIME, ProcessQueue
 from spark_rocket.client.reader import PullResult
@@ -30,7 +31,7 @@ class Rig:
         self.calls: list[list[int]] = []
         self.room = threading.Condition()
         clustering = settings.pop("clustering", True)
-        limits = {"threads": 2, "batch_size": 1, "max_messages": 10, "max_bytes": 100, "max_span": 20} | settings
+        limits = {"threads": 2, "batch_size": 1, "flow": FlowControl(10, 100, 20)} | settings
         self.service = ConsumeConcurrently(
             self.listen,
             decode=self.decode,
@@ -202,7 +203,7 @@ def test_a_queue_given_up_is_left_as_it_is(rig: Callable[..., Rig]) -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_call_that_does_not_end_holds_up_no_other_message(rig: Callable[..., Rig], quick: bool) -> None:
-    one, queue = rig(max_messages=1000), queue_at()
+    one, queue = rig(flow=FlowControl(1000, 1 << 20)), queue_at()
     if quick:  # one thread makes all calls of a run then
         one.service.receive(queue, found(range(400)))
         one.until(lambda: queue.commit_offset == 400)

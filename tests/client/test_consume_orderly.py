@@ -12,6 +12,7 @@ import pytest
 
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
+from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.model import MessageExt
@@ -33,8 +34,7 @@ class Rig:
             self.listen,
             threads=3,
             batch_size=settings.get("batch_size", 1),
-            max_messages=10,
-            max_bytes=100,
+            flow=FlowControl(10, 100),
             max_reconsume_times=settings.get("max_reconsume_times", 2**31 - 1),
             pause_ms=1_000,
             decode=lambda _, pulled: decode_messages(pulled.records, "b"),

@@ -82,6 +82,17 @@ def test_no_commit_waits_for_another() -> None:
     assert reader.commits == [3, 4]
 
 
+def test_a_commit_says_what_kept_which_queue_from_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = ReaderFake()
+    reader.away.add(Q0)
+    reader.hangs_until = 2
+    store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
+    assert {queue: type(error) for queue, error in store.commit({Q0: 3, Q1: 4}).items()} == {Q0: RemotingConnectError}
+    assert reader.offsets == {Q1: 4}
+    monkeypatch.setattr(offset_store, "PERSIST_SECONDS", 0)
+    assert {queue: error.retriable for queue, error in store.commit({Q0: 3, Q1: 4}).items()} == {Q0: True, Q1: True}
+
+
 def test_a_group_that_a_broker_does_not_know_is_made_known() -> None:
     reader = ReaderFake()
     reader.known = False

@@ -9,6 +9,7 @@ from typing import Any
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
 from spark_rocket.client.reader import PullResult
+from spark_rocket.errors import RemotingTimeoutError
 from tests.client.consuming import Later, found, nothing, queue_at
 
 SETTINGS = PullSettings(32, None, 32, "a", None, commits=False, must_lock=False)
@@ -23,6 +24,7 @@ class World:
         self.asked: list[tuple[int, str]] = []
         self.pending: list[Future[PullResult]] = []
         self.received: list[int] = []
+        self.full = False
 
     def pull_async(self, _: Any, offset: int, *, tags: str, **__: Any) -> Future[PullResult]:
         self.asked.append((offset, tags))
@@ -34,11 +36,11 @@ class World:
         process_queue.put((), result.next_offset)
 
     def is_full(self, _: ProcessQueue) -> bool:
-        return False
+        return self.full
 
     def start(self) -> None:
         anything: Any = self
-        Puller(
+        self.puller = Puller(
             anything,
             anything,
             anything,
@@ -47,7 +49,8 @@ class World:
             lambda: self.settings,
             is_paused=lambda: False,
             correct_offset=lambda *_: None,
-        ).pull()
+        )
+        self.puller.pull()
 
 
 def test_an_answer_to_a_pull_with_other_settings_moves_nothing_on() -> None:
@@ -70,3 +73,56 @@ def test_equal_settings_throw_nothing_away_and_none_end_the_pulls() -> None:
     world.pending[1].set_result(found([6]))
     assert world.asked == [(0, "a"), (6, "a")]
     assert world.received == [6]
+
+
+def test_beginning_anew_forgets_the_pull_that_is_held() -> None:
+    world = World()
+    world.start()
+    world.settings = replace(SETTINGS, tags="a || b")
+    world.puller.pull()
+    assert world.asked == [(0, "a"), (0, "a || b")]
+    world.pending[0].set_result(found([5]))
+    assert (world.received, len(world.asked)) == ([], 2)
+    world.pending[1].set_result(found([3]))
+    assert (world.received, world.asked[2:]) == ([4], [(4, "a || b")])
+
+
+def test_beginning_anew_forgets_what_is_waited_for() -> None:
+    """Whatever it was: there is never more than one pull under way."""
+    world = World()
+    world.full = True
+    world.start()
+    world.full = False
+    world.puller.pull()
+    assert len(world.asked) == 1
+    world.puller.has_room()
+    assert world.call_later.run() == 0.05
+    assert len(world.asked) == 1
+    world.pending[0].set_exception(RemotingTimeoutError("no answer"))
+    world.puller.pull()
+    assert world.call_later.run() == 3.0
+    assert len(world.asked) == 2
+
+
+def test_room_is_made_once() -> None:
+    world = World()
+    world.full = True
+    world.start()
+    world.puller.has_room()
+    assert not world.asked
+    world.full = False
+    world.puller.has_room()
+    world.puller.has_room()
+    world.call_later.run()
+    assert len(world.asked) == 1
+
+
+def test_an_interval_between_pulls_that_find_something() -> None:
+    world = World()
+    world.settings = replace(SETTINGS, interval=0.5)
+    world.start()
+    world.pending[0].set_result(found([5]))
+    assert (world.received, len(world.asked)) == ([6], 1)
+    assert world.call_later.run() == 0.5
+    world.pending[1].set_result(nothing(7))
+    assert world.asked == [(0, "a"), (6, "a"), (7, "a")]

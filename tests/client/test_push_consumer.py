@@ -202,6 +202,26 @@ def test_subscriptions_change_while_running(
     assert b"not seen" not in seen.bodies
 
 
+def test_a_changed_subscription_waits_for_no_poll_that_is_held(
+    cluster: LocalCluster,
+    producer: Producer,
+    topic: str,
+    consumer: Callable[..., PushConsumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.puller.BROKER_SUSPENDS_MS", 3_600_000)
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic, "a")
+    one.start()
+    send(producer, topic, 4, tags="a")
+    seen.until_has(4)
+    send(producer, topic, 4, 4, tags="b")
+    one.subscribe(topic, "a || b")
+    send(producer, topic, 4, 8, tags="b")
+    seen.until(lambda: {b"8", b"9", b"10", b"11"} <= set(seen.bodies))
+
+
 def test_a_topic_that_does_not_exist_yet_is_waited_for(
     cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
@@ -466,6 +486,10 @@ def test_without_a_name_server_starting_fails_with_the_reason(
         {"consume_message_batch_max_size": 1025},
         {"pull_batch_size": 0},
         {"pull_batch_size": 1025},
+        {"pull_batch_size_in_bytes": 0},
+        {"pull_interval": -1},
+        {"pull_threshold_for_topic": 0},
+        {"pull_threshold_size_for_topic_mib": -2},
         {"pull_threshold_for_queue": 0},
         {"pull_threshold_size_for_queue_mib": 1025},
         {"consume_concurrently_max_span": 0},
@@ -558,21 +582,37 @@ def test_an_interrupted_end_leaves_the_group_all_the_same(
     assert one.state is ServiceState.SHUTDOWN_ALREADY
 
 
+@pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
 def test_a_listener_may_close_its_consumer(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+    kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
-    closed = threading.Event()
+    """What it answers then counts, nobody has to wait for a lock, and whoever closes again waits for the end."""
+    calls: list[object] = []
+    closed, go_on = threading.Event(), threading.Event()
 
-    def listener(*_: object) -> ConsumeConcurrentlyStatus:
+    def listener(*_: object) -> object:
+        calls.append(one.close())
         one.close()
         closed.set()
-        return SUCCESS
+        assert go_on.wait(SECONDS)
+        return SUCCESS if kind == "listener" else ConsumeOrderlyStatus.SUCCESS
 
-    one = consumer(listener)
+    one = consumer(**{kind: listener}, consume_threads=1)
     one.subscribe(topic)
+    first = send(producer, topic, 1)
     one.start()
-    send(producer, topic, 1)
     assert closed.wait(SECONDS)
+    every = send(producer, topic, 8, 1) + first
+    go_on.set()
+    one.close()
+    assert one.state is ServiceState.SHUTDOWN_ALREADY
+    assert (len(calls), committed(cluster, group, topic)) == (1, 1)
+    seen = Seen()
+    another = consumer(orderly=seen.orderly)
+    another.subscribe(topic)
+    another.start()  # no lock of the first is left, which would live for a minute
+    seen.until_has(8)
+    assert sorted(seen.bodies) == sorted(set(every) - set(first))
 
 
 def test_a_forked_child_leaves_the_parents_consumer_alone(
