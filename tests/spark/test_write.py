@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +71,7 @@ def test_a_sharding_key_keeps_its_order_in_the_queue_of_a_java_producer(mq: Rock
 
 def test_free_rows_are_spread_over_the_queues(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic(4)
-    write(mq, bodies(spark, 1000), topic=topic, sendBatchSize=100)
+    write(mq, bodies(spark, 1000), topic=topic, sendBatchSize=10, writeId="spread")
     counts = [mq.reader.max_offset(queue) for queue in mq.queues(topic)]
     assert sum(counts) == 1000
     assert min(counts) >= 100
@@ -146,3 +149,48 @@ def test_no_topic_at_all(mq: Rocket, spark: SparkSession) -> None:
     nulls = bodies(spark, 1, "CAST(NULL AS STRING) AS topic")
     with pytest.raises(PySparkException, match=r"row 0 of partition \d: topic is null"):
         write(mq, nulls)
+
+
+def test_delayed_and_compressed_rows_and_a_copy_of_them(mq: Rocket, spark: SparkSession) -> None:
+    """Every third row has a level (1 s), every third a time; bodies of every other row are large."""
+    topic, copy = mq.topic(2), mq.topic(2)
+    frame = bodies(spark, 60).selectExpr(
+        "concat(body, ':', repeat('x', IF(body % 2 = 0, 9000, 10))) AS body",
+        "IF(body % 3 = 0, 1, IF(body % 2 = 0, 0, NULL)) AS delayLevel",
+        "IF(body % 3 = 1, current_timestamp() + INTERVAL 1 SECOND, NULL) AS deliverAt",
+        "IF(body % 5 = 0, concat('k', body % 2), NULL) AS shardingKey",
+    )
+    begun = time.time()
+    write(mq, frame, topic=topic, compression="zlib", maxDelayedInFlight=8)
+    assert mq.end(topic) >= 20
+    while mq.end(topic) < 60:
+        assert time.time() < begun + 60
+        time.sleep(0.05)
+    rows = mq.read(topic).collect()
+    found = {int(bytes(row.body).split(b":")[0]): row for row in rows}
+    assert len(rows) == len(found) == 60
+    for number, row in found.items():
+        assert bytes(row.body) == b"%d:%s" % (number, b"x" * (10 if number % 2 else 9000))
+        assert row.properties.get("DELAY") == ("1" if number % 3 == 0 else None)
+        assert ("TIMER_DELIVER_MS" in row.properties) == (number % 3 == 1)
+        if number % 2 == 0:
+            assert row.sysFlag & 1
+    write(mq, mq.read(topic).select("body", "properties"), topic=copy, compression="zstd", compressAbove=1000)
+    copied = mq.read(copy).collect()
+    assert sorted(bytes(row.body) for row in copied) == sorted(bytes(row.body) for row in rows)
+    assert not any(name in row.properties for row in copied for name in ("DELAY", "REAL_TOPIC", "TIMER_DELIVER_MS"))
+    assert {row.sysFlag & 0x700 for row in copied if len(row.body) > 1000} == {0x200}
+
+
+def test_repeats_are_left_out(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]) -> None:
+    """The whole write repeated, as after a query that failed at its end: each row is where it was, so all are found."""
+    topic = mq.topic(4)
+    frame = bodies(spark, 5000, "IF(id % 3 = 0, concat('k', id % 20), NULL) AS shardingKey")
+    for _ in range(3):
+        write(mq, frame, topic=topic, writeId="again", sendBatchSize=100)
+    assert mq.end(topic) == 15_000
+    want = sorted(map(str, range(5000)))
+    assert sorted(mq.bodies(topic, dedupeWindow=15_000, maxRecordsPerPartition=2500)) == want
+    assert mq.read(topic, dedupeWindow=1).count() == 15_000
+    stream = mq.stream(topic, dedupeWindow=15_000, startingOffsets="earliest", maxOffsetsPerTrigger=6000)
+    assert sorted(run(stream)) == want
