@@ -49,10 +49,10 @@ _MOST_BYTES = 3 * 1024 * 1024  # brokers of this package cut at 8 MiB, before a 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A broker's answer to a query by key: the records in it, and how many bytes they had."""
+    """A broker's answer: the records in it, and their bytes."""
 
-    messages: Sequence[MessageExt]
-    size: int
+    messages: Sequence[MessageExt] = ()
+    records: bytes | memoryview = b""
 
 
 class Index(Protocol):
@@ -60,7 +60,7 @@ class Index(Protocol):
 
     def settings(self, queue: MessageQueue) -> dict[str, str]: ...
     def query(self, queue: MessageQueue, key: str, at_most: int) -> Found: ...
-    def view(self, queue: MessageQueue, physical_offset: int) -> MessageExt | None: ...
+    def view(self, queue: MessageQueue, physical_offset: int) -> Found: ...
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]: ...
 
 
@@ -116,11 +116,10 @@ class _LookUp:
                     found[_queue_of(message, queue)].add(message.queue_offset)
         queue = self._spans[0].queue
         for msg_id in msg_ids or ():
-            at = _physical_offset(msg_id)
+            at = physical_offset(msg_id)
             if self._first <= at <= self._last:
-                message_there = self._index.view(queue, at)
-                if message_there is not None:
-                    found[_queue_of(message_there, queue)].add(message_there.queue_offset)
+                for message in self._index.view(queue, at).messages:
+                    found[_queue_of(message, queue)].add(message.queue_offset)
         return found
 
     def _check(self) -> None:
@@ -141,15 +140,16 @@ class _LookUp:
         self._first, self._last = first.physical_offset, last.physical_offset
         for message in first, last:
             key = message.properties.get(UNIQ_KEY) or _first_word(message.keys or "")
-            if not key:
+            queue = self._queues.get(message.topic)
+            if not key or queue is None:
                 raise _NotSureError(f"the message {message.msg_id}, at the end of a queue, has no key")
-            answer = self._query(self._queues[message.topic], key)
+            answer = self._query(queue, key)
             if all(one.physical_offset != message.physical_offset for one in answer):
                 raise _NotSureError(f"its index does not have the message {message.msg_id}")
 
     def _query(self, queue: MessageQueue, key: str) -> Sequence[MessageExt]:
         answer = self._index.query(queue, key, self._most)
-        if len(answer.messages) >= self._most or answer.size > _MOST_BYTES:
+        if len(answer.messages) >= self._most or len(answer.records) > _MOST_BYTES:
             raise _NotSureError(f"its answer for the key {key} may be cut off ({len(answer.messages)} messages)")
         return answer.messages
 
@@ -166,7 +166,7 @@ def _first_word(text: str) -> str:
     return next((word for word in text.split(" ") if word), "")
 
 
-def _physical_offset(msg_id: str) -> int:
+def physical_offset(msg_id: str) -> int:
     """Where the message is if this is an offset id; -1 if it is none."""
     try:
         return decode_offset_msg_id(msg_id)[1]
@@ -193,20 +193,20 @@ class BrokerIndex:
         )
         answer = self._ask(queue, RequestCode.QUERY_MESSAGE, header.to_ext(), ResponseCode.QUERY_NOT_FOUND)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return Found((), 0)
-        return Found(decode_messages(answer.body, queue.broker_name), len(answer.body))
+            return Found()
+        return Found(decode_messages(answer.body, queue.broker_name), answer.body)
 
-    def view(self, queue: MessageQueue, physical_offset: int) -> MessageExt | None:
-        """The message at a place in the log; None if none begins there, which brokers call a SYSTEM_ERROR."""
+    def view(self, queue: MessageQueue, physical_offset: int) -> Found:
+        """The message at a place in the log; nothing if none begins there, which brokers call a SYSTEM_ERROR."""
         header = ViewMessageRequestHeader(topic=queue.topic, offset=physical_offset)
         answer = self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext(), ResponseCode.SYSTEM_ERROR)
         if answer.code == ResponseCode.SYSTEM_ERROR:
-            return None
+            return Found()
         try:
             found = decode_messages(answer.body, queue.broker_name)
         except ProtocolError:
-            return None
-        return found[0] if len(found) == 1 and found[0].physical_offset == physical_offset else None
+            return Found()
+        return Found(found, answer.body) if [one.physical_offset for one in found] == [physical_offset] else Found()
 
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
         asked = [(self._reader.pull_async(queue, offset, max_msgs=1), queue, offset) for queue, offset in places]

@@ -63,11 +63,11 @@ class FakeIndex:
             and self.indexed_from <= one.physical_offset < self.indexed_to
         ]
         hits = (hits + self.extra)[:at_most]
-        return Found(hits, self.body * len(hits))
+        return Found(hits, bytes(self.body * len(hits)))
 
-    def view(self, queue: MessageQueue, physical_offset: int) -> MessageExt | None:
+    def view(self, queue: MessageQueue, physical_offset: int) -> Found:
         self.asked.append(f"at {physical_offset}")
-        return next((one for one in self.messages.values() if one.physical_offset == physical_offset), None)
+        return Found([one for one in self.messages.values() if one.physical_offset == physical_offset])
 
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
         return [self.messages.get(place) for place in places]

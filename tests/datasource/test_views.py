@@ -1,0 +1,222 @@
+"""Views on a cluster that is there, and on one of which brokers are away."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+
+from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.datasource.option_parsers import VIEW_NAMES
+from spark_rocket.datasource.options import Scope, check_options
+from spark_rocket.datasource.views import VIEWS, ViewReader, checked_view_options, view_schema
+from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError
+from spark_rocket.model import Message
+from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
+from spark_rocket.testing import LocalCluster
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Orders in two queues, of which a group has consumed some; one message was given up."""
+    with LocalCluster() as running:
+        topic = running.create_topic("orders", 2)
+        with Producer("shop", name_server=running.name_server) as producer, Reader(running.name_server) as reader:
+            for n, queue in enumerate(reader.queues(topic)):
+                producer.send([Message.of(topic, f"{n}-{i}", keys=[f"k{i}", "all"]) for i in range(5)], queue=queue)
+            reader.commit_offset("billing", reader.queues(topic)[0], 2)
+            dead = Message.of("%DLQ%billing", "dead", properties={"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "7F00"})
+            running.create_topic("%DLQ%billing", 1)
+            producer.send(dead)
+        yield running
+
+
+def read(cluster: str | LocalCluster, view: str, schema: StructType | None = None, **options: str) -> list[Row]:
+    """What Spark would get, each batch of the very schema that it expects."""
+    name_server = cluster if isinstance(cluster, str) else cluster.name_server
+    parsed = checked_view_options({"view": view, "nameServer": name_server, "requestTimeout": "5000"} | options)
+    schema = schema or VIEWS[view].schema
+    reader = pickle.loads(pickle.dumps(ViewReader(parsed, schema)))
+    [partition] = reader.partitions()
+    rows: list[Row] = []
+    for batch in reader.read(partition):
+        assert isinstance(batch, pa.RecordBatch)
+        assert batch.schema.equals(to_arrow_schema(schema, timezone="UTC"))
+        rows += batch.to_pylist()
+    return rows
+
+
+def test_every_view(cluster: LocalCluster) -> None:
+    [broker] = read(cluster, "brokers")
+    assert (broker["cluster"], broker["brokerName"], broker["brokerId"]) == ("DefaultCluster", "broker-a", 0)
+    assert broker["address"] == cluster.broker_address
+    assert broker["version"].startswith("V5")
+    assert broker["error"] is None
+    assert broker["startTime"] > datetime.now(UTC) - timedelta(minutes=10)
+    assert broker["messagesToday"] >= 11
+    assert broker["commitLogMaxOffset"] > broker["commitLogMinOffset"] == 0
+    assert 0 < broker["diskRatio"] < 1
+    assert dict(broker["info"])["brokerVersionDesc"] == broker["version"]
+    assert read(cluster, "cluster") == [
+        {key: broker[key] for key in ("cluster", "brokerName", "brokerId", "address")} | {"zone": None}
+    ]
+
+    topics = {row["topic"]: row for row in read(cluster, "topics")}
+    assert {name for name, row in topics.items() if not row["isSystem"]} == {"orders"}
+    assert (topics["orders"]["readQueues"], topics["orders"]["perm"], topics["orders"]["order"]) == (2, "RW-", False)
+    assert topics["TBW102"]["perm"] == "RWX"
+    assert [row["topic"] for row in read(cluster, "topics", subscribe="orders,nothing")] == ["orders"]
+
+    queues = read(cluster, "queues")
+    assert [(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]) for row in queues] == [
+        ("orders", 0, 0, 5),
+        ("orders", 1, 0, 5),
+    ]
+    assert queues[0]["messages"] == 5
+    assert queues[0]["lastUpdateTime"] > datetime.now(UTC) - timedelta(minutes=10)
+    assert len(read(cluster, "queues", subscribe="%DLQ%billing")) == 1
+
+    lag = read(cluster, "lag", consumerGroup="billing", subscribe="orders")
+    assert [(row["queueId"], row["brokerOffset"], row["consumerOffset"], row["lag"]) for row in lag] == [
+        (0, 5, 2, 3),
+        (1, 5, 0, 5),
+    ]
+    assert {row["group"] for row in read(cluster, "lag")} == {"billing"}
+
+    by_key = read(cluster, "messages", subscribe="orders", key="k3")
+    assert sorted(row["body"] for row in by_key) == [b"0-3", b"1-3"]
+    assert len(read(cluster, "messages", subscribe="orders,%DLQ%billing", key="all")) == 10
+    [found] = read(cluster, "messages", subscribe="orders", msgId=by_key[0]["msgId"])
+    assert found == by_key[0]
+    with Reader(cluster.name_server) as reader:
+        [stored] = reader.messages(reader.queues("orders")[0], 2)[:1]
+    assert read(cluster, "messages", subscribe="orders", msgId=stored.offset_msg_id) == []  # the column has another
+    assert read(cluster, "messages", subscribe="orders", key="nobody's") == []
+
+    [dead] = read(cluster, "dlq", consumerGroup="billing")
+    assert (dead["group"], dead["originTopic"], dead["originMsgId"]) == ("billing", "orders", "7F00")
+    assert dead["body"] == b"dead"
+    assert read(cluster, "dlq", consumerGroup="nobody") == []
+
+
+def test_views_of_clients(cluster: LocalCluster) -> None:
+    name_server = cluster.name_server
+    consumer = PushConsumer("watch", lambda *_: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, name_server=name_server)
+    consumer.subscribe("orders", "A || B")
+    with Producer("shop", name_server=name_server) as producer, consumer:
+        consumer.start()
+        producer.send(Message.of("orders", "one more", tags="B"))
+        [member] = read(cluster, "consumers", consumerGroup="watch")
+        assert (member["brokerName"], member["language"], member["consumeType"]) == (
+            "broker-a", "PYTHON", "CONSUME_PASSIVELY",
+        )  # fmt: skip
+        assert dict(member["subscription"])["orders"] == "A || B"
+        assert member in read(cluster, "consumers")
+        [made] = read(cluster, "producers", producerGroup="shop")
+        assert made["clientId"]
+        assert made["address"]
+        [group] = read(cluster, "groups", consumerGroup="watch")
+        assert (group["members"], group["topics"], group["messageModel"]) == (1, ["orders"], "CLUSTERING")
+    groups = {row["group"]: row for row in read(cluster, "groups")}
+    assert groups["billing"] | {"brokers": ["broker-a"], "members": 0, "topics": ["orders"]} == groups["billing"]
+
+
+def test_brokers_that_are_away(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    info = _with(Admin.cluster_info, {"broker-b": {1: "127.0.0.1:1"}, "broker-c": {0: "127.0.0.1:1"}})
+    monkeypatch.setattr(Admin, "cluster_info", info)
+    with caplog.at_level(logging.WARNING):
+        assert {row["brokerName"] for row in read(cluster, "queues")} == {"broker-a"}
+    assert (
+        "the view queues has nothing of broker broker-b: [CLIENT_ERROR] Broker 'broker-b' has no master" in caplog.text
+    )
+    assert "the view queues has nothing of broker broker-c" in caplog.text
+    rows = {row["brokerName"]: row for row in read(cluster, "brokers")}
+    assert {name: row["error"] is None for name, row in rows.items()} == {
+        "broker-a": True,
+        "broker-b": False,
+        "broker-c": False,
+    }
+    assert rows["broker-c"]["info"] is None
+    monkeypatch.setattr(Admin, "cluster_info", lambda self: _only(info(self), "broker-c"))
+    with pytest.raises(RemotingConnectError):
+        read(cluster, "queues")
+    assert len(read(cluster, "brokers")) == 1
+
+
+def _with(
+    cluster_info: Callable[[Admin], ClusterInfo], more: dict[str, dict[int, str]]
+) -> Callable[[Admin], ClusterInfo]:
+    def whole(self: Admin) -> ClusterInfo:
+        info = cluster_info(self)
+        info.broker_addr_table |= {name: BrokerData("DefaultCluster", name, at) for name, at in more.items()}
+        return info
+
+    return whole
+
+
+def _only(info: ClusterInfo, name: str) -> ClusterInfo:
+    return ClusterInfo({name: info.broker_addr_table[name]}, info.cluster_addr_table)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"view": "topic"}, "option view is 'topic'. It should be one of cluster, brokers, topics"),
+        ({"view": "brokers", "subscribe": "t"}, "option subscribe is given together with view=brokers"),
+        ({"view": "lag", "key": "k"}, "option key is given together with view=lag"),
+        ({"view": "topics", "startingOffsets": "earliest"}, "option startingOffsets is for"),
+        ({"view": "topics", "subscribed": "t"}, "Did you mean subscribe?"),
+        ({"view": "dlq"}, "option view is 'dlq', and no consumerGroup is given"),
+        ({"view": "producers"}, "and no producerGroup is given"),
+        ({"view": "messages", "subscribe": "t"}, "not exactly one of key and msgId"),
+        ({"view": "messages", "subscribe": "t", "key": "k", "msgId": "m"}, "not exactly one of key and msgId"),
+        ({"view": "messages", "key": "k"}, "and no subscribe is given"),
+    ],
+)
+def test_options_that_do_not_belong_to_a_view(given: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(text)):
+        view_schema(given)
+
+
+def test_options_of_views_elsewhere() -> None:
+    for scope, remedy in ((Scope.READ_STREAM, "Views are read with spark.read"), (Scope.WRITE, "is for views")):
+        with pytest.raises(OptionError, match=remedy):
+            check_options({"view": "lag"}, frozenset({scope}))
+    with pytest.raises(OptionError, match=r'option\("view", "messages"\)'):
+        check_options({"key": "k"}, frozenset({Scope.READ}))
+
+
+def test_a_schema_names_some_of_the_columns(cluster: LocalCluster) -> None:
+    some = StructType([StructField("QUEUES", StringType())])
+    with pytest.raises(SchemaError, match="the view queues has no column QUEUES"):
+        read(cluster, "queues", some)
+    with pytest.raises(SchemaError, match="maxOffset of the view queues is bigint, not string"):
+        read(cluster, "queues", StructType([StructField("maxoffset", StringType())]))
+    never_null = StructType([StructField("lastUpdateTime", TimestampType(), False)])
+    with pytest.raises(SchemaError, match="queues is timestamp and may be null, not timestamp NOT NULL"):
+        read(cluster, "queues", never_null)
+    two = StructType([VIEWS["queues"].schema["messages"], VIEWS["queues"].schema["topic"]])
+    assert list(read(cluster, "queues", two)[0].items())[1] == ("topic", "orders")
+
+
+def test_every_view_is_documented() -> None:
+    assert tuple(VIEWS) == VIEW_NAMES
+    page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text()
+    for name, view in VIEWS.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |") and view.row in line)
+        assert all(f"`{option}`" in row for option in (*view.needs, *view.takes))
+        if name not in ("messages", "dlq"):
+            assert all(f"`{column}`" in row for column in view.schema.names)
