@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_rocket.client import ConsumeConcurrentlyStatus, LitePullConsumer, Producer, PushConsumer
+from spark_rocket.client import ConsumeConcurrentlyStatus, LitePullConsumer, Producer, PushConsumer, Reader
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
@@ -47,6 +47,7 @@ def lite(name_server: str, group: str = "g") -> LitePullConsumer:
     return LitePullConsumer(group, name_server=name_server)
 
 
+QUICK = Reader.__init__.__kwdefaults__ | {"request_timeout": 0.3}
 KINDS = pytest.mark.parametrize("kind", [push, lite])
 
 
@@ -298,3 +299,28 @@ def test_a_broker_that_dies_in_the_middle_of_a_send(fake: Callable[..., FakeClus
             assert dying.died >= 2
     finally:
         dying.close()
+
+
+@KINDS
+def test_a_broker_that_hangs_is_asked_once_a_round(
+    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections and answers nothing about offsets: the queues of the others do not wait for all of its."""
+    mq = consuming(fake)
+    mq.add("t", 8)
+    mq.add("u", 8)
+    hangs, answers = mq.brokers
+    taken = threading.Semaphore(0)
+    hangs.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda _: None
+    answers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(0, ext={"offset": "5"})
+    answers.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()  # held for ever
+    monkeypatch.setattr("spark_rocket.client.reader.Reader.__init__.__kwdefaults__", QUICK)
+    with kind(mq.name_server.address) as consumer:
+        members = GetConsumerListByGroupResponseBody([consumer._instance().client_id]).to_json()
+        mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members))
+        consumer.subscribe("t")
+        consumer.subscribe("u")
+        consumer.start()
+        for _ in range(16):
+            assert taken.acquire(timeout=SECONDS)
+        assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 2
