@@ -180,8 +180,7 @@ class ConsumeBatches(ConsumeThreads[_Queue]):
             if not done:
                 waiting.rounds += 1
                 if waiting.rounds <= self._max_reconsume_times or not self._give_back(waiting, found):
-                    pause = context.suspend_current_queue_time_millis
-                    return (self._pause_ms if pause < 0 else pause) / 1000
+                    return context.pause(self._pause_ms)
             waiting.rounds = waiting.given_back = 0
             with self._lock:
                 waiting.found.popleft()
@@ -221,7 +220,8 @@ class ConsumeBatches(ConsumeThreads[_Queue]):
         else:
             if not isinstance(status, ConsumeOrderlyStatus | ConsumeConcurrentlyStatus):
                 self._complaints.nonsense(status, "ConsumeOrderlyStatus", context.message_queue)
-        success = status in (ConsumeOrderlyStatus.SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+        # Not by equality: an answer may be anything, a NumPy array for instance.
+        success = status is ConsumeOrderlyStatus.SUCCESS or status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS
         consumed, failed = (len(batch), 0) if success else (0, len(batch))
         self._hooks.stats.consumed(context.message_queue.topic, 1, consumed, failed, time.monotonic() - called)
         if around is not None:

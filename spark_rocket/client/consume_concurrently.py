@@ -245,13 +245,16 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
         consumed: int,
         context: ConsumeConcurrentlyContext,
     ) -> None:
-        failed = messages[consumed:]
+        failed, level = messages[consumed:], context.delay_level_when_next_consume
+        if not isinstance(level, int):
+            self._complaints.nonsense(level, "delay level", context.message_queue)
+            level = 0
         if self._send_back is None:
             for message in failed:
                 logger.warning("%s of %s was not consumed; broadcasting has no retry", message.msg_id, message.topic)
             process_queue.remove(message.queue_offset for message in messages)
             return
-        kept = [message for message in failed if not self._give_back(message, context.delay_level_when_next_consume)]
+        kept = [message for message in failed if not self._give_back(message, level)]
         if kept:
             for message in kept:
                 message.reconsume_times += 1

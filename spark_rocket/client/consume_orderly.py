@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 MAX_TURN_SECONDS = 60.0  # of one queue, when others wait
 LOCK_AGAIN_SECONDS = 0.1
-SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 30_000
 
 
 class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
@@ -128,9 +127,7 @@ class ConsumeOrderly(ConsumeThreads[ProcessQueue]):
                     self._hooks.stats.consumed(process_queue.queue.topic, 1, consumed, failed, spent)
                     if not done and self._must_wait(messages):
                         process_queue.give_back()
-                        pause = context.suspend_current_queue_time_millis
-                        pause = max(SHORTEST_PAUSE_MS, min(self._pause_ms if pause < 0 else pause, LONGEST_PAUSE_MS))
-                        return pause / 1000
+                        return context.pause(self._pause_ms)
                     process_queue.commit()
             if not messages:
                 with self._busy_lock:

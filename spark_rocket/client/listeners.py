@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ALL_OF_THEM = 2**31 - 1
+SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 30_000
 
 
 class ConsumeConcurrentlyStatus(Enum):
@@ -84,6 +85,12 @@ class ConsumeOrderlyContext:
 
     message_queue: MessageQueue
     suspend_current_queue_time_millis: int = -1
+
+    def pause(self, usual_ms: int) -> float:
+        """Seconds that the queue pauses: as long as the listener wants, within bounds."""
+        wanted: object = self.suspend_current_queue_time_millis
+        given = wanted if isinstance(wanted, int) and wanted >= 0 else usual_ms
+        return max(SHORTEST_PAUSE_MS, min(given, LONGEST_PAUSE_MS)) / 1000
 
 
 ConcurrentListener: TypeAlias = Callable[[list[MessageExt], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -120,7 +121,24 @@ def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
     assert not any(waiting.size for waiting in one.service._queues.values())
 
 
-@pytest.mark.parametrize("answer", [lambda *_: None, lambda *_: 1 / 0])
+def _raise(error: BaseException) -> Callable[..., Any]:
+    def answer(*_: object) -> Any:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda *_: None,
+        lambda *_: 1 / 0,
+        lambda *_: np.ones(2),
+        lambda batch, _: batch,
+        _raise(SystemExit(1)),
+        _raise(KeyboardInterrupt()),
+    ],
+)
 def test_a_batch_that_is_not_consumed_comes_again_and_at_last_goes_back(
     rig: Callable[..., Rig], answer: Callable[..., Any]
 ) -> None:
@@ -147,6 +165,28 @@ def test_what_went_back_does_not_go_back_again(rig: Callable[..., Rig], monkeypa
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 2)
     assert asked == [0, 1, 1]
+
+
+def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig]) -> None:
+    one, stuck, queue = rig(), queue_at(), queue_at()
+    began, go = threading.Event(), threading.Event()
+
+    def answer(_: object, context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        context.suspend_current_queue_time_millis = "soon"  # type: ignore[assignment]
+        if began.is_set():
+            return SUCCESS
+        began.set()
+        assert go.wait(SECONDS)
+        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+
+    one.answer = answer
+    one.service.receive(stuck, found([0, 1]))
+    assert began.wait(SECONDS)
+    one.service.receive(queue, found(range(5)))
+    one.until(lambda: queue.commit_offset == 5)
+    go.set()
+    assert one.later.run() == 1.0
+    one.until(lambda: stuck.commit_offset == 2)
 
 
 def test_broadcasting_leaves_it(rig: Callable[..., Rig]) -> None:

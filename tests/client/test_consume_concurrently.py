@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
@@ -116,9 +117,36 @@ def _raise(error: BaseException) -> Callable[..., Any]:
     return answer
 
 
+class Odd(BaseException):
+    """Of nobody's making but the application's, and of no use in a log."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def _with_level(level: Any) -> Callable[..., Any]:
+    def answer(_: object, context: ConsumeConcurrentlyContext) -> Any:
+        context.delay_level_when_next_consume = level
+        return AGAIN
+
+    return answer
+
+
 @pytest.mark.parametrize(
     "answer",
-    [_raise(KeyError("mine")), _raise(SystemExit(1)), lambda *_: None, lambda *_: "CONSUME_SUCCESS", lambda *_: True],
+    [
+        _raise(KeyError("mine")),
+        _raise(SystemExit(1)),
+        _raise(KeyboardInterrupt()),
+        _raise(Odd()),
+        lambda *_: None,
+        lambda *_: "CONSUME_SUCCESS",
+        lambda *_: True,
+        lambda *_: np.ones(2),
+        lambda *_: ConsumeConcurrentlyStatus,
+        _with_level("soon"),
+        _with_level(None),
+    ],
 )
 def test_a_listener_that_fails_or_talks_nonsense_has_its_messages_retried_and_is_told_off_once(
     rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
@@ -260,6 +288,29 @@ def test_messages_that_take_too_long_go_back_sixteen_at_a_time(rig: Callable[...
     messages[18].properties[START_TIME] = "1000"
     one.service.return_expired([queue], 900)
     assert queue.commit_offset == 18
+
+
+def test_a_call_that_takes_too_long_blocks_its_queue_no_longer(rig: Callable[..., Rig]) -> None:
+    one, queue = rig(threads=2), queue_at()
+    began, go = threading.Event(), threading.Event()
+
+    def answer(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        if messages[0].queue_offset == 0:
+            began.set()
+            assert go.wait(SECONDS)
+        return SUCCESS
+
+    one.answer = answer
+    one.service.receive(queue, found(range(5)))
+    assert began.wait(SECONDS)
+    one.until(lambda: queue.count == 1)
+    one.service.return_expired([queue], 900)
+    assert (one.back.given, queue.commit_offset) == ([], 0)
+    one.service.return_expired([queue], -900)  # as if it had begun so long ago
+    assert (one.back.given, queue.commit_offset) == ([(0, 3)], 5)
+    go.set()
+    one.service.close(SECONDS)
+    assert (one.back.given, queue.commit_offset, queue.count, queue.size) == ([(0, 3)], 5, 0, 0)
 
 
 def test_closing_waits_for_calls_and_begins_none(rig: Callable[..., Rig]) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spark_rocket.client.consume_hooks import Hooks
@@ -107,7 +108,9 @@ def test_one_call_at_a_time_in_the_queues_order(rig: Callable[..., Rig]) -> None
     assert max(map(len, one.calls)) == 2
 
 
-@pytest.mark.parametrize(("wish", "pause"), [(-1, 1.0), (0, 0.01), (500, 0.5), (99_999, 30.0)])
+@pytest.mark.parametrize(
+    ("wish", "pause"), [(-1, 1.0), (0, 0.01), (500, 0.5), (99_999, 30.0), ("soon", 1.0), (None, 1.0)]
+)
 def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wish: int, pause: float) -> None:
     one, queue = rig(batch_size=2), locked()
     times: list[int] = []
@@ -128,7 +131,24 @@ def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wis
     assert times == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("answer", [lambda *_: None, lambda *_: 1 / 0, lambda *_: 7])
+def _raise(error: BaseException) -> Callable[..., Any]:
+    def answer(*_: object) -> Any:
+        raise error
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda *_: None,
+        lambda *_: 1 / 0,
+        lambda *_: 7,
+        lambda *_: np.ones(2),
+        _raise(SystemExit(1)),
+        _raise(KeyboardInterrupt()),
+    ],
+)
 def test_a_listener_that_fails_or_talks_nonsense(
     rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +212,28 @@ def test_the_end_of_the_last_call_of_a_queue_given_up_is_told(rig: Callable[...,
     assert queue.lock_consume.acquire(blocking=False)
     assert queue.commit_offset == 1  # that call's message is done, the other is the next owner's
     assert one.calls == [[0]]
+
+
+def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig]) -> None:
+    one, stuck, queue = rig(), locked(), locked()
+    began, go = threading.Event(), threading.Event()
+
+    def answer(messages: list[MessageExt], _: object) -> ConsumeOrderlyStatus:
+        if not began.is_set():
+            began.set()
+            assert go.wait(SECONDS)
+        return SUCCESS
+
+    one.answer = answer
+    one.service.receive(stuck, found([0, 1]))
+    assert began.wait(SECONDS)
+    one.service.receive(queue, found(range(5)))
+    one.until(lambda: queue.commit_offset == 5)
+    assert stuck.commit_offset == 0
+    one.service.close(0.0)  # and no end either
+    go.set()
+    one.service.close(SECONDS)
+    assert stuck.commit_offset == 1
 
 
 def test_a_pull_of_a_queue_given_up_during_its_pause_is_told_too(rig: Callable[..., Rig]) -> None:
