@@ -52,7 +52,7 @@ class Found:
     """A broker's answer: the records in it, and their bytes."""
 
     messages: Sequence[MessageExt] = ()
-    records: bytes | memoryview = b""
+    records: bytes | bytearray | memoryview = b""
 
 
 class Index(Protocol):

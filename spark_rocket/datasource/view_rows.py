@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -27,7 +27,15 @@ from spark_rocket.datasource.plan import batch_ranges
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import MASTER_ID, BrokerData
+from spark_rocket.protocol.bodies import (
+    MASTER_ID,
+    BrokerData,
+    ConsumerConnection,
+    OffsetWrapper,
+    ProducerConnection,
+    SubscriptionGroupConfig,
+    TopicStatsTable,
+)
 from spark_rocket.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from spark_rocket.protocol.columnar import decode_records
 
@@ -154,7 +162,7 @@ def _queues(asking: Asking) -> Iterator[Row]:
         for topic in sorted(topics):
             if topic not in asking.options.topics if asking.options.topics else _is_system(topic, broker):
                 continue
-            stats = asking.ask(broker, lambda address, topic=topic: asking.admin.topic_stats(topic, broker=address))
+            stats = asking.ask(broker, partial(_topic_stats, asking.admin, topic))
             for queue, offsets in sorted(stats.offset_table.items()) if stats is not None else ():
                 yield {
                     "topic": topic,
@@ -167,45 +175,54 @@ def _queues(asking: Asking) -> Iterator[Row]:
                 }
 
 
-def _group_names(asking: Asking) -> Iterator[tuple[BrokerData, list[str]]]:
+def _known_groups(asking: Asking) -> Iterator[tuple[BrokerData, dict[str, SubscriptionGroupConfig]]]:
     """The groups that each broker knows; the one that is asked for, if it does."""
     wanted = asking.options.consumer_group
     for broker, groups in asking.of_each_broker(asking.admin.subscription_groups):
-        yield broker, sorted(name for name in groups if wanted in (None, name))
+        yield broker, {name: groups[name] for name in sorted(groups) if wanted in (None, name)}
 
 
 def _groups(asking: Asking) -> Iterator[Row]:
     found: dict[str, Row] = {}
     members: dict[str, set[str]] = {}
-    for broker, names in _group_names(asking):
-        for name in names:
+    for broker, groups in _known_groups(asking):
+        for name, config in groups.items():
             row = found.setdefault(
                 name,
-                {"group": name, "brokers": [], "topics": set(), "consumeType": None, "messageModel": None}
-                | {"consumeFromWhere": None, "retryMaxTimes": None},
+                {
+                    "group": name,
+                    "brokers": [],
+                    "topics": set(),
+                    "consumeType": None,
+                    "messageModel": None,
+                    "consumeFromWhere": None,
+                    "retryMaxTimes": config.retry_max_times,
+                },
             )
             row["brokers"].append(broker.broker_name)
-            connected = asking.ask(broker, lambda at, name=name: (asking.admin.consumer_connection(name, broker=at),))
-            if connected is not None and connected[0] is not None:
-                [connection] = connected
+            connection = asking.ask(broker, partial(_members, asking.admin, name))
+            if connection is None:
+                continue
+            topics = set(connection.subscription_table)
+            if connection.connection_set:
                 members.setdefault(name, set()).update(one.client_id for one in connection.connection_set)
-                row["topics"].update(topic for topic in connection.subscription_table if not topic.startswith(_RETRY))
                 row["consumeType"] = connection.consume_type or row["consumeType"]
                 row["messageModel"] = connection.message_model or row["messageModel"]
                 row["consumeFromWhere"] = connection.consume_from_where or row["consumeFromWhere"]
             else:  # nobody is connected: what it has offsets of
-                stats = asking.ask(broker, lambda at, name=name: _stats(asking.admin, name, at, None))
-                row["topics"].update(queue.topic for queue in stats or () if not queue.topic.startswith(_RETRY))
+                stats = asking.ask(broker, partial(_consumed, asking.admin, name, None))
+                topics = {queue.topic for queue in stats or ()}
+            row["topics"].update(topic for topic in topics if not topic.startswith(_RETRY))
     for name in sorted(found):
         row = found[name]
         yield row | {"members": len(members.get(name, ())), "topics": sorted(row["topics"])}
 
 
 def _lag(asking: Asking) -> Iterator[Row]:
-    for broker, names in _group_names(asking):
-        for name in names:
+    for broker, groups in _known_groups(asking):
+        for name in groups:
             for topic in asking.options.topics or (None,):
-                stats = asking.ask(broker, lambda at, name=name, topic=topic: _stats(asking.admin, name, at, topic))
+                stats = asking.ask(broker, partial(_consumed, asking.admin, name, topic))
                 for queue, offsets in sorted((stats or {}).items()):
                     yield {
                         "group": name,
@@ -220,12 +237,9 @@ def _lag(asking: Asking) -> Iterator[Row]:
 
 
 def _consumers(asking: Asking) -> Iterator[Row]:
-    for broker, names in _group_names(asking):
-        for name in names:
-            connected = asking.ask(broker, lambda at, name=name: (asking.admin.consumer_connection(name, broker=at),))
-            if connected is None or connected[0] is None:
-                continue
-            [connection] = connected
+    for broker, groups in _known_groups(asking):
+        for name in groups:
+            connection = asking.ask(broker, partial(_members, asking.admin, name)) or ConsumerConnection()
             for one in sorted(connection.connection_set, key=lambda client: client.client_id):
                 yield {
                     "group": name,
@@ -244,10 +258,8 @@ def _consumers(asking: Asking) -> Iterator[Row]:
 
 def _producers(asking: Asking) -> Iterator[Row]:
     group = asking.options.producer_group or ""
-    for broker, (connection,) in asking.of_each_broker(
-        lambda at: (asking.admin.producer_connection(group, broker=at),)
-    ):
-        for one in sorted(connection.connection_set if connection else (), key=lambda client: client.client_id):
+    for broker, connection in asking.of_each_broker(partial(_makers, asking.admin, group)):
+        for one in sorted(connection.connection_set, key=lambda client: client.client_id):
             yield {
                 "group": group,
                 "clientId": one.client_id,
@@ -270,10 +282,27 @@ _ROWS: dict[str, Callable[[Asking], Iterator[Row]]] = {
 }
 
 
-def _stats(admin: Admin, group: str, broker: str, topic: str | None) -> dict[Any, Any]:
-    """A group's offsets on a broker; brokers call it an error that there are none."""
+def _topic_stats(admin: Admin, topic: str, broker: str) -> TopicStatsTable:
     try:
-        return dict(admin.consume_stats(group, broker=broker, topic=topic).offset_table)
+        return admin.topic_stats(topic, broker=broker)
+    except ClientError as error:
+        if error.response_code is None:
+            raise
+        return TopicStatsTable()  # deleted just now
+
+
+def _members(admin: Admin, group: str, broker: str) -> ConsumerConnection:
+    return admin.consumer_connection(group, broker=broker) or ConsumerConnection()
+
+
+def _makers(admin: Admin, group: str, broker: str) -> ProducerConnection:
+    return admin.producer_connection(group, broker=broker) or ProducerConnection()
+
+
+def _consumed(admin: Admin, group: str, topic: str | None, broker: str) -> dict[MessageQueue, OffsetWrapper]:
+    """A group's offsets on a broker. That there are none, or no such topic, is an error to brokers."""
+    try:
+        return admin.consume_stats(group, broker=broker, topic=topic).offset_table
     except ClientError as error:
         if error.response_code is None:
             raise
@@ -306,7 +335,7 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
     asking.finish()
 
 
-def _hits(index: BrokerIndex, queue: MessageQueue, options: ViewOptions) -> Iterator[bytes | memoryview]:
+def _hits(index: BrokerIndex, queue: MessageQueue, options: ViewOptions) -> Iterator[bytes | bytearray | memoryview]:
     """The records that really have the key or the id: the index knows hashes of keys."""
     wanted = options.key or options.msg_id or ""
     answers = [index.query(queue, wanted, _MOST_MESSAGES)]

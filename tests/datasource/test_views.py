@@ -128,6 +128,7 @@ def test_views_of_clients(cluster: LocalCluster) -> None:
         assert made["address"]
         [group] = read(cluster, "groups", consumerGroup="watch")
         assert (group["members"], group["topics"], group["messageModel"]) == (1, ["orders"], "CLUSTERING")
+        assert group["retryMaxTimes"] == 16
     groups = {row["group"]: row for row in read(cluster, "groups")}
     assert groups["billing"] | {"brokers": ["broker-a"], "members": 0, "topics": ["orders"]} == groups["billing"]
 
