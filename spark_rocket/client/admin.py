@@ -44,6 +44,8 @@ from spark_rocket.protocol.headers import (
     DeleteKVConfigRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllTopicConfigRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumeStatsRequestHeader,
     GetKVConfigRequestHeader,
@@ -172,7 +174,8 @@ class Admin(Client):
 
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
         """All topics of a broker (its name or address), the system's among them."""
-        answer = self._ask(self._address(broker), RequestCode.GET_ALL_TOPIC_CONFIG, None, "the question for topics")
+        code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
+        answer = self._ask(self._address(broker), code, header, "the question for topics")
         return TopicConfigSerializeWrapper.from_json(answer.body).topic_config_table
 
     def topic_stats(self, topic: str, *, broker: str | None = None) -> TopicStatsTable:
@@ -265,9 +268,8 @@ class Admin(Client):
 
     def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups that a broker (its name or address) knows."""
-        answer = self._ask(
-            self._address(broker), RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, "the question for groups"
-        )
+        code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
+        answer = self._ask(self._address(broker), code, header, "the question for groups")
         return SubscriptionGroupWrapper.from_json(answer.body).subscription_group_table
 
     def consume_stats(self, group: str, *, broker: str, topic: str | None = None) -> ConsumeStats:

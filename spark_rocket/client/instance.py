@@ -67,7 +67,7 @@ class ClientInstance:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
         self._timer = DeadlineTimer()
-        self._chores: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._chores: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def after_fork(self) -> None:
@@ -160,7 +160,7 @@ class ClientInstance:
             keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
         return keys.next()
 
-    def call_later(self, seconds: float, chore: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, chore: Callable[[], object]) -> None:
         """``later``, in a while. What is still waiting when the instance is closed never comes."""
         self._timer.call_at(time.monotonic() + seconds, _Due(lambda: self.later(chore)))
 
@@ -182,7 +182,7 @@ class ClientInstance:
         """Have something quick done at a time (``time.monotonic``) on the timer's thread, unless it is not needed."""
         self._timer.call_at(when, deadline)
 
-    def later(self, chore: Callable[[], None]) -> None:
+    def later(self, chore: Callable[[], object]) -> None:
         """Run something that may block on a thread that no connection depends on."""
         self._chores.put(chore)
         if self._worker is None:
