@@ -1,0 +1,295 @@
+"""Topics by pattern, assigned queues, topics that are waited for or that go away, and where new queues begin."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
+from spark_rocket.datasource.option_parsers import matching
+from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
+from spark_rocket.datasource.plan import StreamPlanner, plan_batch
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.errors import DataLossError, OffsetsError, TopicNotFoundError
+from tests.datasource.fakes import FakeQueues, q
+
+PATTERN = {"subscribePattern": "orders-.*"}
+
+
+def stream(**given: str) -> ReadOptions:
+    return parse_read_options({"nameServer": "x:1"} | given, Scope.READ_STREAM)
+
+
+def batch(**given: str) -> ReadOptions:
+    return parse_read_options({"nameServer": "x:1"} | given, Scope.READ)
+
+
+def topics(**spans: tuple[int, int]) -> FakeQueues:
+    """One queue each; ``orders_a`` is the topic ``orders-a``."""
+    queues = FakeQueues()
+    queues.spans = {q(0, topic.replace("_", "-")): span for topic, span in spans.items()}
+    return queues
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("orders", ["orders"]),
+        ("orders.*", ["orders", "orders-2"]),
+        ("orders|payments", ["orders", "payments"]),
+        ("(?i)ORDERS-[0-9]+", ["orders-2"]),
+        (".*", ["orders", "orders-2", "payments"]),
+        ("%RETRY%.*", ["%RETRY%g"]),
+        ("^%DLQ%g$", ["%DLQ%g"]),
+        ("(%DLQ%g|orders)", ["%DLQ%g", "orders"]),
+        ("rmq_sys.*|SCHEDULE.*", []),
+    ],
+)
+def test_a_pattern_means_whole_names_of_users_topics(pattern: str, found: list[str]) -> None:
+    there = ["orders", "orders-2", "payments", "%RETRY%g", "%DLQ%g", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX", "TBW102"]
+    assert matching(pattern, [*there, "BenchmarkTest"]) == found
+
+
+def test_topics_that_begin_to_match_are_read_from_their_first_message() -> None:
+    queues = topics(orders_a=(0, 10), payments=(0, 10))
+    plan = StreamPlanner(queues, stream(**PATTERN))
+    end = plan.next_end(None, None)
+    assert end == StreamOffset({q(0, "orders-a"): 10}, {q(0, "orders-a"): 10})
+    queues.spans[q(0, "orders-b")] = (3, 7)
+    following = plan.next_end(end, None)
+    assert following == StreamOffset({q(0, "orders-a"): 10, q(0, "orders-b"): 7}, {q(0, "orders-b"): 3})
+    assert plan_batch(queues, batch(**PATTERN)) == [
+        OffsetRange(q(0, "orders-a"), 0, 10),
+        OffsetRange(q(0, "orders-b"), 3, 7),
+    ]
+
+
+def test_a_pattern_that_matches_nothing_yet(caplog: pytest.LogCaptureFixture) -> None:
+    queues = topics(payments=(0, 10))
+    plan = StreamPlanner(queues, stream(**PATTERN, startingOffsets="latest"))
+    with caplog.at_level(logging.WARNING):
+        end = plan.next_end(None, None)
+    assert "none of the 1 topics of users has such a name" in caplog.text
+    assert end == StreamOffset({}, {})
+    assert json.dumps(end.to_json()) == '{"offsets": {}, "version": 1}'
+    assert parse_stream_offset(end.to_json()) == end
+    assert plan.next_end(end, None) is None
+    queues.spans[q(0, "orders-a")] = (0, 4)
+    following = plan.next_end(end, None)
+    assert following == StreamOffset({q(0, "orders-a"): 4}, {q(0, "orders-a"): 0}), "though the stream began at latest"
+    with pytest.raises(OffsetsError, match=r"NO_TOPIC_MATCHES.*'nobody'.*payments"):
+        plan_batch(queues, batch(subscribePattern="nobody"))
+
+
+@pytest.mark.parametrize("starting", ["latest", "earliest", "group"])
+def test_a_topic_that_is_waited_for(starting: str, caplog: pytest.LogCaptureFixture) -> None:
+    queues = topics(orders=(5, 10))
+    options = {"subscribe": "orders,later", "startingOffsets": starting, "consumerGroup": "g"}
+    with pytest.raises(TopicNotFoundError, match="later"):
+        StreamPlanner(queues, stream(**options)).next_end(None, None)
+    plan = StreamPlanner(queues, stream(**options, waitForTopic="true"))
+    with caplog.at_level(logging.WARNING):
+        end = plan.next_end(None, None)
+        assert plan.next_end(end, None) is None
+    assert caplog.text.count("'later' does not exist. It is waited for (waitForTopic=true).") == 1
+    queues.spans[q(0, "later")] = (0, 3)
+    following = plan.next_end(end, None)
+    assert following is not None
+    assert (following.starts, following.ends[q(0, "later")]) == ({q(0, "later"): 0}, 3)
+    assert starts_of(end, following)[q(0)] == 10, "the other one goes on as ever"
+
+
+def test_a_topic_that_is_named_in_a_checkpoints_new_options_must_exist() -> None:
+    queues = topics(orders=(5, 10))
+    end = StreamOffset({q(0): 7})
+    with pytest.raises(TopicNotFoundError, match="later"):
+        StreamPlanner(queues, stream(subscribe="orders,later")).next_end(end, None)
+
+
+ASSIGN = {"assign": '{"orders": {"broker-a": [0, 2]}}'}
+
+
+def test_assigned_queues() -> None:
+    queues = FakeQueues(q0=(0, 10), q1=(0, 10), q2=(0, 10))
+    plan = StreamPlanner(queues, stream(**ASSIGN, startingOffsets="earliest"))
+    end = plan.next_end(None, None)
+    assert end == StreamOffset({q(0): 10, q(2): 10}, {q(0): 0, q(2): 0})
+    queues.spans[q(3)] = (0, 5)
+    assert plan.next_end(end, None) is None, "a new queue is nobody's business"
+    assert plan_batch(queues, batch(**ASSIGN)) == [OffsetRange(q(0), 0, 10), OffsetRange(q(2), 0, 10)]
+    fewer = StreamPlanner(queues, stream(assign='{"orders": {"broker-a": [2]}}'))
+    assert fewer.next_end(end, None) == StreamOffset({q(2): 10})
+
+
+def test_an_assigned_queue_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
+    queues = FakeQueues(q0=(0, 10), q1=(0, 10))
+    with pytest.raises(OffsetsError, match=r"NO_SUCH_QUEUE.*assign names orders/broker-a/2.*orders/broker-a/1"):
+        plan_batch(queues, batch(**ASSIGN))
+    with pytest.raises(OffsetsError, match="orders/broker-a/2"):
+        StreamPlanner(queues, stream(**ASSIGN)).next_end(None, None)
+    plan = StreamPlanner(queues, stream(**ASSIGN, waitForTopic="true"))
+    end = plan.next_end(None, None)
+    queues.spans[q(2)] = (0, 3)
+    following = plan.next_end(end, None)
+    assert following == StreamOffset({q(0): 10, q(2): 3}, {q(2): 0})
+
+
+# --- what goes away ---------------------------------------------------------------------------------------------
+
+
+def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage().partition("]")[0][1:] for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_topic_that_is_deleted_in_mid_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """Its name server no longer knows it, in the process that read it or in a new one."""
+    queues = topics(orders_a=(0, 10), orders_b=(0, 10))
+    for what in (PATTERN, {"subscribe": "orders-a,orders-b"}):
+        end = StreamOffset({q(0, "orders-a"): 10, q(0, "orders-b"): 4})
+        del queues.spans[q(0, "orders-b")]
+        with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*orders-b.*orders-b/broker-a/0 at 4"):
+            StreamPlanner(queues, stream(**what)).next_end(end, None)
+        for pinned in (False, True):
+            plan = StreamPlanner(queues, stream(**what, failOnDataLoss="false"))
+            if pinned:
+                plan.pin()
+            caplog.clear()
+            with caplog.at_level(logging.WARNING):
+                assert plan.next_end(end, None) is None
+                assert plan.next_end(end, None) is None
+            assert codes(caplog).count("DATA_LOSS.TOPIC_DELETED") == 1
+        queues.spans[q(0, "orders-b")] = (0, 2)  # made again
+        plan = StreamPlanner(queues, stream(**what, failOnDataLoss="false"))
+        assert plan.next_end(end, None) == StreamOffset(
+            {q(0, "orders-a"): 10, q(0, "orders-b"): 2}, {q(0, "orders-b"): 0}
+        )
+
+
+def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
+    class Remembering(FakeQueues):
+        def topics(self) -> list[str]:
+            return ["payments"]
+
+        def queues(self, topics: object) -> list[object]:  # type: ignore[override]
+            return [q(0)]
+
+    queues = Remembering(q0=(0, 0))
+    with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*topic orders no longer exists.*orders/broker-a/0 at 9"):
+        StreamPlanner(queues, stream(subscribe="orders")).next_end(StreamOffset({q(0): 9}), None)
+
+
+@pytest.mark.parametrize(("end", "is_lost"), [(10, False), (11, True), (0, True)])
+def test_a_queue_that_is_taken_away(end: int, is_lost: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """No loss if it was read to its end, which brokers still tell."""
+    queues = FakeQueues(q0=(0, 20))
+    queues.hidden[q(1)] = (0, end)
+    before = StreamOffset({q(0): 20, q(1): 10})
+    if is_lost:
+        with pytest.raises(DataLossError, match=r"QUEUE_DELETED.*orders/broker-a/1.*was at 10"):
+            StreamPlanner(queues, stream(subscribe="orders")).next_end(before, None)
+    plan = StreamPlanner(queues, stream(subscribe="orders", failOnDataLoss="false"))
+    with caplog.at_level(logging.WARNING):
+        assert plan.next_end(before, None) is None
+        assert plan.next_end(before, None) is None
+    assert codes(caplog) == (["DATA_LOSS.QUEUE_DELETED"] if is_lost else [])
+    queues.spans[q(1)] = (0, 30)
+    assert plan.next_end(before, None) == StreamOffset({q(0): 20, q(1): 30})
+
+
+def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogCaptureFixture) -> None:
+    queues = FakeQueues(q0=(5, 100), q1=(5, 100))
+    before = StreamOffset({q(0): 20, q(1): 20})
+    failing, going_on = (
+        StreamPlanner(queues, stream(subscribe="orders", failOnDataLoss=fail)) for fail in ("true", "false")
+    )
+    for plan in (failing, going_on):
+        plan.next_end(before, 2)
+    queues.spans[q(0)] = (5, 90)  # a broker that lost its newest messages: what was read is not read again
+    queues.spans[q(1)] = (0, 200)  # a topic made anew, which has grown past the position meanwhile
+    with pytest.raises(DataLossError, match=r"OFFSETS_WENT_BACK.*orders/broker-a/0: its end was 100 and is now 90"):
+        failing.next_end(before, None)
+    with caplog.at_level(logging.WARNING):
+        end = going_on.next_end(before, None)
+    assert end == StreamOffset({q(0): 90, q(1): 200}, {q(1): 0})
+    assert "orders/broker-a/1: its first message was 5 and is now 0" in caplog.text
+    caplog.clear()
+    assert going_on.next_end(end, None) is None
+    assert not caplog.records
+
+
+# --- where new queues begin -------------------------------------------------------------------------------------
+
+TIMES = '{"orders": {"broker-a": {"0": 0, "1": 405, "3": "1970-01-01T00:00:00.200Z"}}}'
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"startingOffsets": "group", "consumerGroup": "g", "groupOffsetsFallback": "latest"}, 10),
+        ({"startingOffsets": "group", "consumerGroup": "g", "groupOffsetsFallback": "error"}, 10),
+        (
+            {
+                "startingOffsets": "group",
+                "consumerGroup": "g",
+                "groupOffsetsFallback": "timestamp",
+                "startingTimestamp": "405",
+            },
+            41,
+        ),
+        ({"startingTimestamp": "405", "startingOffsetsByTimestampStrategy": "error"}, 41),
+        ({"startingTimestamp": "-1h"}, 10),
+    ],
+)
+def test_a_new_queue(options: dict[str, str], start: int) -> None:
+    queues = FakeQueues()
+    before = StreamOffset({})
+    queues.spans[q(1)] = (10, 100)
+    following = StreamPlanner(queues, stream(subscribe="orders", **options)).next_end(before, None)
+    assert following == StreamOffset({q(1): 100}, {q(1): start})
+
+
+# --- where to begin and end -------------------------------------------------------------------------------------
+
+
+def test_times_for_each_queue_and_what_becomes_of_queues_without_a_message_since() -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 100), q3=(0, 10))
+    given = {"subscribe": "orders", "startingOffsetsByTimestamp": TIMES}
+    starts = {q(0): 0, q(1): 41, q(3): 10}
+    assert [span.start for span in plan_batch(queues, batch(**given))] == [0, 41]
+    first = StreamPlanner(queues, stream(**given)).next_end(None, None)
+    assert first is not None
+    assert first.starts == starts
+    with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 was stored at 1970-01-01 00:00:00.200"):
+        plan_batch(queues, batch(**given, startingOffsetsByTimestampStrategy="error"))
+    with pytest.raises(OffsetsError, match="QUEUE_NOT_NAMED.*orders/broker-a/4"):
+        queues.spans[q(4)] = (0, 1)
+        plan_batch(queues, batch(**given))
+    del queues.spans[q(4)]
+    ends = {"subscribe": "orders", "endingOffsetsByTimestamp": TIMES}
+    assert plan_batch(queues, batch(**ends)) == [OffsetRange(q(1), 0, 41), OffsetRange(q(3), 0, 10)]
+
+
+def test_what_a_group_has_committed_at_either_end() -> None:
+    queues = FakeQueues(q0=(10, 100), q1=(0, 50), q2=(0, 30))
+    queues.groups = {("g", q(0)): 40, ("g", q(1)): 50}
+    given = {"subscribe": "orders", "consumerGroup": "g"}
+
+    def spans(**options: str) -> list[tuple[int, int, int]]:
+        return [(r.queue.queue_id, r.start, r.end) for r in plan_batch(queues, batch(**given, **options))]
+
+    assert spans(startingOffsets="group") == [(0, 40, 100), (2, 0, 30)]
+    assert spans(startingOffsets="group", groupOffsetsFallback="latest") == [(0, 40, 100)]
+    assert spans(startingOffsets="group", groupOffsetsFallback="timestamp", startingTimestamp="200") == [
+        (0, 40, 100),
+        (2, 20, 30),
+    ]
+    with pytest.raises(OffsetsError, match=r"NOTHING_COMMITTED.*group g .*orders/broker-a/2.*groupOffsetsFallback"):
+        spans(startingOffsets="group", groupOffsetsFallback="error")
+    assert spans(endingOffsets="group") == [(0, 10, 40), (1, 0, 50)], "nothing where it has committed nothing"
+    assert spans(endingOffsets="group", startingTimestamp="450") == [(1, 45, 50)], "nor where it is not so far"
+    queues.groups["g", q(1)] = 60
+    with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*offset 60 was expected"):
+        spans(endingOffsets="group")
+    assert spans(endingOffsets="group", failOnDataLoss="false") == [(0, 10, 40), (1, 0, 50)]
