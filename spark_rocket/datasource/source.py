@@ -6,6 +6,7 @@ Values only; Spark pickles it. Corresponds to KafkaSourceProvider in Spark.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from spark_rocket.datasource.batch import RocketBatchReader
     from spark_rocket.datasource.store_directory import StoreDirectoryReader
     from spark_rocket.datasource.stream import RocketStreamReader
+    from spark_rocket.datasource.views import ViewReader
     from spark_rocket.datasource.writer import RocketStreamWriter, RocketWriter
 
 
@@ -27,17 +29,39 @@ class RocketDataSource(DataSource):
         return "rocket"
 
     def schema(self) -> StructType:
-        from spark_rocket.datasource.options import READS, check_options
+        from spark_rocket.datasource.tables import new_table, one_way, table_options
+
+        if (options := table_options(self.options)) is not None:
+            return new_table(self._to_read(options), self._schema_of)
+        return self._schema_of(one_way(self._to_read(self.options), reading=True))
+
+    def _schema_of(self, options: Mapping[str, str]) -> StructType:
+        from spark_rocket.datasource.options import READS, body_of, check_options, is_view
         from spark_rocket.datasource.schema import SOURCE_SCHEMA
 
-        check_options(self.options, READS)
+        if is_view(options):
+            from spark_rocket.datasource.views import view_schema
+
+            return view_schema(options)
+        check_options(options, READS)
+        if (body := body_of(options)) is not None:
+            from spark_rocket.datasource.typed_rows import schema_of
+
+            return schema_of(body)
         return SOURCE_SCHEMA
 
-    def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader:
+    def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
         from spark_rocket.datasource.option_parsers import Pushdown
-        from spark_rocket.datasource.options import Scope, parse_read_options
+        from spark_rocket.datasource.options import Scope, is_view, parse_read_options
+        from spark_rocket.datasource.tables import options_to_read, plain
 
-        options = parse_read_options(self.options, Scope.READ)
+        given = options_to_read(self._to_read(self.options), schema)
+        schema = plain(schema)
+        if is_view(given):
+            from spark_rocket.datasource.views import ViewReader, checked_view_options
+
+            return ViewReader(checked_view_options(given), schema)
+        options = parse_read_options(given, Scope.READ)
         if options.store_path is not None:
             from spark_rocket.datasource.store_directory import StoreDirectoryReader
 
@@ -53,19 +77,34 @@ class RocketDataSource(DataSource):
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.options import Scope, parse_read_options
         from spark_rocket.datasource.stream import RocketStreamReader
+        from spark_rocket.datasource.tables import options_to_read, plain
 
-        return RocketStreamReader(parse_read_options(self.options, Scope.READ_STREAM), schema)
+        options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)
+        return RocketStreamReader(options, plain(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
         from spark_rocket.datasource.options import Scope, parse_write_options
+        from spark_rocket.datasource.tables import options_to_write, written
         from spark_rocket.datasource.writer import RocketWriter, check_append
 
         check_append(overwrite, 'Use .mode("append").')
-        return RocketWriter(parse_write_options(self.options, Scope.WRITE), schema)
+        options = self._to_write(self.options)
+        parsed = parse_write_options(options_to_write(options, schema), Scope.WRITE)
+        return RocketWriter(parsed, written(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
         from spark_rocket.datasource.options import Scope, parse_write_options
+        from spark_rocket.datasource.tables import options_to_write
         from spark_rocket.datasource.writer import RocketStreamWriter, check_append
 
         check_append(overwrite, 'Use .outputMode("append").')
-        return RocketStreamWriter(parse_write_options(self.options, Scope.WRITE_STREAM), schema)
+        options = options_to_write(self._to_write(self.options), schema)
+        return RocketStreamWriter(parse_write_options(options, Scope.WRITE_STREAM), schema)
+
+    def _to_read(self, options: Mapping[str, str]) -> dict[str, str]:
+        """A read's options under the names they have here."""
+        return dict(options)
+
+    def _to_write(self, options: Mapping[str, str]) -> dict[str, str]:
+        """A write's, likewise."""
+        return dict(options)

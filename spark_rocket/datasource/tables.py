@@ -1,0 +1,137 @@
+"""``CREATE TABLE t USING rocket OPTIONS (…)``: a table's options, kept where Spark brings them back.
+
+Spark tells a Python data source a table's options once, when the table is created (as ``option.NAME`` among the
+catalog's own properties, and without the prefix). Whoever reads the table or inserts into it later comes without
+them. What does come every time is the table's schema with the metadata of its fields, so a new table's schema
+carries its options in the metadata of its first column, as JSON under ``rocket.options``.
+
+Metadata travels with columns, so rows read from a table bring that table's options wherever they are written. Two
+things tell whose options a writer sees:
+
+* where the writer has options of its own, those of the metadata are not looked at;
+* ``topic`` is declared VARCHAR(127) (a topic's longest name), which makes Spark bring every row to the type of the
+  table's column, and give it that column's metadata. Where VARCHAR is still to be seen in a writer's schema, Spark has
+  not done so, and the metadata is that of the table the rows came from.
+
+A table or view that names both what to read and the ``topic`` to write can do both; each way then leaves the other's
+options, and the columns that only brokers fill, alone.
+
+Pure. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.options import READS, WRITES, belongs_to, check_options
+
+_METADATA = "rocket.options"
+_PREFIX = "option."
+_CATALOGS_OWN = frozenset({"provider", "owner"})  # what the catalog tells beside the options, always
+_WHAT_TO_READ = frozenset({"subscribe", "subscribepattern", "assign"})
+_SPARKS_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
+_TOPIC_TYPE = VarcharType(127)
+
+# What a table that is only inserted into looks like: what can be written, the likeliest first.
+INSERT_SCHEMA = StructType(
+    [
+        StructField("body", BinaryType()),
+        StructField("tags", StringType()),
+        StructField("keys", StringType()),
+        StructField("properties", MapType(StringType(), StringType(), True)),
+        StructField("shardingKey", StringType()),
+        StructField("queueId", IntegerType()),
+        StructField("topic", StringType()),
+    ]
+)
+
+
+def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
+    """What was given in OPTIONS, if it is a table that is being created."""
+    if not options.keys() >= _CATALOGS_OWN:
+        return None
+    return {key[len(_PREFIX) :]: text for key, text in options.items() if key.startswith(_PREFIX)}
+
+
+def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str, str]], StructType]) -> StructType:
+    """A new table's schema, with the table's options in it. ``schema_to_read`` says what a read with options gives."""
+    if not options:
+        raise error("BAD_OPTION.NONE")
+    two_way = is_two_way(options)
+    if "topic" in options and not two_way:
+        check_options(options, WRITES)
+        schema = INSERT_SCHEMA
+    else:
+        schema = schema_to_read(one_way(options, reading=True))
+        check_options(one_way(options, reading=False), WRITES if two_way else READS)
+    fields = []
+    for field in schema.fields:
+        kind = _TOPIC_TYPE if field.name == "topic" else field.dataType
+        # Inserts leave columns out, which is to say that they are null.
+        fields.append(StructField(field.name, kind, field.nullable or two_way, dict(field.metadata or {})))
+    fields[0].metadata[_METADATA] = json.dumps(dict(options), sort_keys=True)
+    return StructType(fields)
+
+
+def plain(schema: StructType) -> StructType:
+    """A table's schema as anybody else's: without what Spark and we keep in its metadata."""
+    return StructType([StructField(field.name, field.dataType, field.nullable) for field in schema.fields])
+
+
+def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """A read's options: the table's, and over them those of the query itself (``SELECT … FROM t WITH (…)``)."""
+    both = _kept(schema) | dict(options)
+    if not any(belongs_to(key, READS | WRITES) for key in both):
+        raise error("BAD_OPTION.NONE")
+    return one_way(both, reading=True)
+
+
+def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """A write's options: its own if it has any, else those of the table."""
+    if any(belongs_to(key, READS | WRITES) for key in options):
+        return one_way(options, reading=False)
+    kept = _kept(schema)
+    if not kept:
+        raise error("BAD_OPTION.NONE")
+    if any(_SPARKS_VARCHAR in (field.metadata or {}) for field in schema.fields):
+        raise error("BAD_OPTION.WHICH_TABLE")
+    return one_way(kept | dict(options), reading=False)
+
+
+def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
+    """The options of one direction, where both are given; else all of them."""
+    if not is_two_way(options):
+        return dict(options)
+    here, elsewhere = (READS, WRITES) if reading else (WRITES, READS)
+    return {key: text for key, text in options.items() if belongs_to(key, here) or not belongs_to(key, elsewhere)}
+
+
+def written(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The columns that are written: all, but for a table or view that is read as well, those that can be."""
+    if not is_two_way(_kept(schema) | dict(options)):
+        return plain(schema)
+    can_be = {name.lower() for name in INSERT_SCHEMA.names}
+    return StructType([field for field in plain(schema).fields if field.name.lower() in can_be])
+
+
+def is_two_way(options: Mapping[str, str]) -> bool:
+    """Whether they say both what to read and where to write."""
+    keys = {key.lower() for key in options}
+    return "topic" in keys and not keys.isdisjoint(_WHAT_TO_READ)
+
+
+def _kept(schema: StructType) -> dict[str, str]:
+    text = (schema.fields[0].metadata or {}).get(_METADATA) if schema.fields else None
+    return {} if text is None else dict(json.loads(text))

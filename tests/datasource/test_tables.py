@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VarcharType
+
+from spark_rocket.datasource.scala_names import RocketMQDataSource
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.source import RocketDataSource
+from spark_rocket.datasource.tables import (
+    INSERT_SCHEMA,
+    is_two_way,
+    new_table,
+    one_way,
+    options_to_read,
+    options_to_write,
+    plain,
+    table_options,
+    written,
+)
+from spark_rocket.errors import OptionError
+
+READ, WRITE = {"subscribe": "orders"}, {"topic": "orders"}
+BOTH = READ | WRITE | {"nameserver": "127.0.0.1:9876"}
+
+
+def created(**options: str) -> dict[str, str]:
+    """The options as Spark gives them when a table is created."""
+    prefixed = {f"option.{key}": text for key, text in options.items()}
+    return {"owner": "me", "provider": "rocket", "comment": "a table's own"} | prefixed | options
+
+
+def table(**options: str) -> StructType:
+    """The schema that the table then comes with: Spark shows VARCHAR as a string with metadata."""
+    made = RocketDataSource(created(**options)).schema()
+    fields = []
+    for field in made.fields:
+        metadata = dict(field.metadata or {})
+        if isinstance(field.dataType, VarcharType):
+            metadata["__CHAR_VARCHAR_TYPE_STRING"] = "varchar(127)"
+            field = StructField(field.name, StringType(), field.nullable)
+        fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    return StructType(fields)
+
+
+def inserted(schema: StructType) -> StructType:
+    """The schema of a writer after Spark has fitted the rows to the table's columns."""
+    kept = [{key: text for key, text in (f.metadata or {}).items() if key[0] != "_"} for f in schema.fields]
+    return StructType([StructField(f.name, f.dataType, True, m) for f, m in zip(schema.fields, kept, strict=True)])
+
+
+def test_a_new_tables_options_are_told_from_the_catalogs() -> None:
+    assert table_options(created(**READ)) == READ
+    assert table_options(created()) == {}
+    assert table_options(READ) is None
+
+
+def test_options_come_back_with_the_schema() -> None:
+    schema = table(**READ)
+    assert plain(schema) == SOURCE_SCHEMA
+    assert options_to_read({}, schema) == READ
+    assert options_to_read({"subscribe": "others", "tags": "a"}, schema) == {"subscribe": "others", "tags": "a"}
+
+
+def test_a_table_to_insert_into_has_the_columns_that_can_be_written() -> None:
+    schema = table(**WRITE)
+    assert plain(schema) == INSERT_SCHEMA
+    assert options_to_write({}, inserted(schema)) == WRITE
+    assert written(inserted(schema), {}).names == INSERT_SCHEMA.names
+
+
+def test_a_table_for_both_ways() -> None:
+    schema = table(**BOTH)
+    assert schema.names == SOURCE_SCHEMA.names
+    assert all(field.nullable for field in schema.fields), "an insert leaves columns out"
+    assert options_to_read({}, schema) == {"subscribe": "orders", "nameserver": "127.0.0.1:9876"}
+    assert options_to_write({}, inserted(schema)) == {"topic": "orders", "nameserver": "127.0.0.1:9876"}
+    assert written(inserted(schema), {}).names == ["topic", "queueId", "body", "tags", "keys", "properties"]
+
+
+def test_rows_that_bring_another_tables_options_are_not_written_there() -> None:
+    with pytest.raises(OptionError, match=r"WHICH_TABLE.*INSERT INTO t \(body, tags\)"):
+        options_to_write({}, table(**BOTH))
+    assert options_to_write({"topic": "elsewhere"}, table(**BOTH)) == {"topic": "elsewhere"}
+
+
+def test_a_view_for_both_ways() -> None:
+    assert is_two_way({"Topic": "a", "SUBSCRIBEPATTERN": ".*"})
+    assert not is_two_way(READ)
+    assert one_way(BOTH | {"startingOffsets": "earliest", "sendBatchSize": "10"}, reading=True).keys() == {
+        "subscribe",
+        "nameserver",
+        "startingOffsets",
+    }
+    assert written(SOURCE_SCHEMA, BOTH).names == ["topic", "queueId", "body", "tags", "keys", "properties"]
+    assert written(SOURCE_SCHEMA, WRITE).names == SOURCE_SCHEMA.names, "a plain write is told what is too much"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"subscrib": "orders"}, {"topic": "orders", "startingOffsets": "latest"}, READ | {"sendBatchSize": "10"}, {}],
+    ids=str,
+)
+def test_bad_options_are_found_when_the_table_is_created(options: dict[str, str]) -> None:
+    with pytest.raises(OptionError):
+        RocketDataSource(created(**options)).schema()
+
+
+def test_a_table_with_columns_of_its_own_has_lost_its_options() -> None:
+    schema = StructType([StructField("body", BinaryType())])
+    for find in (options_to_read, options_to_write):
+        with pytest.raises(OptionError, match=r"NONE.*without a list of columns"):
+            find({"checkpointlocation": "here"}, schema)
+
+
+def test_what_is_kept_is_stable_text() -> None:
+    first, second = (new_table(dict(pairs), lambda _: SOURCE_SCHEMA) for pairs in (BOTH.items(), [*BOTH.items()][::-1]))
+    assert first == second
+    assert json.loads(first.fields[0].metadata["rocket.options"]) == BOTH
+
+
+# --- format("rocketmq") --------------------------------------------------------------------------------------------
+
+
+def test_names_of_the_scala_connector() -> None:
+    source = RocketMQDataSource({"nameServer": "a:1", "topic": "orders", "group": "g", "pullTimeoutMs": "3000"})
+    assert source.name() == "rocketmq"
+    assert source._to_read(source.options) == {
+        "nameServer": "a:1",
+        "subscribe": "orders",
+        "consumerGroup": "g",
+        "requestTimeout": "3000",
+    }
+    assert source._to_write({"topic": "orders", "group": "g"}) == {"topic": "orders", "producerGroup": "g"}
+    assert source.schema() == SOURCE_SCHEMA
+
+
+def test_an_expression_of_all_is_none() -> None:
+    source = RocketMQDataSource({})
+    assert source._to_read({"subExpression": "a || b"}) == {"tags": "a || b"}
+    assert source._to_read({"subExpression": " * "}) == {}
+
+
+def test_both_names_at_once_are_refused() -> None:
+    with pytest.raises(OptionError, match=r"topic is given together with subscribe"):
+        RocketMQDataSource({"topic": "a", "subscribe": "b"}).schema()
+    with pytest.raises(OptionError, match=r"pulltimeoutms is given together with requestTimeout"):
+        RocketMQDataSource({"pulltimeout": "1000", "pulltimeoutms": "2000", "topic": "a"}).schema()
