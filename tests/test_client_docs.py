@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket import errors
+import spark_rocket.client as clients
+from spark_rocket import errors, model
 from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
 from spark_rocket.errors import ClientError
+from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "client.md"
@@ -58,6 +60,22 @@ def test_errors_have_the_codes_that_are_told() -> None:
         assert retriable == "some" or kind.retriable is (retriable == "yes"), name
     clients = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ClientError)}
     assert clients <= {name for name, _, _ in told}
+
+
+def test_what_java_is_translated_to_is_there() -> None:
+    names = {**vars(clients), **vars(model), **vars(errors)}
+    section = _PROSE.partition("## From Java's names to these")[2].partition("\n## ")[0]
+    ours = " ".join(re.findall(r"^\| .* \| (.*) \|$", section, re.M))
+    told = re.findall(r"`([A-Z]\w+)\.(\w+)", ours)
+    assert len(told) > 40
+    for kind, name in told:
+        fields = getattr(names[kind], "__dataclass_fields__", {})
+        assert hasattr(names[kind], name) or name in fields or name == "response_code", f"{kind}.{name}"
+    for name in re.findall(r"\b(\w+)=", ours):
+        assert any(
+            name in inspect.signature(kind).parameters
+            for kind in (Producer, Producer.send, PushConsumer, PushConsumer.subscribe, LitePullConsumer, Message.of)
+        ), name
 
 
 @pytest.mark.parametrize("client", [Producer, PushConsumer, LitePullConsumer])
