@@ -2,7 +2,8 @@
 
 Units: times are milliseconds since the epoch (as in every RocketMQ record), sizes are bytes, offsets are counts of
 messages in a queue unless called *physical* (bytes into the commit log).
-Thread-safety: ``MessageQueue`` and ``SendResult`` are immutable; ``Message`` belongs to whoever built it.
+Thread-safety: ``MessageQueue`` is immutable, a ``SendResult`` is never changed (frozen, it would take three times as long
+to make); ``Message`` belongs to whoever built it.
 Corresponds to org.apache.rocketmq.common.message.{Message, MessageExt, MessageQueue} and client.producer.SendResult.
 """
 
@@ -144,9 +145,9 @@ class MessageExt(Message):
         return self.get_property(UNIQ_KEY) or self.offset_msg_id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SendResult:
-    """A send that was stored; ``queue_offset`` is that of the first message of a batch."""
+    """A send that was stored; ``queue_offset`` is that of the first message of a batch. A value: nobody changes it."""
 
     status: SendStatus
     msg_id: str

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
-from spark_rocket.client.async_send import AsyncSend, SendFuture, set_results
+from spark_rocket.client.async_send import AsyncSend, SendFuture, settle
 from spark_rocket.client.outgoing import Outgoing, batch_properties
 from spark_rocket.model import Message, MessageQueue, SendResult
 
@@ -37,14 +37,13 @@ Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 class Batch:
     """Messages on their way into one request."""
 
-    __slots__ = ("condition", "deadline", "due", "held", "size", "timeout")
+    __slots__ = ("deadline", "due", "held", "size", "timeout")
 
     def __init__(self, due: float, timeout: float, deadline: float) -> None:
         self.due = due
         self.timeout = timeout
         self.deadline = deadline
         self.size = 0
-        self.condition = threading.Condition()
         self.held: list[tuple[Message, tuple[str, bytes], SendFuture]] = []
 
 
@@ -70,7 +69,7 @@ class BatchSend(AsyncSend):
             ids = [result.offset_msg_id] * self.count
         status, queue = result.status, result.queue
         numbered = enumerate(zip(self._keys, ids, strict=True), result.queue_offset)
-        set_results(self._futures, [SendResult(status, key, id_, queue, offset) for offset, (key, id_) in numbered])
+        settle(self._futures, [SendResult(status, key, id_, queue, offset) for offset, (key, id_) in numbered])
 
     def _failed(self, error: Exception) -> None:
         self._accumulator.answered(self._size)
@@ -109,7 +108,7 @@ class Accumulator:
                 self._wake()
             elif deadline < batch.deadline:
                 batch.timeout, batch.deadline = timeout, deadline
-            future = SendFuture(batch.condition)
+            future = SendFuture()
             batch.held.append((message, piece, future))
             batch.size += size
             full = batch.size >= self._max_bytes

@@ -11,9 +11,10 @@ DefaultMQProducerImpl's back pressure.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING
 from typing import TYPE_CHECKING, Any
@@ -33,33 +34,45 @@ logger = logging.getLogger(__name__)
 class SendFuture(Future[SendResult]):
     """A future that cannot be cancelled: the message is on its way.
 
-    The futures of a batch are done together and share one condition, whose making is the dearest part of a future's.
+    Most are done before anybody waits: the condition, the dearest part of a future, is made for the first who asks.
     """
 
-    def __init__(self, condition: threading.Condition | None = None) -> None:
+    _lazy: threading.Condition | None = None
+    _state = PENDING
+    _result: SendResult | None = None
+    _exception: BaseException | None = None
+    _waiters: list[Any]
+    _done_callbacks: list[Any]
+
+    def __init__(self) -> None:
+        pass  # the class has what Future's own would set
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # typeshed has an attribute
+        condition = self._lazy
         if condition is None:
-            super().__init__()
-            return
-        # What Future's own does, but for the condition.
-        self._condition = condition
-        self._state = PENDING
-        self._result = None
-        self._exception = None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
+            with _settling.lock:
+                condition = self._lazy
+                if condition is None:
+                    self._waiters, self._done_callbacks = [], []
+                    condition = self._lazy = threading.Condition()
+        return condition
 
     def cancel(self) -> bool:
         return False
 
     def result(self, timeout: float | None = None) -> SendResult:
-        self._wait(timeout)
-        if self._exception is None and self._result is not None:  # the usual case, without the lock
+        if self._result is not None:  # the usual case, without the lock
             return self._result
-        return super().result(0)
+        return super().result(timeout)
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._wait(timeout)
-        return super().exception(0)
+    def set_result(self, result: SendResult) -> None:
+        settle((self,), (result,))
+
+    def set_exception(self, error: BaseException | None) -> None:
+        with self._condition:
+            pass  # from now on there is one
+        super().set_exception(error)
 
     def _invoke_callbacks(self) -> None:
         """Who sets one future may have others to set: a call-back's SystemExit is logged like any other error."""
@@ -70,26 +83,34 @@ class SendFuture(Future[SendResult]):
         except BaseException:
             logger.exception("a call-back of a send failed")
 
-    def _wait(self, timeout: float | None) -> None:
-        """A condition that is shared is notified for others too."""
-        if self._state != FINISHED:
-            with self._condition:
-                self._condition.wait_for(lambda: self._state == FINISHED, timeout)
+
+class _Settling:
+    """Held while a future is done that nobody has asked, and while somebody is the first to ask."""
+
+    def __init__(self) -> None:
+        self.renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
 
 
-def set_results(futures: Sequence[SendFuture], results: Sequence[SendResult]) -> None:
-    """As ``set_result`` of each, for futures that share a condition: who waits for one of them is woken once."""
-    condition = futures[0]._condition
-    with condition:
+_settling = _Settling()
+
+
+def settle(futures: Iterable[SendFuture], results: Iterable[SendResult]) -> None:
+    """``set_result`` of each."""
+    asked: list[tuple[SendFuture, SendResult]] = []
+    with _settling.lock:
         for future, result in zip(futures, results, strict=True):
-            future._result = result
-            future._state = FINISHED
-            for waiter in future._waiters:
-                waiter.add_result(future)
-        condition.notify_all()
-    for future in futures:
-        if future._done_callbacks:
-            future._invoke_callbacks()
+            if future._lazy is None:
+                future._result = result
+                future._state = FINISHED
+            else:
+                asked.append((future, result))
+    for future, result in asked:
+        Future.set_result(future, result)
 
 
 class InFlight:
@@ -211,12 +232,14 @@ class AsyncSend:
             now = self._begun = time.monotonic()
             if now >= self._deadline:
                 raise producer.late(self._out.topic, self._timeout, None)
-            queue = self._fixed or producer.choose(self._out.topic, self._last_broker, self._deadline)
+            queue, address = self._fixed, ""
+            if queue is None:
+                queue, address = producer.destinations.choose(self._out.topic, self._last_broker, self._deadline)
             self._queue = queue
-            if producer.hooks:
+            if producer.hooks is not None:
                 self._context = SendContext(producer.group, self._messages, queue, "async")
                 producer.hooks.before(self._context)
-            self._address = instance.routes.master(queue, self._deadline - now)
+            self._address = address or producer.destinations.address(queue, self._deadline)
             request = self._out.request(producer.group, queue)
             instance.remoting.post(self._address, request, self, producer.allowance(self._deadline))
         except RemotingError as error:
@@ -267,11 +290,11 @@ class AsyncSend:
         self._again_or_over(error)
 
     def _tell_hooks(self, result: SendResult | None, error: Exception | None) -> None:
-        context = self._context
-        if context is not None:
+        context, hooks = self._context, self._producer.hooks
+        if context is not None and hooks is not None:
             self._context = None
             context.result, context.error = result, error
-            self._producer.hooks.after(context)
+            hooks.after(context)
 
     def _again_or_over(self, error: RocketError) -> None:
         if self._retries > 0 and self._producer.may_go_elsewhere(error):
@@ -293,7 +316,7 @@ class AsyncSend:
 
     def _next(self) -> None:
         if self.needed():
-            self._producer.refresh(self._out.topic, self._deadline)
+            self._producer.destinations.refresh(self._out.topic, self._deadline)
             self._attempt()
 
     def needed(self) -> bool:

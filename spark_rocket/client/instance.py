@@ -153,12 +153,16 @@ class ClientInstance:
 
     def next_key(self) -> str:
         """A new UNIQ_KEY."""
+        return self.keys().next()
+
+    def keys(self) -> UniqKeyGenerator:
+        """What makes UNIQ_KEYs in this process."""
         keys = self._keys
         if keys is None:
             seed = int.from_bytes(os.urandom(4), "big")
             address = _own_ip(self.config.name_servers[0])
             keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
-        return keys.next()
+        return keys
 
     def call_later(self, seconds: float, chore: Callable[[], object]) -> None:
         """``later``, in a while. What is still waiting when the instance is closed never comes."""

@@ -171,7 +171,7 @@ class Packer:
             raise ClientError(
                 f"{compress!r} is no way to compress.", remedy=f"compress_type is one of {', '.join(COMPRESSION_BITS)}."
             )
-        self._next_key = next_key
+        self.next_key = next_key
         self._max_message_size = max_message_size
         self._compress_over = compress_over
         self._compress = compress
@@ -200,16 +200,8 @@ class Packer:
     def _piece(self, message: Message) -> tuple[str, bytes]:
         """A message's unique key and its part of a batch's body."""
         self._check(message)
-        properties, body = message.properties, message.body
-        if UNIQ_KEY in properties or WAIT in properties:
-            properties = self._complete(message)
-            unique_key = properties[UNIQ_KEY]
-            raw = encode_properties(properties)
-        else:  # the same, quicker
-            unique_key = self._next_key()
-            raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true".encode()
-            if properties:
-                raw += b"\x02" + encode_properties(properties)
+        body = message.body
+        unique_key, raw = self._properties(message)
         size, length = len(body), len(raw)
         try:
             head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, message.flag, size)
@@ -219,31 +211,43 @@ class Packer:
 
     def _single(self, message: Message) -> Outgoing:
         self._check(message)
-        body = message.body
-        properties = self._complete(message)
-        sys_flag = 0
+        body, properties = message.body, message.properties
+        unique_key, raw = self._properties(message)
+        code, sys_flag = _SINGLE, 0
         if len(body) > self._compress_over:
             packed = compress_body(body, self._level, self._compress)
             if len(packed) < len(body):
                 body, sys_flag = packed, COMPRESSION_BITS[self._compress]
-        if properties.get(TRAN_MSG) == "true":
-            sys_flag |= TRANSACTION_PREPARED
-        raw = encode_properties(properties)
-        if len(raw) > MAX_PROPERTIES_LENGTH:
-            raise MessageTooLargeError(
-                f"A message for {message.topic} has {len(raw):,} bytes of properties; the limit is"
-                f" {MAX_PROPERTIES_LENGTH:,}.",
-                remedy="Move large values into the body.",
-            )
+        if properties:
+            if properties.get(TRAN_MSG) == "true":
+                sys_flag |= TRANSACTION_PREPARED
+            if properties.get(MSG_TYPE) == REPLY:
+                code = _REPLY
+            if len(raw) > MAX_PROPERTIES_LENGTH:
+                raise MessageTooLargeError(
+                    f"A message for {message.topic} has {len(raw):,} bytes of properties; the limit is"
+                    f" {MAX_PROPERTIES_LENGTH:,}.",
+                    remedy="Move large values into the body.",
+                )
         return Outgoing(
             message.topic,
             body,
             properties=raw.decode(),
-            msg_id=properties[UNIQ_KEY],
+            msg_id=unique_key,
             flag=message.flag,
             sys_flag=sys_flag,
-            code=_REPLY if properties.get(MSG_TYPE) == REPLY else _SINGLE,
+            code=code,
         )
+
+    def _properties(self, message: Message) -> tuple[str, bytes]:
+        """A message's unique key, and its property string with what sending adds."""
+        properties = message.properties
+        if not properties:
+            unique_key = self.next_key()
+            return unique_key, f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true".encode()
+        if UNIQ_KEY not in properties or WAIT not in properties:
+            properties = {UNIQ_KEY: self.next_key(), WAIT: "true"} | properties
+        return properties[UNIQ_KEY], encode_properties(properties)
 
     def _batch(self, messages: list[Message]) -> Outgoing:
         if not messages:
@@ -283,7 +287,7 @@ class Packer:
         if message.topic not in self._checked:
             self._checked.add(check_topic_to_send(message.topic))
         body = message.body
-        if not isinstance(body, bytes | bytearray | memoryview):
+        if type(body) is not bytes and not isinstance(body, bytes | bytearray | memoryview):
             raise IllegalMessageError(
                 f"A message for {message.topic} has a body of type {type(body).__name__}.",
                 remedy="A body is bytes; Message.of() takes text too.",
@@ -298,9 +302,3 @@ class Packer:
                 f" {self._max_message_size:,}.",
                 remedy="Send it in parts, or raise max_message_size here and maxMessageSize at the brokers.",
             )
-
-    def _complete(self, message: Message) -> dict[str, str]:
-        properties = message.properties
-        if UNIQ_KEY in properties and WAIT in properties:
-            return properties
-        return {UNIQ_KEY: self._next_key(), WAIT: "true"} | properties

@@ -36,11 +36,12 @@ from spark_rocket.client.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TO
 from spark_rocket.client.answers import error_of
 from spark_rocket.client.async_send import AsyncSend, InFlight
 from spark_rocket.client.config import MAX_MESSAGE_SIZE, ClientConfig
+from spark_rocket.client.destinations import Destinations, left
 from spark_rocket.client.fault_latency import FaultStrategy
 from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.outgoing import STORED_CODES, Outgoing, Packer, split_batch
-from spark_rocket.client.request_reply import Replies, RequestFuture
+from spark_rocket.client.request_reply import Requester, RequestFuture
 from spark_rocket.client.selectors import Selector, select_by_random, select_by_sharding_key
 from spark_rocket.client.validators import check_group
 from spark_rocket.errors import (
@@ -52,7 +53,7 @@ from spark_rocket.errors import (
     StateError,
     TopicNotFoundError,
 )
-from spark_rocket.model import SHARDING_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult, SendStatus
+from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.protocol.compression import DEFAULT_ZLIB_LEVEL
@@ -74,7 +75,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_GROUP = "spark_rocket_producer"
 MAX_IN_FLIGHT = 10_000
 REPLY_GRACE = 1.0  # seconds after its deadline in which a request is told so by the timer
-REFRESH_PAUSE = 0.5  # seconds in which a route is asked for once, however many sends fail
 
 RETRY_RESPONSE_CODES = frozenset(
     {
@@ -131,14 +131,14 @@ class Producer(Client):
         self.max_message_size = max_message_size
         self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
         self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
-        self.hooks = Hooks(send_hooks, forbidding_hooks)
+        self.hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
         self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
         self._send_timeout = send_timeout
         self._max_timeout_per_request = send_msg_max_timeout_per_request
         self._retry_times = retry_times_when_send_failed
         self._retry_codes = frozenset(int(code) for code in retry_response_codes)
         self._packer = Packer(
-            self._next_key,
+            self._first_key,
             max_message_size=max_message_size,
             compress_over=compress_msg_body_over_howmuch,
             compress=compress_type,
@@ -149,9 +149,8 @@ class Producer(Client):
             Accumulator, max_bytes=batch_max_bytes, max_delay=batch_max_delay, total_max_bytes=total_batch_max_bytes
         )
         self._auto_batch = auto_batch
-        self._member = member and group != DEFAULT_GROUP
-        self._greeted: set[str] = set()  # topics whose brokers have been told of the group
-        self._refreshed: dict[str, float] = {}  # when a topic's route was asked for again
+        self.member = member and group != DEFAULT_GROUP
+        self.destinations = Destinations(self.running, self.faults, member=self.member)
         self._closing = False
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name))  # from here on a fork finds it
         self._begin()
@@ -159,7 +158,8 @@ class Producer(Client):
     def _begin(self) -> None:
         self.in_flight = self._new_in_flight()
         self._accumulator = self._new_accumulator(self) if self._auto_batch else None
-        self._asked: dict[RequestFuture, None] = {}  # requests that wait for their replies
+        self._requester = Requester(self)
+        self._packer.next_key = self._first_key
         self._starting = threading.Lock()
         self._started: ClientInstance | None = None
 
@@ -182,7 +182,7 @@ class Producer(Client):
             if self._started is not None:
                 return
             instance = self._instance()
-            if self._member:
+            if self.member:
                 try:
                     instance.members.join_producer(self)
                 except BaseException:
@@ -206,8 +206,7 @@ class Producer(Client):
         self._started = None
         for send in self.in_flight.sends():
             send.abandon()
-        for waiting in list(self._asked):
-            waiting.give_up(StateError("The producer was closed before the reply came."))
+        self._requester.give_up()
 
     @property
     def shared(self) -> ClientInstance | None:
@@ -247,20 +246,21 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         self._check_open()
         out = self._packer.pack(message)
-        fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
+        destinations = self.destinations
+        fixed = destinations.fixed(message, queue, selector, selector_arg, deadline)
         last_broker: str | None = None
         retries = 0 if fixed is not None else self._retry_times
         while True:
-            chosen = fixed or self.choose(out.topic, last_broker, deadline)
+            chosen, address = (fixed, "") if fixed else destinations.choose(out.topic, last_broker, deadline)
             try:
-                result = self._send(message, out, chosen, deadline)
+                result = self._send(message, out, chosen, address, deadline)
             except RocketError as error:
                 if retries <= 0 or not self.may_go_elsewhere(error):
                     raise
                 if time.monotonic() >= deadline:
                     raise self.late(out.topic, timeout, error) from error
                 if isinstance(error, RemotingError):
-                    self.refresh(out.topic, deadline)
+                    destinations.refresh(out.topic, deadline)
             else:
                 if (
                     result.status is SendStatus.SEND_OK
@@ -294,17 +294,19 @@ class Producer(Client):
         if accumulator is not None and isinstance(message, Message):
             piece = self._packer.accumulable(message)
             if piece is not None:
-                fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
-                self._reserve(deadline)
+                fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+                self.in_flight.reserve(deadline, self._may_wait)
                 key = (message.topic, fixed, message.properties.get(WAIT))
                 future = accumulator.add(key, message, piece, timeout, deadline)
                 if future is not None:
                     return future
                 self.in_flight.release(1)
         out = self._packer.pack(message)
-        fixed = self._fixed_queue(message, queue, selector, selector_arg, deadline)
-        self._reserve(deadline)
-        return self._post(out, message, fixed, timeout, deadline)
+        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+        self.in_flight.reserve(deadline, self._may_wait)
+        send = AsyncSend(self, out, message, fixed, timeout, deadline)
+        send.start()
+        return send.future
 
     def send_oneway(
         self,
@@ -319,12 +321,12 @@ class Producer(Client):
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         self._check_open()
         out = self._packer.pack(message)
-        chosen = self._fixed_queue(message, queue, selector, selector_arg, deadline)
-        chosen = chosen or self.choose(out.topic, None, deadline)
-        if self.hooks:
+        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+        chosen, address = (fixed, "") if fixed else self.destinations.choose(out.topic, None, deadline)
+        if self.hooks is not None:
             self.hooks.before(SendContext(self.group, message, chosen, "oneway"))
         instance = self.running()
-        address = instance.routes.master(chosen, self._left(deadline))
+        address = address or self.destinations.address(chosen, deadline)
         instance.remoting.invoke_oneway(address, out.request(self.group, chosen), self.allowance(deadline))
 
     def send_batch_body(
@@ -336,7 +338,7 @@ class Producer(Client):
         """
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         self._check_open()
-        return self._send((), self._packer.encoded(queue.topic, body, count), queue, deadline)
+        return self._send((), self._packer.encoded(queue.topic, body, count), queue, "", deadline)
 
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
@@ -349,8 +351,10 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         self._check_open()
         out = self._packer.encoded(queue.topic, body, count, sys_flag)
-        self._reserve(deadline)
-        return self._post(out, (), queue, timeout, deadline)
+        self.in_flight.reserve(deadline, self._may_wait)
+        send = AsyncSend(self, out, (), queue, timeout, deadline)
+        send.start()
+        return send.future
 
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Take back a message that waits for its time, by ``SendResult.recall_handle``; returns its id.
@@ -363,11 +367,11 @@ class Producer(Client):
         self._check_open()
         instance = self.running()
         answer = instance.invoke(
-            instance.routes.master(where, self._left(deadline)),
+            instance.routes.master(where, left(deadline)),
             RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
             f"the recall from {topic}",
             topic=topic,
-            timeout=self._left(deadline),
+            timeout=left(deadline),
         )
         return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
@@ -395,7 +399,7 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         future = self.request_async(message, timeout=timeout, queue=queue, selector=selector, selector_arg=selector_arg)
         try:
-            return future.result(self._left(deadline) + REPLY_GRACE)
+            return future.result(left(deadline) + REPLY_GRACE)
         except TimeoutError:  # the timer has not come by
             future.expire()
             return future.result()
@@ -411,154 +415,56 @@ class Producer(Client):
     ) -> RequestFuture:
         """As ``request``, with a future of the reply. It may be cancelled: the reply is dropped then."""
         timeout = self._send_timeout if timeout is None else timeout
-        deadline = time.monotonic() + timeout
         self._check_open()
-        if not self._member:
-            raise ClientError(
-                "A request needs a producer whose group brokers know: replies come over its connection.",
-                remedy="Give the producer a group of its own.",
-            )
-        instance = self.running()
-        replies = Replies.of(instance)
-        waiting = RequestFuture(replies, message, instance.client_id, timeout)
-        replies.expect(waiting, deadline)
-        self._asked[waiting] = None
-        waiting.add_done_callback(lambda _: self._asked.pop(waiting, None))
-        try:
-            instance.routes.publish_route(message.topic, self._left(deadline))
-            self._greet_and_wait(instance, deadline)
-            sent = self.send_async(
-                waiting.message,
-                queue=queue,
-                selector=selector,
-                selector_arg=selector_arg,
-                timeout=self._left(deadline),
-            )
-        except BaseException as error:
-            waiting.give_up(error)
-            raise
-        sent.add_done_callback(waiting.sent)
-        return waiting
+        return self._requester.ask(message, timeout, queue=queue, selector=selector, selector_arg=selector_arg)
 
-    def _greet_and_wait(self, instance: ClientInstance, deadline: float) -> None:
-        """A broker that has had no heartbeat does not know where to push a reply."""
-        greeted = threading.Event()
-
-        def greet() -> None:
-            instance.members.greet_new_brokers()
-            greeted.set()
-
-        instance.later(greet)
-        greeted.wait(self._left(deadline))
-
-    # --- where it goes ----------------------------------------------------------------------------------------
-
-    def _fixed_queue(
-        self,
-        message: Message | Sequence[Message],
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        selector_arg: Any,
-        deadline: float,
-    ) -> MessageQueue | None:
-        first = message if isinstance(message, Message) else message[0]
-        if queue is not None:
-            if queue.topic != first.topic:
-                raise ClientError(
-                    f"A message for {first.topic!r} cannot go to a queue of {queue.topic!r}.",
-                    remedy="Take the queue from queues(message.topic).",
-                )
-            return queue
-        if selector is None:
-            if SHARDING_KEY not in first.properties:
-                return None
-            selector = select_by_sharding_key
-        return selector(self._route(first.topic, deadline), first, selector_arg)
-
-    def choose(self, topic: str, last_broker: str | None, deadline: float) -> MessageQueue:
-        """The queue of the next attempt."""
-        return self.faults.select(self._route(topic, deadline), last_broker)
-
-    def _route(self, topic: str, deadline: float) -> tuple[MessageQueue, ...]:
-        instance = self.running()
-        queues = instance.routes.publish_route(topic, self._left(deadline))
-        if self._member and topic not in self._greeted:
-            self._greeted.add(topic)
-            instance.later(instance.members.greet_new_brokers)
-        return queues
+    # --- the exchange -----------------------------------------------------------------------------------------
 
     def may_go_elsewhere(self, error: RocketError) -> bool:
         """Whether another broker may take what this one did not."""
         return isinstance(error, RemotingError) or error.response_code in self._retry_codes
 
-    def refresh(self, topic: str, deadline: float) -> None:
-        """Ask for the route again, in half of the time that is left: the rest is for sending.
-
-        Not if it has just been asked for: when a broker dies, thousands of sends come by.
-        """
-        now = time.monotonic()
-        if now < self._refreshed.get(topic, 0.0) + REFRESH_PAUSE:
-            return
-        try:
-            self.running().routes.refresh(topic, self._left(deadline) / 2)
-        except RocketError as error:  # a topic not made yet, or no name server: what is known must do
-            logger.info("the route of %s was not asked for again: %s", topic, error)
-        self._refreshed[topic] = time.monotonic()
-
-    # --- the exchange -----------------------------------------------------------------------------------------
-
     def _send(
-        self, message: Message | Sequence[Message], out: Outgoing, queue: MessageQueue, deadline: float
+        self, message: Message | Sequence[Message], out: Outgoing, queue: MessageQueue, address: str, deadline: float
     ) -> SendResult:
+        """One attempt. An empty address is asked for."""
         instance = self.running()
+        hooks, faults = self.hooks, self.faults
         context: SendContext | None = None
-        if self.hooks:
+        if hooks is not None:
             context = SendContext(self.group, message, queue, "sync")
-            self.hooks.before(context)
-        begun = time.monotonic()
-        address = ""
+            hooks.before(context)
+        begun = time.monotonic() if faults.enabled else 0.0
         try:
-            address = instance.routes.master(queue, deadline - begun)
+            if not address:
+                address = self.destinations.address(queue, deadline)
             answer = instance.remoting.invoke(address, out.request(self.group, queue), self.allowance(deadline))
-            if self.faults.enabled:
-                self.faults.update(queue.broker_name, time.monotonic() - begun)
+            if faults.enabled:
+                faults.update(queue.broker_name, time.monotonic() - begun)
             if answer.code not in STORED_CODES:
                 raise self.refused(answer, address, queue.topic)
             result = out.result(queue, answer)
         except RocketError as error:
             if isinstance(error, RemotingError):
-                self.faults.update(queue.broker_name, time.monotonic() - begun, isolated=True)
+                faults.update(queue.broker_name, time.monotonic() - begun, isolated=True)
                 if isinstance(error, RemotingConnectError) and address:
                     instance.routes.went_away(address)
-            if context is not None:
+            if hooks is not None and context is not None:
                 context.error = error
-                self.hooks.after(context)
+                hooks.after(context)
             raise
-        if context is not None:
+        if hooks is not None and context is not None:
             context.result = result
-            self.hooks.after(context)
+            hooks.after(context)
         return result
-
-    def _reserve(self, deadline: float) -> None:
-        self.in_flight.reserve(deadline, self._may_wait)
 
     def _may_wait(self) -> bool:
         return not self.running().remoting.is_reading_thread()
 
-    def _next_key(self) -> str:
-        return (self._started or self.running()).next_key()
-
-    def _post(
-        self,
-        out: Outgoing,
-        message: Message | Sequence[Message],
-        fixed: MessageQueue | None,
-        timeout: float,
-        deadline: float,
-    ) -> Future[SendResult]:
-        send = AsyncSend(self, out, message, fixed, timeout, deadline)
-        send.start()
-        return send.future
+    def _first_key(self) -> str:
+        """From the second key on the packer asks who makes them, without a detour."""
+        self._packer.next_key = self.running().keys().next
+        return self._packer.next_key()
 
     def _check_open(self) -> None:
         if self._closing:
@@ -582,10 +488,6 @@ class Producer(Client):
 
     def allowance(self, deadline: float) -> float:
         """How long one request may take."""
-        left = self._left(deadline)
+        left = deadline - time.monotonic()
         most = self._max_timeout_per_request
-        return left if most is None or left < most else most
-
-    @staticmethod
-    def _left(deadline: float) -> float:
-        return max(0.001, deadline - time.monotonic())
+        return max(0.001, left if most is None or left < most else most)

@@ -14,13 +14,16 @@ Corresponds to RequestResponseFuture, RequestFutureHolder, MessageUtil and Clien
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from concurrent.futures import Future, InvalidStateError
+from typing import TYPE_CHECKING, Any
 
+from spark_rocket.client.destinations import left
 from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.outgoing import REPLY
-from spark_rocket.errors import ClientError, RequestTimeoutError
+from spark_rocket.errors import ClientError, RequestTimeoutError, StateError
 from spark_rocket.model import (
     CLUSTER,
     CORRELATION_ID,
@@ -38,6 +41,9 @@ from spark_rocket.protocol.headers import ReplyMessageRequestHeader
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import COMPRESSED
 from spark_rocket.remoting.address import parse_address
+
+if TYPE_CHECKING:
+    from spark_rocket.client.producer import Producer
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +154,56 @@ class Replies:
         else:
             future.settle(reply)
         return RemotingCommand.response(request, ResponseCode.SUCCESS)
+
+
+class Requester:
+    """A producer's requests."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._asked: dict[RequestFuture, None] = {}  # those that wait for their replies
+
+    def ask(self, message: Message, timeout: float, **where: Any) -> RequestFuture:
+        """Send a request; ``where`` is what ``Producer.send_async`` takes."""
+        deadline = time.monotonic() + timeout
+        producer = self._producer
+        if not producer.member:
+            raise ClientError(
+                "A request needs a producer whose group brokers know: replies come over its connection.",
+                remedy="Give the producer a group of its own.",
+            )
+        instance = producer.running()
+        replies = Replies.of(instance)
+        waiting = RequestFuture(replies, message, instance.client_id, timeout)
+        replies.expect(waiting, deadline)
+        self._asked[waiting] = None
+        waiting.add_done_callback(lambda _: self._asked.pop(waiting, None))
+        try:
+            instance.routes.publish_route(message.topic, left(deadline))
+            greet_and_wait(instance, deadline)
+            sent = producer.send_async(waiting.message, timeout=left(deadline), **where)
+        except BaseException as error:
+            waiting.give_up(error)
+            raise
+        sent.add_done_callback(waiting.sent)
+        return waiting
+
+    def give_up(self) -> None:
+        """The producer is closed."""
+        for waiting in list(self._asked):
+            waiting.give_up(StateError("The producer was closed before the reply came."))
+
+
+def greet_and_wait(instance: ClientInstance, deadline: float) -> None:
+    """A broker that has had no heartbeat does not know where to push what is for us."""
+    greeted = threading.Event()
+
+    def greet() -> None:
+        instance.members.greet_new_brokers()
+        greeted.set()
+
+    instance.later(greet)
+    greeted.wait(left(deadline))
 
 
 def reply_of(request: RemotingCommand) -> MessageExt:

@@ -53,6 +53,7 @@ class TopicRoute:
     readable: tuple[MessageQueue, ...]
     writable: tuple[MessageQueue, ...]
     brokers: dict[str, dict[int, str]]
+    masters: dict[str, str]
     data: TopicRouteData
 
     @classmethod
@@ -66,7 +67,8 @@ class TopicRoute:
                 readable += (MessageQueue(topic, queues.broker_name, i) for i in range(queues.read_queue_nums))
             if queues.writable and addresses and MASTER_ID in addresses:
                 writable += (MessageQueue(topic, queues.broker_name, i) for i in range(queues.write_queue_nums))
-        return cls(topic, tuple(readable), tuple(writable), brokers, data)
+        masters = {name: addresses[MASTER_ID] for name, addresses in brokers.items() if MASTER_ID in addresses}
+        return cls(topic, tuple(readable), tuple(writable), brokers, masters, data)
 
 
 class NameServers:
@@ -191,6 +193,14 @@ class RouteTable:
             self._routes[topic] = route
             self._used[topic] = self._clock()
             self._start_refresher()
+        return route
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """The route if it is known, in use and has queues to write to: what most sends find. Else ``publish_route``."""
+        route = self._routes.get(topic)
+        if route is None or topic not in self._used or self._refresher is None or not route.writable:
+            return None
+        self._used[topic] = self._clock()
         return route
 
     def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:

@@ -38,9 +38,11 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Protocol
 
+from spark_rocket.client.destinations import left
 from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.membership import Membership, RequestHandler
 from spark_rocket.client.producer import Producer
+from spark_rocket.client.request_reply import greet_and_wait
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
 from spark_rocket.client.validators import check_group, check_topic
 from spark_rocket.errors import RocketError
@@ -88,7 +90,7 @@ class TransactionListener(Protocol):
         """Say what came of it: the broker has not heard."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TransactionSendResult(SendResult):
     """A half message that was stored, and what came of its local transaction."""
 
@@ -120,7 +122,7 @@ class TransactionProducer(Producer):
         """Join the group, so that brokers can ask. The first send does it by itself. GroupInUseError, for good."""
         deadline = time.monotonic() + self._send_timeout
         if self._join(deadline):
-            self._greet_and_wait(self._instance(), deadline)
+            greet_and_wait(self._instance(), deadline)
 
     def _join(self, deadline: float) -> bool:
         """False if it was done before. Brokers that are known by the deadline are told; that is not waited for."""
@@ -164,7 +166,7 @@ class TransactionProducer(Producer):
         self._join(deadline)
         instance = self._instance()
         half = self._half(instance, message)
-        sent = self.send(half, timeout=self._left(deadline))
+        sent = self.send(half, timeout=left(deadline))
         self._topics.add(message.topic)
         state, error = LocalTransactionState.ROLLBACK_MESSAGE, None
         if sent.status is SendStatus.SEND_OK:
@@ -254,7 +256,7 @@ class TransactionProducer(Producer):
         routes = self._instance().routes
         for topic in sorted(self._topics):
             try:
-                routes.route(topic, None if deadline is None else self._left(deadline))
+                routes.route(topic, None if deadline is None else left(deadline))
             except RocketError as error:
                 logger.info("brokers of topic %s are not known yet: %s", topic, error)
 

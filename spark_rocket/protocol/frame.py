@@ -67,6 +67,10 @@ class FrameSplitter:
         Raises ``ProtocolError`` when a length cannot be right. Nothing after that can be trusted: close the connection.
         """
         buffer: bytes | bytearray
+        if not self._pending and isinstance(data, bytes) and len(data) >= LENGTH_SIZE + MIN_LENGTH:
+            (length,) = _LENGTH.unpack_from(data)
+            if length + LENGTH_SIZE == len(data) and length <= self._max_length:  # one whole frame: the usual case
+                return [memoryview(data)[LENGTH_SIZE:]]
         if self._pending:
             self._pending += data
             if len(self._pending) < self._needed:

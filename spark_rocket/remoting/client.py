@@ -25,7 +25,6 @@ from concurrent.futures import Future
 from spark_rocket.errors import (
     RemotingConnectError,
     RemotingError,
-    RemotingTimeoutError,
     RemotingTooMuchRequestError,
     StateError,
 )
@@ -33,6 +32,7 @@ from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.connecting import Connector, Pending
 from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter, Waiter
+from spark_rocket.remoting.outbox import no_answer
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
 
@@ -72,7 +72,7 @@ class _Expiry:
     def expire(self) -> None:
         late = self._session.take(self._opaque)
         if late is not None:
-            late.fail(_no_answer(self._addr, self._code, self._timeout))
+            late.fail(no_answer(self._addr, self._code, self._timeout))
 
 
 class RemotingClient:
@@ -126,7 +126,7 @@ class RemotingClient:
             opaque = connection.request(request, waiter, deadline)
             if not connection.wait(waiter, deadline):
                 if connection.session.take(opaque) is not None:
-                    raise _no_answer(addr, request.code, timeout)
+                    raise no_answer(addr, request.code, timeout)
                 waiter.wait(60.0)  # the answer has just been taken by the reader: it is a moment away
             return waiter.result()
         finally:
@@ -181,12 +181,13 @@ class RemotingClient:
     def post(self, addr: str, request: RemotingCommand, waiter: Waiter, timeout: float) -> None:
         """As ``invoke_async``, for a caller with a waiter of its own, who also bounds what is in flight himself.
 
+        For requests that are answered soon: many of them are written together, once answers come (``outbox``).
         Raises the RemotingError if nothing was sent; afterwards exactly one of the waiter's methods is called.
         """
-        deadline = time.monotonic() + timeout
         if self._closed:
             raise _closed(addr)
-        self._send_async(addr, request, waiter, deadline, timeout)
+        deadline = time.monotonic() + timeout
+        self._connection(addr, deadline).post(request, waiter, deadline, timeout)
 
     def is_reading_thread(self) -> bool:
         """Whether this thread reads a connection now: it must not wait for what only comes through one."""
@@ -262,6 +263,7 @@ class RemotingClient:
                 place.connection = Connection(
                     addr,
                     min(self._connect_timeout, deadline - time.monotonic()),
+                    self._timer,
                     max_frame_length=self._max_frame_length,
                     request_handler=self._handler,
                 )
@@ -307,13 +309,6 @@ def _closed(addr: str) -> StateError:
 def _no_connection(addr: str, seconds: float) -> RemotingConnectError:
     return RemotingConnectError(
         f"No connection to {addr} within {seconds:.1f} s.", remedy="Check the address and that a server runs there."
-    )
-
-
-def _no_answer(addr: str, code: int, timeout: float) -> RemotingTimeoutError:
-    return RemotingTimeoutError(
-        f"{addr} did not answer request code {int(code)} within {timeout:g} s.",
-        remedy="It may have been carried out all the same; a longer timeout waits for slow servers.",
     )
 
 

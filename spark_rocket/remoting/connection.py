@@ -9,6 +9,7 @@ synchronous caller's, it *parks* for a moment: it leaves the reading to the next
 off the socket itself and saves two changes of thread. The rules that keep this right:
 
 - only the holder of ``_reading`` touches the incoming side of the socket, and serves whatever comes, for everybody;
+- whoever reads writes what asynchronous requests have left in the outbox (``outbox``) when it has served what came;
 - whoever adds a waiter and does not read, and whoever stops reading while waiters are left, wakes a parked reader;
 - a parked reader that sees no calls for ``PARK`` seconds goes back to reading, and so sees pushed requests and the end.
 
@@ -40,13 +41,15 @@ from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import parse_address
+from spark_rocket.remoting.outbox import Outbox
 from spark_rocket.remoting.session import Session
+from spark_rocket.remoting.timer import DeadlineTimer
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 64 * 1024
 BODY_APART = 16 * 1024  # a body above this is sent beside its head, not joined to it
-PARK = 0.002  # seconds that a parked reader waits for the next synchronous call
+PARK = 0.02  # seconds that a parked reader waits for the next synchronous call
 SEND_SLICE = 0.25  # seconds after which a send that does not get on looks at its deadline
 
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
@@ -63,31 +66,40 @@ class Waiter(Protocol):
 class SyncWaiter:
     """The calling thread itself, asleep on a bare lock: the cheapest hand-over between two threads."""
 
-    __slots__ = ("_error", "_lock", "_response")
+    __slots__ = ("_error", "_lock", "_response", "told")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        self.told = False
+        self._lock: threading.Lock | None = None  # only if another thread reads
         self._response: RemotingCommand | None = None
         self._error: RemotingError | None = None
 
     def complete(self, response: RemotingCommand) -> None:
         self._response = response
-        self._lock.release()
+        self._tell()
 
     def fail(self, error: RemotingError) -> None:
         self._error = error
-        self._lock.release()
+        self._tell()
+
+    def _tell(self) -> None:
+        self.told = True
+        lock = self._lock
+        if lock is not None:
+            lock.release()
 
     def wait(self, seconds: float) -> bool:
-        return self._lock.acquire(timeout=max(0.0, seconds))
-
-    @property
-    def told(self) -> bool:
-        return self._response is not None or self._error is not None
+        """Whether it was told in time."""
+        lock = self._lock
+        if lock is None:
+            lock = threading.Lock()
+            lock.acquire()
+            self._lock = lock
+        # Looked at after the lock is there to be seen: whoever tells us looks for it after it has said so here.
+        return self.told or lock.acquire(timeout=max(0.0, seconds))
 
     def result(self) -> RemotingCommand:
-        """After :meth:`wait` gave True."""
+        """After it was told."""
         if self._response is not None:
             return self._response
         assert self._error is not None
@@ -120,6 +132,7 @@ class Connection:
         self,
         address: str,
         connect_timeout: float,
+        timer: DeadlineTimer,
         *,
         first_opaque: int = 1,
         max_frame_length: int = MAX_FRAME_LENGTH,
@@ -129,8 +142,8 @@ class Connection:
         self.lost: RemotingConnectError | None = None
         self.session: Session[Waiter] = Session(max_frame_length, first_opaque)
         self._handler = request_handler
-        self._writing = threading.Lock()
         self._socket = _connect(address, connect_timeout)
+        self._outbox = Outbox(address, self._write_now, timer)
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
         self._reading = threading.Lock()
@@ -166,51 +179,91 @@ class Connection:
             raise
         return opaque
 
-    def send(self, command: RemotingCommand, deadline: float) -> None:
-        """Write one frame. A time-out in the middle of it closes the connection, since half a frame is garbage."""
-        head: Buffer
-        if len(command.body) > BODY_APART:
-            head, body = command.encode_head(), command.body
-        else:
-            head, body = command.encode(), b""
-        if not self._writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._late(deadline)
+    def post(self, request: RemotingCommand, waiter: Waiter, deadline: float, timeout: float) -> None:
+        """As ``request``, for somebody who does not wait: written soon, together with others if there are many."""
+        opaque = request.opaque = self.session.next_opaque()
+        outbox = self._outbox
+        outbox.expect(opaque, waiter, deadline, timeout, request.code)
         try:
             if self.lost is not None:
                 raise self._again(self.lost)
+            if len(request.body) > BODY_APART:
+                self.send(request, deadline)
+            elif not outbox.hold(request.encode()):
+                self._write((), deadline)
+        except BaseException:
+            if outbox.take(opaque) is not None:
+                raise
+        if self._parked:
+            self.wake_reader()
+
+    def send(self, command: RemotingCommand, deadline: float) -> None:
+        """Write one frame. A time-out in the middle of it closes the connection, since half a frame is garbage."""
+        if len(command.body) > BODY_APART:
+            self._write((command.encode_head(), command.body), deadline)
+        else:
+            self._write((command.encode(),), deadline)
+
+    def _write(self, pieces: tuple[Buffer, ...], deadline: float) -> None:
+        outbox = self._outbox
+        writing = outbox.writing
+        if not writing.acquire(blocking=False) and not writing.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise self._late()
+        try:
+            if self.lost is not None:
+                raise self._again(self.lost)
+            held = len(outbox.held) > 0
+            if held:
+                pieces = (outbox.take_held(), *pieces)
+            elif not pieces:
+                return  # somebody else has written it meanwhile
             try:
-                sent = self._socket.sendmsg((head, body)) if body else self._socket.send(head)
-            except BlockingIOError:
+                sent = self._socket.send(pieces[0]) if len(pieces) == 1 else self._socket.sendmsg(pieces)
+            except BlockingIOError:  # SEND_SLICE is over
                 sent = 0
-            if sent < len(head) + len(body):
-                self._send_rest(head, body, sent, deadline)
+            if sent < sum(map(len, pieces)):
+                self._send_rest(pieces, sent, held, deadline)
         except OSError as error:
             self._shut_down()
             raise RemotingConnectError(f"The connection to {self.address} was lost: {error}.") from error
+        except RemotingError:
+            raise
+        except BaseException:  # a caller's Ctrl-C: nobody knows how much was written
+            self._shut_down()
+            raise
         finally:
-            self._writing.release()
+            writing.release()
 
-    def _send_rest(self, head: Buffer, body: Buffer, sent: int, deadline: float) -> None:
-        pieces = [memoryview(head), memoryview(body)]
-        left = len(head) + len(body)
-        whole = left
+    def _send_rest(self, pieces: tuple[Buffer, ...], sent: int, held: bool, deadline: float) -> None:
+        rest = [memoryview(piece) for piece in pieces]
+        begun = held or sent > 0  # others' requests are given up too
         while True:
-            left -= sent
-            while pieces and sent >= len(pieces[0]):
-                sent -= len(pieces.pop(0))
-            if not pieces:
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if not rest:
                 return
-            pieces[0] = pieces[0][sent:]
+            rest[0] = rest[0][sent:]
             if time.monotonic() >= deadline:
-                if left < whole:
+                if begun:
                     self._shut_down()
-                raise self._late(deadline)
+                raise self._late()
             try:
-                sent = self._socket.sendmsg(pieces)
-            except BlockingIOError:  # SEND_SLICE is over
+                sent = self._socket.sendmsg(rest)
+                begun = begun or sent > 0
+            except BlockingIOError:
                 sent = 0
 
-    def _late(self, deadline: float) -> RemotingTimeoutError:
+    def _write_now(self, data: Buffer) -> int:
+        """For the outbox, which holds the lock: as much as the kernel takes at once."""
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self._shut_down()  # whoever reads sees the end and tells all who wait
+            return len(data)
+
+    def _late(self) -> RemotingTimeoutError:
         return RemotingTimeoutError(f"{self.address} did not take the request in time: it reads too slowly.")
 
     # --- receiving --------------------------------------------------------------------------------------------
@@ -236,8 +289,11 @@ class Connection:
         self._reading_thread = None
         self._reading.release()
         # Looked at after the release: a caller that came too early to read has its waiter in by now.
-        if len(self.session):
+        if self._parked and self._expects():
             self.wake_reader()
+
+    def _expects(self) -> bool:
+        return len(self.session) > 0 or len(self._outbox.waiting) > 0
 
     def wake_reader(self) -> None:
         """Somebody waits and does not read."""
@@ -256,7 +312,7 @@ class Connection:
                 self._reading_thread = None
             if not alive:
                 return
-            if self._sync_last and not len(self.session):
+            if self._sync_last and not self._expects():
                 self._park()
 
     def _park(self) -> None:
@@ -265,7 +321,7 @@ class Connection:
             turns = self._turns
             self._parked = True
             # A waiter that came before the flag could be seen has not woken us.
-            if len(self.session) and not self._reading.locked():
+            if self._expects() and not self._reading.locked():
                 break
             if self._unpark.acquire(timeout=PARK):
                 break
@@ -283,6 +339,8 @@ class Connection:
                     large = self.session.detach(RECEIVE_SIZE)
                     if large is not None:
                         self._filling = memoryview(large[0]), large[1]
+                    if self._outbox.held:
+                        self._outbox.flush()
                     return True
             else:
                 view, filled = self._filling
@@ -306,7 +364,7 @@ class Connection:
 
     def _dispatch(self, command: RemotingCommand) -> None:
         if command.flag & 1:
-            waiter = self.session.take(command.opaque)
+            waiter = self.session.take(command.opaque) or self._outbox.take(command.opaque)
             if waiter is not None:  # else its time-out was first
                 self._sync_last = type(waiter) is SyncWaiter
                 try:
@@ -361,12 +419,12 @@ class Connection:
     def _end(self, reason: str) -> None:
         if self.lost is None:
             self.lost = self._error(reason)
-        for waiter in self.session.drain():
+        for waiter in (*self.session.drain(), *self._outbox.drain()):
             try:
                 waiter.fail(self._again(self.lost))
             except BaseException:  # everybody is told, and the descriptor closed
                 logger.exception("a call-back for the lost connection to %s failed", self.address)
-        with self._writing:  # nobody writes to a descriptor number that may be somebody else's by now
+        with self._outbox.writing:  # nobody writes to a descriptor number that may be somebody else's by now
             self._socket.close()
         self.wake_reader()
 

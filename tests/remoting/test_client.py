@@ -29,6 +29,7 @@ from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.connecting import THREADS
 from spark_rocket.remoting.connection import Connection
 from spark_rocket.remoting.server import Channel
+from spark_rocket.remoting.timer import DeadlineTimer
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
 
@@ -523,7 +524,7 @@ def test_who_waits_for_a_connection_waits_no_longer_than_his_time(client: Remoti
 
 def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> None:
     client = RemotingClient()
-    slow.outcome = Connection(serve().address, 3.0)
+    slow.outcome = Connection(serve().address, 3.0, DeadlineTimer())
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(client.invoke, "x:1", request(), 10)
         assert slow.started.acquire(timeout=10)
@@ -547,7 +548,7 @@ def test_futures_do_not_wait_for_connections(serve: Serve, slow: SlowConnect, cl
     for future in futures:
         assert isinstance(future.exception(10), RemotingConnectError)
     assert slow.attempts == 1
-    slow.outcome = Connection(serve().address, 3.0)
+    slow.outcome = Connection(serve().address, 3.0, DeadlineTimer())
     late = [client.invoke_async("y:1", request(ECHO, 0, b"%d" % number), timeout=60) for number in range(5)]
     assert [future.result(10).body for future in late] == [b"%d" % number for number in range(5)]
     slow.outcome.close()
@@ -611,7 +612,7 @@ def test_a_port_that_connects_to_itself(monkeypatch: pytest.MonkeyPatch) -> None
         itself.connect(itself.getsockname())
         monkeypatch.setattr(socket, "create_connection", lambda *args, **options: itself)
         with pytest.raises(RemotingConnectError, match="nobody listens"):
-            Connection("127.0.0.1:%d" % itself.getsockname()[1], 1.0)  # noqa: UP031
+            Connection("127.0.0.1:%d" % itself.getsockname()[1], 1.0, DeadlineTimer())  # noqa: UP031
 
 
 def test_what_is_not_connected(client: RemotingClient) -> None:
