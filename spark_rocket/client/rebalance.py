@@ -196,7 +196,7 @@ class Rebalance:
             with self._table:
                 if any(one.queue == queue for one in self._leaving):
                     return False
-            self._locks.lock([process_queue])
+            self._locks.lock([process_queue], strict=True)
             if not process_queue.locked:
                 logger.info("%s is still locked by another member", queue)
                 return False

@@ -38,10 +38,10 @@ class QueueLocks:
         self._group = group
         self._clock = clock
 
-    def lock(self, process_queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+    def lock(self, process_queues: Iterable[ProcessQueue], *, strict: bool = False) -> list[ProcessQueue]:
         """Take or renew locks. Comes back: queues that others have, or may have had since the last time.
 
-        Queues of a broker that does not answer keep what they have, until it expires.
+        Queues of a broker that does not answer keep what they have, until it expires; ``strict`` raises instead.
         """
         lost = []
         for broker_name, theirs in _by_broker(process_queues, lambda one: one.queue.broker_name).items():
@@ -51,6 +51,8 @@ class QueueLocks:
                 answer = self._ask(RequestCode.LOCK_BATCH_MQ, queues, None)
                 held = set(LockBatchResponseBody.from_json(answer.body).lock_ok_mq_set)
             except RocketError as error:
+                if strict:
+                    raise
                 logger.warning("%s could not lock queues at %s: %s", self._group, broker_name, error)
                 continue
             for one in theirs:

@@ -12,7 +12,7 @@ from spark_rocket.client.listeners import ConsumeFromWhere
 from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
-from spark_rocket.errors import RemotingConnectError
+from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.codes import RequestCode
@@ -208,6 +208,39 @@ def test_a_queue_whose_pulls_have_stopped_is_begun_anew(world: World) -> None:
     one.balance(["t"])
     assert stuck.dropped
     assert owned(one) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_broker_that_does_not_answer_is_asked_once_a_round(
+    world: World, monkeypatch: pytest.MonkeyPatch, orderly: bool
+) -> None:
+    """Whoever waits for it keeps the queues of the others waiting."""
+    silent = [MessageQueue("t", "a", number) for number in range(4)]
+    world.readable = (*silent, *Q)
+    asked: list[str] = []
+    invoke, read = world.invoke, world.read
+
+    def ask(broker: str) -> None:
+        asked.append(broker)
+        if broker == "a":
+            raise RemotingTimeoutError("the broker does not answer")
+
+    def lock(address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
+        ask(LockBatchRequestBody.from_json(request.body).mq_set[0].broker_name)
+        return invoke(address, request, what, timeout)
+
+    def committed(queue: MessageQueue) -> int | None:
+        ask(queue.broker_name)
+        return read(queue)
+
+    monkeypatch.setattr(world, "invoke", lock)
+    monkeypatch.setattr(world, "read", committed)
+    one = build(world, orderly=orderly)
+    one.balance(["t", "u"])
+    assert asked.count("a") == 1
+    assert [process_queue.queue for process_queue in one.process_queues()] == Q
+    one.balance(["t"])
+    assert asked.count("a") == 2
 
 
 # --- in order -------------------------------------------------------------------------------------------------------
