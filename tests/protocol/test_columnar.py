@@ -299,6 +299,24 @@ def test_bytes_that_look_like_records_inside_bodies() -> None:
 # --- choices ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [1, 10, 700])
+def test_records_of_one_size(size: int) -> None:
+    """Also where the sizes of bodies and properties make up for each other, and where only some are asked for."""
+    same = [record(offset, bytes([65 + offset]) * size) for offset in range(9)]
+    traded = [record(n, b"b" * (size + n % 2), b"TAGS\x01" + b"A" * (2 - n % 2)) for n in range(9)]
+    uneven = [*same[:4], record(4, b"other" * size), *same[5:]]
+    for run in (same, traded, uneven):
+        raw = b"".join(run)
+        expected = [row_of(message) for message in decode_messages(raw, "broker-a")]
+        assert rows_of(decode_records(raw, broker_name="broker-a")) == expected
+        middle = decode_records(raw, broker_name="broker-a", start_offset=2, end_offset=7)
+        assert rows_of(middle) == expected[2:7]
+    broken = bytearray(b"".join(same))
+    broken[len(same[0]) + 4] = 0
+    with pytest.raises(ProtocolError, match="unknown magic number"):
+        decode_records(broken, broker_name="broker-a")
+
+
 def test_schema_is_what_spark_wants() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     from pyspark.sql.pandas.types import to_arrow_schema
