@@ -31,9 +31,8 @@ import struct
 from enum import IntEnum
 from typing import TypeAlias
 
-import orjson
-
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.codes import CURRENT_VERSION, LanguageCode
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -208,14 +207,14 @@ def _encode_json(command: RemotingCommand) -> bytes:
     try:
         # Packing is the quickest check that all four are ints of 32 bits, which any Java peer takes for granted.
         _pack_numbers(command.code, command.version, command.opaque, command.flag)
-        return orjson.dumps(header)
+        return json_codec.dumps(header)
     except (TypeError, struct.error) as error:
         raise _cannot_encode(command, error) from None
 
 
 def _decode_json(header: bytes, body: memoryview) -> RemotingCommand:
     try:
-        fields = orjson.loads(header)
+        fields = json_codec.loads(header)
     except ValueError as error:
         raise _bad(f"A command's header is not JSON: {error}.") from None
     if type(fields) is not dict:
@@ -276,7 +275,7 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     try:
-        return orjson.dumps(value).decode()
+        return json_codec.dumps(value).decode()
     except TypeError:
         raise _bad("A value in a command's header is nested too deeply.") from None
 

@@ -18,9 +18,8 @@ import json
 import re
 from typing import Any, TypeAlias
 
-import orjson
-
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol import json_codec
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -49,7 +48,7 @@ def loads_tolerant(data: Buffer | str, *, odd_limit: int | None = None) -> Any:
     What is not standard JSON is read in Python, about 1 MB a second; above ``odd_limit`` it is refused.
     """
     try:
-        return orjson.loads(data)
+        return json_codec.loads(data)
     except ValueError:  # not standard; the error is of no use, since this parser takes more
         pass
     if odd_limit is not None and len(data) > odd_limit:
@@ -186,10 +185,10 @@ def _usual_escape(match: re.Match[str]) -> str:
 def dumps_standard(value: Any) -> bytes:
     """Standard spelling: sorted, ASCII only, integer keys quoted."""
     try:
-        raw = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+        raw = json_codec.dumps_sorted(value)
     except TypeError as error:
         raise ProtocolError(f"A value cannot be written as JSON: {error}.", remedy=_WRITE_REMEDY) from None
-    return raw if raw.isascii() else json.dumps(orjson.loads(raw), separators=(",", ":")).encode()
+    return raw if raw.isascii() else json.dumps(json_codec.loads(raw), separators=(",", ":")).encode()
 
 
 def dumps_fastjson(value: Any, *, pretty: bool = False) -> bytes:
@@ -233,13 +232,13 @@ def _write(value: Any, pieces: list[str], line: str, depth: int) -> None:
             start = "," + inner
         pieces.append(line + "]" if value else "[]")
     else:
-        pieces.append(orjson.dumps(value).decode())
+        pieces.append(json_codec.dumps(value).decode())
 
 
 def _write_key(key: Any, pieces: list[str], depth: int) -> None:
     if type(key) is tuple:
         _write(dict(key), pieces, "", depth + 1)
     elif isinstance(key, (str, int)):
-        pieces.append(orjson.dumps(key).decode())
+        pieces.append(json_codec.dumps(key).decode())
     else:
         raise TypeError(f"{type(key).__name__} is no key")
