@@ -287,6 +287,12 @@ class DataLossError(DataSourceError):
     code = "DATA_LOSS"
 
 
+class RecordError(DataSourceError):
+    """A message whose body is not what ``bodyFormat`` says; the text names it."""
+
+    code = "BAD_RECORD"
+
+
 class RowError(DataSourceError):
     """A row that cannot be written; the text names the row and the limit."""
 

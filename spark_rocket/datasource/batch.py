@@ -19,7 +19,7 @@ from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
-from spark_rocket.datasource.schema import project
+from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.remoting.memory import keep_freed_memory
 
 
@@ -36,17 +36,19 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
         return iter(())
     keep_freed_memory()
     reader = reader_for(options.name_server, options.request_timeout_ms)
-    projection = project(schema)
+    projection = projection_of(options, schema)
     if options.dedupe_window is not None:
-        return read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
-    return read_range(partition.span, options, projection, reader)
+        batches = read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
+    else:
+        batches = read_range(partition.span, options, projection, reader)
+    return rows_of(batches, options, schema)
 
 
 class RocketBatchReader(DataSourceReader):
     """Plans and reads. It defines no ``pushFilters``: Spark refuses readers that do, unless a setting allows it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        project(schema)
+        projection_of(options, schema)
         self._options = options
         self._schema = schema
 

@@ -18,6 +18,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
+from spark_rocket.datasource.body_formats.settings import (
+    BodySettings,
+    avro_encoding,
+    avro_schema,
+    bad_records,
+    body_format,
+    body_settings,
+    delimiter,
+    descriptor_file,
+    metadata_columns,
+)
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import listed
 from spark_rocket.datasource.offsets import name as name_of
@@ -110,6 +121,8 @@ class ReadOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
     dedupe_window: int | None = None
+    body: BodySettings | None = None
+    """What bodies are, for typed rows."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,8 @@ class WriteOptions:
     compression: str = "none"
     compress_above: int = 4096
     max_delayed_in_flight: int = 256
+    body: BodySettings | None = None
+    """What bodies are made as, from all other columns."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +283,32 @@ OPTIONS: tuple[Option, ...] = (
            "`consumers`, `producers`, `messages` or `dlq`. See [below](#views-a-clusters-state)."),
     Option("key", VIEWS, some_text, None, "The key to look up in the view `messages`."),
     Option("msgId", VIEWS, some_text, None, "The message id to look up in the view `messages`."),
+    Option("bodyFormat", READS | WRITES, body_format, None,
+           "What bodies are: `json`, `csv`, `avro`, `protobuf`, `arrow`, `text` or `variant`. Their values become "
+           "typed columns, and columns become bodies. See [below](#typed-rows)."),
+    Option("metadataColumns", READS, metadata_columns, None,
+           "Which columns of typed rows are the message's: `queueOffset, storeTimestamp as stored_at`, or `*` for "
+           "all."),
+    Option("badRecords", READS, bad_records, "fail",
+           "What becomes of bodies that cannot be decoded: `fail`, `null`, `column`, `drop` or `deadLetter`. See "
+           "[below](#records-that-cannot-be-decoded)."),
+    Option("badRecordColumn", READS, some_text, "_bad_record",
+           "The column of the schema that such bodies are put into, with `badRecords=column`."),
+    Option("deadLetterTopic", READS, writable_topic, None,
+           "The topic that such messages are sent to, with `badRecords=deadLetter`."),
+    Option("avroSchema", READS | WRITES, avro_schema, None,
+           "With `bodyFormat=avro`: the schema as JSON, or the path of a schema file that the driver sees."),
+    Option("avroEncoding", READS | WRITES, avro_encoding, "auto",
+           "With `bodyFormat=avro`: whether bodies are `raw` datums or begin with the header of a `single` object; "
+           "`auto` reads both and writes single objects."),
+    Option("protobufDescriptor", READS | WRITES, descriptor_file, None,
+           "With `bodyFormat=protobuf`: the path of a FileDescriptorSet that the driver sees."),
+    Option("protobufMessage", READS | WRITES, some_text, None,
+           "With `bodyFormat=protobuf`: the full name of the message type."),
+    Option("csvDelimiter", READS | WRITES, delimiter, ",",
+           "With `bodyFormat=csv`: the character between two values, or `tab`."),
+    Option("arrowRowsPerMessage", WRITES, number(1, 1_000_000), "1000",
+           "With `bodyFormat=arrow`: at most so many rows in a message."),
     Option("requestTimeout", READS | WRITES | VIEWS, number(100, 600_000), "10000",
            "Milliseconds to wait for one answer."),
     Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
@@ -391,7 +432,18 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         max_pulls_in_flight=_int(values, "maxPullsInFlight"),
         filter_pushdown=_as(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
         dedupe_window=dedupe_window,
+        body=body_settings(values, topics, pattern),
     )
+
+
+def body_of(raw: Mapping[str, str]) -> BodySettings | None:
+    """What a read's options say of bodies, where it is not known yet whether it is a stream."""
+    given = {key.lower(): value for key, value in raw.items()}
+    values: dict[str, object] = {"given": frozenset(given)}
+    for option in OPTIONS:
+        if option.scopes & READS and (text := given.get(option.name.lower())) is not None:
+            values[option.name] = option.parse(option.name, text)
+    return body_settings(values)
 
 
 def _check_store_options(values: Mapping[str, object], store_path: str | None) -> None:
@@ -407,6 +459,8 @@ def _check_store_options(values: Mapping[str, object], store_path: str | None) -
         if _is_given(values, name):
             hint = f": {name} is for reading from brokers, storePath for reading files"
             raise error("BAD_OPTION.TOGETHER", option=name, other="storePath", hint=hint)
+    if _is_given(values, "deadLetterTopic"):
+        raise error("BAD_OPTION.TOGETHER", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
     for name in ("startingOffsets", "endingOffsets"):
         position = _as(Position, values.get(name))
         if position is not None and position.kind is Start.GROUP:
@@ -446,6 +500,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         compression=compression.value,
         compress_above=_int(values, "compressAbove"),
         max_delayed_in_flight=_int(values, "maxDelayedInFlight"),
+        body=body_settings(values),
     )
 
 

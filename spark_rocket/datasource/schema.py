@@ -63,13 +63,14 @@ class Projection:
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give decoded columns their target types. Nothing is copied but what has another type, which none has."""
         arrays = [
-            array if array.type.equals(field.type) else _retype(array, field.type)
+            array if array.type.equals(field.type) else retype(array, field.type)
             for array, field in zip((batch.column(name) for name in self.columns), self.target, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.target)
 
 
-def _retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+def retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The same values under another type."""
     if pa.types.is_map(wanted):
         # Only nullability inside the map can differ: same buffers under another type.
         return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=wanted)

@@ -39,8 +39,9 @@ from pyspark.sql.types import StructType
 from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.option_parsers import Position, Start, is_for_users
 from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.datasource.schema import Projection, project
+from spark_rocket.datasource.schema import Projection
 from spark_rocket.datasource.store_location import broker_name_of, locate
+from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.record import scan_record
@@ -87,7 +88,7 @@ class StoreDirectoryReader(DataSourceReader):
     """Plans on the driver, and reads in the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        project(schema)
+        projection_of(options, schema)
         self._options = options
         self._schema = schema
 
@@ -99,7 +100,8 @@ class StoreDirectoryReader(DataSourceReader):
         if not isinstance(partition, SpanPartition):
             return iter(())
         keep_freed_memory()
-        return read_partition(partition, self._options, project(self._schema))
+        batches = read_partition(partition, self._options, projection_of(self._options, self._schema))
+        return rows_of(batches, self._options, self._schema)
 
 
 # --- planning: on the driver ------------------------------------------------------------------------------------

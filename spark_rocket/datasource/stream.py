@@ -33,7 +33,7 @@ from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import StreamPlanner
 from spark_rocket.datasource.ranges import ranges_between, split
-from spark_rocket.datasource.schema import project
+from spark_rocket.datasource.typed_rows import projection_of
 
 _NO_LIMIT = 2**62
 
@@ -42,7 +42,7 @@ class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The planner and the reading tasks in the shape that Spark calls."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        project(schema)
+        projection_of(options, schema)
         self._options = options
         self._schema = schema
         self._planner: StreamPlanner | None = None

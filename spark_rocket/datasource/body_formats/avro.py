@@ -1,0 +1,219 @@
+"""Avro bodies, by fastavro (the extra ``avro``): raw datums, or single objects that begin with their schema's print.
+
+=======  ========================================================================
+bytes    a single object
+=======  ========================================================================
+0, 1     C3 01
+2 … 9    CRC-64-AVRO of the schema's canonical form, little endian
+10 …     the datum
+=======  ========================================================================
+
+Types become what Spark's ``from_avro`` makes of them; unions of several types, but for numbers and null, and schemas
+that contain themselves are refused. Belongs to one task.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark_rocket.datasource.body_formats.decoding import BAD, Decoded, decode_each, reason
+from spark_rocket.datasource.body_formats.settings import AvroEncoding, BodySettings
+from spark_rocket.errors import OptionError, SchemaError, StateError
+
+_HEADER = b"\xc3\x01"
+_PLAIN: dict[str, DataType] = {
+    "null": NullType(),
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+    "fixed": BinaryType(),
+}
+_LOGICAL: dict[tuple[str, str], DataType] = {
+    ("int", "date"): DateType(),
+    ("long", "timestamp-millis"): TimestampType(),
+    ("long", "timestamp-micros"): TimestampType(),
+    ("long", "local-timestamp-millis"): TimestampNTZType(),
+    ("long", "local-timestamp-micros"): TimestampNTZType(),
+    ("string", "uuid"): StringType(),
+}
+# Fastavro makes times of day of these, which Spark's Avro reader leaves as numbers.
+_KEPT_NUMBERS = ("time-millis", "time-micros")
+
+
+class AvroSchema:
+    """A parsed schema, its Spark columns, and its header as a single object."""
+
+    def __init__(self, settings: BodySettings) -> None:
+        try:
+            import fastavro
+            import fastavro.schema
+        except ImportError:
+            raise StateError(
+                "bodyFormat=avro needs fastavro, which is not installed here.",
+                remedy="pip install 'spark-rocket[avro]', on the driver and on the executors.",
+            ) from None
+        self._library = fastavro
+        self._encoding = settings.avro_encoding
+        try:
+            self.parsed: Any = fastavro.parse_schema(_without_times(json.loads(settings.avro_schema)))
+            form = fastavro.schema.to_parsing_canonical_form(self.parsed)
+            digest = fastavro.schema.fingerprint(form, "CRC-64-AVRO")
+        except (*BAD, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+            raise OptionError(
+                f"option avroSchema is no Avro schema: {reason(error)}.", remedy="Give JSON, or the path of a file."
+            ) from None
+        self.header = _HEADER + bytes.fromhex(digest)
+        self._named = {}
+        _collect(self.parsed, self._named)
+        kind = self._spark_type(self.parsed, ())
+        if not isinstance(kind, StructType):
+            raise OptionError(
+                f"option avroSchema describes {kind.simpleString()}, not a record.", remedy="Bodies must be records."
+            )
+        self.columns = kind
+
+    def _spark_type(self, schema: Any, inside: tuple[str, ...]) -> DataType:
+        if isinstance(schema, list):
+            rest = [branch for branch in schema if _type_name(branch) != "null"]
+            if len(rest) == 1:
+                return self._spark_type(rest[0], inside)
+            names = {_type_name(branch) for branch in rest}
+            if names and names <= {"int", "long"}:
+                return LongType()
+            if names and names <= {"float", "double"}:
+                return DoubleType()
+            if not rest:
+                return NullType()
+            raise SchemaError(
+                f"the Avro schema has a union of {', '.join(sorted(names))}, which is no column's type.",
+                remedy="Read the body as binary, and use from_avro in the query.",
+            )
+        if isinstance(schema, str):
+            if schema in _PLAIN:
+                return _PLAIN[schema]
+            if schema in inside:
+                raise SchemaError(
+                    f"the Avro type {schema} contains itself, and a column's type cannot.",
+                    remedy="Read the body as binary, and use from_avro in the query.",
+                )
+            return self._spark_type(self._named[schema], inside)
+        kind, logical = schema["type"], schema.get("logicalType", "")
+        if kind in ("record", "error"):
+            inside = (*inside, schema["name"])
+            return StructType(
+                [StructField(field["name"], self._spark_type(field["type"], inside)) for field in schema["fields"]]
+            )
+        if kind == "array":
+            return ArrayType(self._spark_type(schema["items"], inside))
+        if kind == "map":
+            return MapType(StringType(), self._spark_type(schema["values"], inside))
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            return DecimalType(schema["precision"], schema.get("scale", 0))
+        if isinstance(kind, (dict, list)):
+            return self._spark_type(kind, inside)
+        return _LOGICAL.get((kind, logical)) or self._spark_type(kind, inside)
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Decode a body; all of it must be used."""
+        start = 0
+        if self._encoding is not AvroEncoding.RAW:
+            if body[:10] == self.header:
+                start = 10
+            elif body[:2] == _HEADER or self._encoding is AvroEncoding.SINGLE:
+                raise ValueError(
+                    f"it begins with {body[:10].hex()}, and single objects of avroSchema with {self.header.hex()}"
+                    + (" (raw datums need avroEncoding=raw)" if self._encoding is AvroEncoding.AUTO else "")
+                )
+        file = io.BytesIO(body)
+        file.seek(start)
+        value: Any = self._library.schemaless_reader(file, self.parsed, None)
+        if file.tell() != len(body):
+            raise ValueError(f"the datum ends at byte {file.tell()} of {len(body)}")
+        return _plain(value)  # type: ignore[no-any-return]
+
+    def write(self, row: dict[str, Any]) -> bytes:
+        """Encode a row: a single object, unless ``avroEncoding=raw``."""
+        file = io.BytesIO()
+        if self._encoding is not AvroEncoding.RAW:
+            file.write(self.header)
+        self._library.schemaless_writer(file, self.parsed, row, strict_allow_default=True)
+        return file.getvalue()
+
+
+class AvroDecoder:
+    """Decodes records to the columns of ``fields``, a body at a time."""
+
+    def __init__(self, fields: pa.Schema, schema: AvroSchema) -> None:
+        self._fields = fields
+        self._schema = schema
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        return decode_each(bodies, self._fields, self._schema.read)
+
+
+def _plain(value: Any) -> Any:
+    """Arrow makes strings of no UUID, and structs of dictionaries only where it sees them."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _without_times(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_times(branch) for branch in schema]
+    if isinstance(schema, dict):
+        return {
+            key: _without_times(value)
+            for key, value in schema.items()
+            if not (key == "logicalType" and value in _KEPT_NUMBERS)
+        }
+    return schema
+
+
+def _type_name(schema: Any) -> str:
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    return kind if isinstance(kind, str) else _type_name(kind)
+
+
+def _collect(schema: Any, named: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect(branch, named)
+    elif isinstance(schema, dict):
+        if schema.get("type") in ("record", "error", "enum", "fixed"):
+            named[schema["name"]] = schema
+        for key in ("type", "items", "values"):
+            _collect(schema.get(key), named)
+        for field in schema.get("fields", ()):
+            _collect(field["type"], named)

@@ -1,0 +1,119 @@
+"""CSV bodies to columns, a batch at once by Arrow's parser: each body is one line without a header.
+
+Bodies that hold a line end (in a quoted value, or by mistake) are decoded alone. So none of the others can become two
+rows, only two of them one, through a quote that is not closed: when there are as many rows as bodies, each is its own
+body's. An empty value that is not quoted is null.
+
+Belongs to one task. Corresponds to Spark's UnivocityParser.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from spark_rocket.datasource.body_formats.decoding import BAD, Decoded, decode_together, raw, reason
+from spark_rocket.errors import SchemaError
+
+_ZONE = r"(Z|:\S*[+-]\d\d(:?\d\d)?)$"
+_MARK = b"\xef\xbb\xbf"
+
+
+class CsvDecoder:
+    """Decodes lines to the columns of ``fields``, in their order."""
+
+    def __init__(self, fields: pa.Schema, delimiter: str) -> None:
+        for item in fields:
+            if pa.types.is_nested(item.type) or not _fits(item.type):
+                raise SchemaError(
+                    f"the column {item.name} is {item.type}, which CSV has no values for.",
+                    remedy="Declare it as string, and take it apart in the query.",
+                )
+        self._fields = fields
+        self._parse = {"delimiter": delimiter, "ignore_empty_lines": False}
+        self._convert = pyarrow.csv.ConvertOptions(
+            column_types={item.name: pa.string() if pa.types.is_timestamp(item.type) else item.type for item in fields},
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["true", "True", "TRUE"],
+            false_values=["false", "False", "FALSE"],
+        )
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        data, edges = raw(bodies)
+        used = data[edges[0] : edges[-1]]
+        ends = np.flatnonzero((used == 10) | (used == 13)) + edges[0]
+        if len(ends):
+            bodies = pa.array([body.rstrip(b"\r\n") for body in bodies.to_pylist()], pa.binary())
+            data, edges = raw(bodies)
+            ends = np.flatnonzero((data == 10) | (data == 13))
+        doubtful = np.zeros(len(bodies), np.bool_)
+        doubtful[np.searchsorted(edges, ends, side="right") - 1] = True
+        doubtful[edges[1:] == edges[:-1]] = True
+        return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one)
+
+    def _prepare(self, bodies: pa.Array) -> Any:
+        lines = pc.binary_replace_slice(bodies, 0, 0, b"\n")
+        data, edges = raw(lines)
+        buffer = pa.py_buffer(data)
+
+        def decode(low: int, high: int) -> list[pa.Array]:
+            begin, end = int(edges[low]) + 1, int(edges[high])
+            return self._read(buffer.slice(begin, end - begin), high - low)
+
+        return decode
+
+    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+        if memoryview(buffer)[:3] == _MARK:
+            raise ValueError("a byte order mark in row 0")  # it would be left out where a batch begins, only there
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(buffer),
+            read_options=pyarrow.csv.ReadOptions(
+                use_threads=False, block_size=buffer.size + 1, column_names=self._fields.names
+            ),
+            parse_options=pyarrow.csv.ParseOptions(**self._parse, newlines_in_values=count == 1),
+            convert_options=self._convert,
+        )
+        if table.num_rows != count:
+            raise ValueError(f"{table.num_rows} lines instead of {count}")
+        columns = []
+        for item in self._fields:
+            column = table.column(item.name)
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            columns.append(timestamps(array, item.type) if pa.types.is_timestamp(item.type) else array)
+        return columns
+
+    def _one_by_one(self, bodies: pa.Array) -> Decoded:
+        rows: list[list[pa.Array]] = []
+        bad: dict[int, str] = {}
+        nothing = [pa.nulls(1, item.type) for item in self._fields]
+        for index, body in enumerate(bodies.to_pylist()):
+            try:
+                if not body:
+                    raise ValueError("the body is empty")
+                rows.append(self._read(pa.py_buffer(body), 1))
+            except BAD as error:
+                rows.append(nothing)
+                bad[index] = reason(error)
+        return Decoded([pa.concat_arrays(list(column)) for column in zip(*rows, strict=True)], bad)
+
+
+def _fits(kind: pa.DataType) -> bool:
+    types = pa.types
+    checks = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal)
+    return any(check(kind) for check in (*checks, types.is_string, types.is_date32, types.is_timestamp))
+
+
+def timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """ISO-8601 texts as timestamps; UTC where they name no zone."""
+    utc, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
+    zoned = pc.match_substring_regex(texts, _ZONE)
+    nothing = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(zoned, texts, nothing).cast(utc).cast(pa.int64())
+    without = pc.if_else(zoned, nothing, texts).cast(naive).cast(pa.int64())
+    return pc.coalesce(with_zone, without).cast(kind)

@@ -1,0 +1,131 @@
+"""JSON bodies to columns, a batch at once by Arrow's parser.
+
+The bodies of a batch are written one behind the other, each with a first member put in: ``{"3f…": 1, `` and the rest of
+the body. The member's name is random, so no body has it; each object that the parser finds must have it once. There are
+as many such members as bodies, in order, so when there are as many objects, every one begins at its own body's first
+byte and ends before the next: a body that is half an object, two of them, or has something behind it cannot move the
+rows of others. (NUL ends Arrow's parser and is never JSON, so it is made another illegal byte.)
+
+What the parser refuses, ``json_values`` looks at: it takes everything that this takes, and more (numbers as
+strings, repeated names, Spark's date formats).
+
+Belongs to one task. Corresponds to Spark's JacksonParser.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from spark_rocket.datasource.body_formats.decoding import BAD, Decoded, columns_of, decode_together, raw, reason
+from spark_rocket.datasource.body_formats.json_values import converter, parse_object
+
+_BRACE = ord("{")
+
+
+class JsonDecoder:
+    """Decodes JSON objects to the columns of ``fields``."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+        self._convert = {item.name: converter(item.type) for item in fields}
+        self._mark = secrets.token_hex(8)
+        readable = [_readable(item.type) for item in fields]
+        self._by_arrow = all(kind is not None for kind in readable)
+        if self._by_arrow:
+            named = zip(fields.names, readable, strict=True)
+            explicit = pa.schema([pa.field(self._mark, pa.int8()), *(pa.field(name, kind) for name, kind in named)])
+            self._options = pyarrow.json.ParseOptions(
+                explicit_schema=explicit, newlines_in_values=False, unexpected_field_behavior="ignore"
+            )
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        data, edges = raw(bodies)
+        doubtful = np.ones(len(bodies), np.bool_)
+        if self._by_arrow:
+            filled = np.flatnonzero(edges[1:] > edges[:-1])
+            doubtful[filled] = data[edges[:-1][filled]] != _BRACE
+        return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one)
+
+    def _prepare(self, bodies: pa.Array) -> Any:
+        marked = pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode())
+        data, edges = raw(marked)
+        special = data <= 13
+        if special.any():
+            # Line ends are white space or, in a string, illegal; so is a tab, which does not part lines.
+            data = data.copy()
+            data[(data == 10) | (data == 13)] = 9
+            data[data == 0] = 1
+        buffer = pa.py_buffer(data)
+
+        def decode(low: int, high: int) -> list[pa.Array]:
+            begin, end = int(edges[low]), int(edges[high])
+            return self._read(buffer.slice(begin, end - begin), high - low)
+
+        return decode
+
+    def _read(self, buffer: pa.Buffer, count: int) -> list[pa.Array]:
+        options = pyarrow.json.ReadOptions(use_threads=False, block_size=buffer.size + 1)
+        table = pyarrow.json.read_json(pa.BufferReader(buffer), read_options=options, parse_options=self._options)
+        marks = table.column(self._mark)
+        if table.num_rows != count or marks.null_count:
+            raise ValueError("some body is not one JSON object")
+        columns = []
+        for item in self._fields:
+            column = table.column(item.name)
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            array.validate(full=True)  # the parser does not look whether strings are UTF-8
+            columns.append(array if array.type.equals(item.type) else array.cast(item.type))
+        return columns
+
+    def _one_by_one(self, bodies: pa.Array) -> Decoded:
+        rows: list[dict[str, Any] | None] = []
+        bad: dict[int, str] = {}
+        for index, body in enumerate(bodies.to_pylist()):
+            try:
+                found = parse_object(body)
+                rows.append({name: convert(found.get(name)) for name, convert in self._convert.items()})
+            except BAD as error:
+                rows.append(None)
+                bad[index] = reason(error)
+        columns = columns_of(rows, self._fields, bad)
+        if self._by_arrow:
+            self._second_opinion(bodies, columns, bad)
+        return Decoded(columns, bad)
+
+    def _second_opinion(self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str]) -> None:
+        """Whether a record is bad must not depend on its batch: ``Inf`` is a number for Arrow's parser only."""
+        for index in list(bad):
+            body = bodies.slice(index, 1)
+            if b"Inf" not in (text := body[0].as_py()) or text[:1] != b"{":
+                continue
+            try:
+                values = self._prepare(body)(0, 1)
+            except BAD:
+                continue
+            del bad[index]
+            for number, value in enumerate(values):
+                column = columns[number]
+                columns[number] = pa.concat_arrays([column.slice(0, index), value, column.slice(index + 1)])
+
+
+def _readable(kind: pa.DataType) -> pa.DataType | None:
+    """The type as which Arrow's JSON parser reads a column that is then cast; None where it cannot."""
+    types = pa.types
+    if types.is_date32(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        inner = [_readable(kind.field(index).type) for index in range(kind.num_fields)]
+        if not inner or any(one is None for one in inner):
+            return None
+        return pa.struct([kind.field(index).with_type(one) for index, one in enumerate(inner)])
+    if types.is_list(kind):
+        item = _readable(kind.value_type)
+        return None if item is None else pa.list_(kind.value_field.with_type(item))
+    plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal, types.is_string)
+    return kind if any(check(kind) for check in plain) or types.is_timestamp(kind) else None

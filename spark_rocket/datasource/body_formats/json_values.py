@@ -1,0 +1,241 @@
+"""JSON values to Python values of a column's type, one by one: what a JSON body means, in full.
+
+As Spark's ``from_json`` has it, but for what ``docs/datasource.md`` lists. Numbers stay text until their type is
+known, so that none loses digits. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from datetime import date, time
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import is_variant
+from pyspark.sql.variant_utils import VariantUtils
+
+from spark_rocket.errors import SchemaError
+
+Convert = Callable[[Any], Any]
+
+
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
+_SPACE = " \t\r\n"
+_WHOLE = re.compile(r"-?\d+")
+_SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
+    f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")
+}
+_MOMENT = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"(?:[T ](\d{1,2})(?::?(\d{1,2})(?::?(\d{1,2})(?:\.(\d*))?)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
+    re.ASCII,
+)
+_EPOCH = date(1970, 1, 1).toordinal()
+_DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse a body that is one object; of members with the same name the last one counts."""
+    if not body:
+        raise ValueError("the body is empty")
+    value = parse_value(body)
+    if not isinstance(value, dict):
+        raise ValueError(f"the body is {_name(value)}, not an object")
+    return value
+
+
+def parse_value(body: bytes) -> Any:
+    """Parse a body that is one JSON value."""
+    text = body.decode()
+    value, end = _DECODER.raw_decode(text, _skip(text, 0))
+    if _skip(text, end) != len(text):
+        raise ValueError(f"there is more behind the JSON value, from character {end} on")
+    return value
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def write_compact(value: Any) -> str:
+    """A parsed value as JSON text, its numbers as they were."""
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_quoted(name)}:{write_compact(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(write_compact, value)) + "]"
+    return _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _name(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {Number: "a number", str: "a string", bool: "a boolean", list: "an array", dict: "an object"}
+    return names[type(value)]
+
+
+def converter(kind: pa.DataType, where: str = "") -> Convert:
+    """What turns a parsed value into one for ``pa.array(…, kind)``; errors say what does not fit."""
+    convert = _converter(kind, where)
+
+    def checked(value: Any) -> Any:
+        return None if value is None else convert(value)
+
+    return checked
+
+
+def _converter(kind: pa.DataType, where: str) -> Convert:
+    types = pa.types
+    if types.is_struct(kind):
+        if is_variant(kind):
+            return variant_of
+        members = {kind.field(index).name: converter(kind.field(index).type, where) for index in range(kind.num_fields)}
+        return lambda value: {name: convert(_dict(value).get(name)) for name, convert in members.items()}
+    if types.is_list(kind):
+        item = converter(kind.value_type, where)
+        return lambda value: [item(one) for one in _list(value)]
+    if types.is_map(kind) and types.is_string(kind.key_type):
+        item = converter(kind.item_type, where)
+        return lambda value: [(name, item(one)) for name, one in _dict(value).items()]
+    if types.is_integer(kind):
+        bound = 1 << (kind.bit_width - 1)
+        return lambda value: _integer(value, bound, kind)
+    if types.is_floating(kind):
+        return _float32 if types.is_float32(kind) else _float
+    if types.is_decimal(kind):
+        return lambda value: _decimal(value, kind)
+    if types.is_timestamp(kind):
+        return _timestamp
+    for check, convert in _PLAIN:
+        if check(kind):
+            return convert
+    raise SchemaError(
+        f"JSON has no values for the type {kind}.", remedy="Declare the column as string, and cast it in the query."
+    )
+
+
+def variant_of(value: Any) -> dict[str, bytes]:
+    """A variant, as Spark's Arrow batches carry it."""
+    content, metadata = VariantUtils.parse_json(write_compact(value))
+    return {"value": bytes(content), "metadata": bytes(metadata)}
+
+
+def _wrong(value: Any, wanted: str) -> ValueError:
+    shown = write_compact(value)
+    return ValueError(f"{shown[:60]}{'…' if len(shown) > 60 else ''} is not {wanted}")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(value, "an object")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise _wrong(value, "an array")
+    return value
+
+
+def _integer(value: Any, bound: int, kind: pa.DataType) -> int:
+    if not isinstance(value, Number) or not _WHOLE.fullmatch(value) or len(value) > 20:
+        raise _wrong(value, "a whole number")
+    number = int(value)
+    if not -bound <= number < bound:
+        raise _wrong(value, f"within {kind}")
+    return number
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, Number):
+        return float(value)
+    if isinstance(value, str) and value in _SPECIAL:
+        return float(_SPECIAL[value])
+    raise _wrong(value, "a number")
+
+
+def _float32(value: Any) -> Any:
+    """Rounded once, not by way of a double."""
+    _float(value)
+    return pa.scalar(_SPECIAL.get(value, str(value))).cast(pa.float32()).as_py()
+
+
+def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+    if not isinstance(value, str):
+        raise _wrong(value, "a decimal number")
+    try:
+        number = Decimal(value)
+    except ArithmeticError:
+        raise _wrong(value, "a decimal number") from None
+    if not number.is_finite() or number.adjusted() > kind.precision:
+        raise _wrong(value, f"within {kind}")
+    rounded = number.quantize(Decimal(1).scaleb(-kind.scale), context=_DECIMALS)
+    if rounded.adjusted() >= kind.precision - kind.scale and rounded:
+        raise _wrong(value, f"within {kind}")
+    return rounded
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(value, "true or false")
+    return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) and not isinstance(value, Number) else write_compact(value)
+
+
+def _binary(value: Any) -> bytes:
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise _wrong(value, "a string of base64")
+    return base64.b64decode(value, validate=True)
+
+
+def _timestamp(value: Any) -> int:
+    """Microseconds since 1970; numbers are seconds, and UTC is the zone of what has none."""
+    if isinstance(value, Number):
+        return _integer(value, 1 << 43, pa.int64()) * 1_000_000
+    match = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise _wrong(value, "a timestamp")
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    late = int(year) or 400  # Arrow knows the year 0, as a leap year; the calendar repeats after 400
+    days = date(late, int(month), int(day)).toordinal() - _EPOCH - (0 if int(year) else 146_097)
+    clock = time(int(hour or 0), int(minute or 0), int(second or 0))
+    seconds = days * 86_400 + clock.hour * 3600 + clock.minute * 60 + clock.second
+    if zone and zone[0] in "+-":
+        offset = time(int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0)
+        seconds -= int(f"{zone[0]}1") * (offset.hour * 3600 + offset.minute * 60)
+    return seconds * 1_000_000 + int(f"{(fraction or '')[:6]:0<6}")
+
+
+def _date(value: Any) -> int:
+    """Days since 1970."""
+    if isinstance(value, Number):
+        raise _wrong(value, "a date")
+    return (_timestamp(value.partition("T")[0]) if isinstance(value, str) else _timestamp(value)) // 86_400_000_000
+
+
+_PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_string, _text),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_date32, _date),
+)
