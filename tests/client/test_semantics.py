@@ -9,7 +9,19 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_rocket.client import ConsumeConcurrentlyStatus, LitePullConsumer, Producer, PushConsumer, Reader
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.client import (
+    ConsumeConcurrentlyStatus,
+    LitePullConsumer,
+    Producer,
+    PushConsumer,
+    Reader,
+    consume_concurrently,
+    process_queue,
+    puller,
+    rebalance_locks,
+    send_back,
+)
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
@@ -324,3 +336,38 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
         for _ in range(16):
             assert taken.acquire(timeout=SECONDS)
         assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 2
+
+
+# --- the original's numbers ---------------------------------------------------------------------------------------
+
+TIMES: list[tuple[str, object, object]] = [
+    ("ClientConfig.pollNameServerInterval", ClientConfig().route_refresh_interval, 30.0),
+    ("ClientConfig.heartbeatBrokerInterval", ClientConfig().heartbeat_interval, 30.0),
+    ("ClientConfig.persistConsumerOffsetInterval", ClientConfig().persist_interval, 5.0),
+    ("ClientConfig.mqClientApiTimeout", ClientConfig().request_timeout, 3.0),
+    ("rocketmq.client.rebalance.waitInterval", ClientConfig().rebalance_interval, 20.0),
+    ("rocketmq.client.rebalance.lockInterval", rebalance_locks.RENEW_SECONDS, 20.0),
+    ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_LIVES_SECONDS, 30.0),
+    ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
+    ("BROKER_SUSPEND_MAX_TIME_MILLIS", puller.BROKER_SUSPENDS_MS, 15_000),
+    ("CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND", puller.BROKER_SUSPENDS_MS / 1000 + puller.PULL_SECONDS, 30.0),
+    ("pullTimeDelayMillsWhenException", puller.AFTER_ERROR, 3.0),
+    ("pullTimeDelayMillsWhenBrokerFlowControl", puller.AFTER_BUSY, 0.02),
+    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", puller.WHEN_FULL, 0.05),
+    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", puller.WHEN_PAUSED, 1.0),
+    ("OFFSET_ILLEGAL is corrected after", puller.CORRECT_AFTER, 10.0),
+    ("consumeLater", consume_concurrently.AGAIN_SECONDS, 5.0),
+    ("at the broker: rebalanceLockMaxLiveTime", BrokerConfig().rebalance_lock_max_live_time, 60_000),
+    ("transactionTimeOut", BrokerConfig().transaction_time_out, 6_000),
+    ("transactionCheckInterval", BrokerConfig().transaction_check_interval, 30_000),
+    ("transactionCheckMax", BrokerConfig().transaction_check_max, 15),
+    ("channelExpiredTimeout", BrokerConfig().channel_expired_timeout, 120_000),
+    ("serverChannelMaxIdleTimeSeconds", BrokerConfig().server_channel_max_idle_time_seconds, 120),
+    ("flushConsumerOffsetInterval", BrokerConfig().flush_consumer_offset_interval, 5_000),
+    ("retryMaxTimes", send_back.DEFAULT_MAX_RECONSUME_TIMES, 16),
+]
+
+
+@pytest.mark.parametrize(("ours", "javas"), [row[1:] for row in TIMES], ids=[row[0] for row in TIMES])
+def test_times_and_limits_are_the_originals(ours: object, javas: object) -> None:
+    assert ours == javas
