@@ -50,6 +50,7 @@ from spark_rocket.datasource.resolve import LossPolicy
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import OffsetsError, ProtocolError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
+from spark_rocket.protocol.subscription import SUB_ALL
 
 if TYPE_CHECKING:
     from spark_rocket.datasource.dedupe import Repeats
@@ -226,9 +227,7 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
     loss = LossPolicy(options)
     patience = Patience(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
-    chosen = {"tags": " || ".join(options.tags)} if options.tags else {}
-    if options.sql_filter:
-        chosen = {"sql": options.sql_filter}
+    tags = " || ".join(options.tags or (SUB_ALL,))
 
     def ask(offset: int, count: int) -> Future[PullResult]:
         return reader.pull_async(
@@ -237,7 +236,8 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
             max_msgs=count,
             max_bytes=options.pull_batch_bytes,
             timeout=options.request_timeout_ms / 1000,
-            **chosen,
+            tags=tags,
+            sql=options.sql_filter,
         )
 
     window = _Window(span, options, ask)

@@ -61,10 +61,10 @@ class ListBroker:
         self.low, self.high, self.most = low, high, most
         self.asked: list[tuple[int, int]] = []
         self.instead: dict[int, list[RocketError | PullResult]] = {}
-        self.chosen: dict[str, str] = {}
+        self.chosen: dict[str, str | None] = {}
 
     def pull_async(
-        self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str
+        self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str | None
     ) -> Future[PullResult]:
         assert queue == QUEUE
         self.asked.append((offset, max_msgs))
@@ -309,7 +309,7 @@ def test_messages_that_the_broker_leaves_out_are_no_loss(given: dict[str, str]) 
     broker = ChoosingBroker(0, 1000)
     broker.instead[50] = [broker.result(PullStatus.NO_MATCHED_MSG, 57)]
     assert offsets(read(broker, 0, 993, **given)) == [at for at in range(993) if at % 7 == 0 and not 50 <= at < 57]
-    assert broker.chosen == ({"sql": "a > 5"} if "sqlFilter" in given else {"tags": "T || b"})
+    assert broker.chosen == ({"tags": "*", "sql": "a > 5"} if "sqlFilter" in given else {"tags": "T || b", "sql": None})
     assert max(end for _, end in broker.asked) <= 1000
 
 
@@ -323,7 +323,7 @@ def test_what_was_deleted_while_it_was_looked_at_is_a_loss(caplog: pytest.LogCap
 
     def broker() -> ChoosingBroker:
         broker = ChoosingBroker(0, 1000)
-        broker.pull = lambda queue, offset, max_msgs: ListBroker(300, 1000).answer(offset, max_msgs)  # type: ignore[method-assign]
+        broker.pull = lambda queue, offset, max_msgs: ListBroker(300, 1000).answer(offset, max_msgs)  # type: ignore[method-assign, misc]
         return broker
 
     with pytest.raises(DataLossError, match=r"messages 0 to 899 were deleted before they were read"):
