@@ -1,0 +1,91 @@
+"""One message of a large topic by its key, from a data frame: the brokers' index against a source that has the row.
+
+The ceiling is Spark's own part of such a query: planning it, and a task for one row.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from benchmarks.lab import QUEUES, Lab
+from benchmarks.registry import Pair, benchmark
+from benchmarks.store_search import BATCH, Batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TOGETHER = 20 * BATCH  # messages a request
+_PATIENCE = 600.0
+
+
+@cache
+def _filled(lab: Lab, messages: int) -> str:
+    """A topic with so many messages, each with a key of its own, that the broker has put into its index."""
+    from spark_rocket.client import Admin, Reader
+    from spark_rocket.protocol.codes import RequestCode
+    from spark_rocket.protocol.command import RemotingCommand
+    from spark_rocket.protocol.headers import SendMessageRequestHeader
+
+    topic = lab.topic(f"lookup-{messages}")
+    batches = Batches()
+    with Reader(lab.cluster.name_server) as reader, Admin(lab.cluster.name_server) as admin:
+        queues = reader.queues(topic)
+        for number, first in enumerate(range(0, messages, _TOGETHER)):
+            queue_id = queues[number % QUEUES].queue_id
+            header = SendMessageRequestHeader("bench", topic, "TBW102", QUEUES, queue_id, 0, 1, 0, batch=True)
+            body = b"".join(batches.body(at) for at in range(first, min(first + _TOGETHER, messages), BATCH))
+            request = RemotingCommand.request(RequestCode.SEND_BATCH_MESSAGE, header.to_ext_v2(), body)
+            answer = reader.remoting.invoke(lab.cluster.broker_address, request, 60)
+            assert answer.code == 0, answer
+        until = time.monotonic() + _PATIENCE
+        while not admin.query_messages(topic, f"key-{messages - 1:09d}"):
+            assert time.monotonic() < until, "the index is not ready"
+    return topic
+
+
+def _ready(lab: Lab, topic: str) -> DataFrame:
+    """A source that has the topic's first message at hand."""
+    from benchmarks.spark_sources import Ceiling
+    from spark_rocket.client import Reader
+    from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+    from spark_rocket.protocol.columnar import decode_records
+
+    with Reader(lab.cluster.name_server) as reader:
+        records = reader.pull(reader.queues(topic)[0], 0, max_msgs=1).records
+        batch = project(SOURCE_SCHEMA).conform(decode_records(records, broker_name="broker-a"))
+    path = lab.scratch / "row.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
+        stored.write_batch(batch)
+    lab.spark.dataSource.register(Ceiling)
+    return lab.spark.read.format("ceiling").option("path", str(path)).option("rows", 1).option("partitions", 1).load()
+
+
+def _seconds(frame: DataFrame, key: str) -> float:
+    begun = time.perf_counter()
+    assert len(frame.where(f"keys = '{key}'").collect()) == 1
+    return time.perf_counter() - begun
+
+
+@benchmark(
+    "spark.lookup.1m", "spark.lookup.10m", unit="s", ceiling="a source of one ready-made row", lower_is_better=True
+)
+def spark_lookup(lab: Lab, size: str) -> Pair:
+    messages = int(size.removesuffix("m")) * 1_000_000
+    topic = _filled(lab, messages)
+    spark = lab.spark
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    reader = spark.read.format("rocket").option("nameServer", lab.cluster.name_server).option("subscribe", topic)
+    frame = reader.option("filterPushdown", "index").load()
+    numbers = random.Random(7)
+    [row] = frame.where("keys = 'key-000000007'").collect()
+    assert row.queueOffset == 7
+    ready = _ready(lab, topic)
+    return Pair(
+        lambda: _seconds(frame, f"key-{numbers.randrange(messages):09d}"),
+        lambda: _seconds(ready, "key-000000000"),
+    )
