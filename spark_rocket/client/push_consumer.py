@@ -40,7 +40,6 @@ from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
 from spark_rocket.client.decoding import Decoder, show_origin
-from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.listeners import (
     BatchListener,
@@ -52,14 +51,15 @@ from spark_rocket.client.listeners import (
 from spark_rocket.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
-from spark_rocket.client.reader import DEFAULT_MAX_MSGS, Reader
+from spark_rocket.client.push_settings import PushSettings
+from spark_rocket.client.reader import Reader
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
-from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, RETRY_PREFIX, SendBack
+from spark_rocket.client.send_back import RETRY_PREFIX, SendBack
 from spark_rocket.client.share import find_routes
 from spark_rocket.client.subscriptions import Subscriptions
-from spark_rocket.client.validators import check_group, check_range
-from spark_rocket.errors import ClientError, RocketError, StateError
+from spark_rocket.client.validators import check_group
+from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
     CONSUME_PASSIVELY,
@@ -77,11 +77,6 @@ from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.subscription import SUB_ALL
 
 logger = logging.getLogger(__name__)
-
-BACKLOG_MSGS = 512
-BATCH_MSGS = 32_768
-BATCH_BYTES = 1 << 20
-MAX_INT = 2**31 - 1
 
 
 class PushConsumer(Client):
@@ -122,42 +117,30 @@ class PushConsumer(Client):
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
         self.group = check_group(group)
-        if sum(given is not None for given in (listener, orderly, batches)) != 1:
-            raise ClientError(
-                "A push consumer has one listener.", remedy="Give a listener, or orderly=, or batches=: one of them."
-            )
-        check_range("consume_threads", consume_threads, 1, 1_000)
-        check_range("consume_message_batch_max_size", consume_message_batch_max_size, 1, 1_024)
-        check_range("pull_batch_size", DEFAULT_MAX_MSGS if pull_batch_size is None else pull_batch_size, 1, 1_024)
-        check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535)
-        check_range("pull_threshold_size_for_queue_mib", pull_threshold_size_for_queue_mib, 1, 1_024)
-        if pull_threshold_for_topic != -1:
-            check_range("pull_threshold_for_topic", pull_threshold_for_topic, 1, 6_553_500)
-        if pull_threshold_size_for_topic_mib != -1:
-            check_range("pull_threshold_size_for_topic_mib", pull_threshold_size_for_topic_mib, 1, 102_400)
-        check_range("consume_concurrently_max_span", consume_concurrently_max_span, 1, 65_535)
-        check_range("pull_interval", pull_interval, 0, 65.535)
-        if pull_batch_size_in_bytes is not None:
-            check_range("pull_batch_size_in_bytes", pull_batch_size_in_bytes, 1, 16 << 20)
         self.message_model = message_model
         self.consume_from_where = consume_from_where
-        self._listeners = (listener, orderly, batches)
+        self._settings = PushSettings(
+            listener=listener,
+            orderly=orderly,
+            batches=batches,
+            message_model=message_model,
+            consume_threads=consume_threads,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            pull_batch_size=pull_batch_size,
+            pull_batch_size_in_bytes=pull_batch_size_in_bytes,
+            pull_interval=pull_interval,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            pull_threshold_size_for_queue_mib=pull_threshold_size_for_queue_mib,
+            pull_threshold_for_topic=pull_threshold_for_topic,
+            pull_threshold_size_for_topic_mib=pull_threshold_size_for_topic_mib,
+            consume_concurrently_max_span=consume_concurrently_max_span,
+            max_reconsume_times=max_reconsume_times,
+            suspend_current_queue_time_millis=suspend_current_queue_time_millis,
+            consume_timeout=consume_timeout,
+            shutdown_timeout=shutdown_timeout,
+        )
         self._from_timestamp = consume_timestamp_ms
         self._strategy = allocate_strategy or AllocateAveragely()
-        self._threads = consume_threads
-        self._batch_size = consume_message_batch_max_size
-        self._pull_batch_size = pull_batch_size
-        self._pull_batch_bytes = pull_batch_size_in_bytes
-        self._pull_interval = pull_interval
-        self._max_messages = pull_threshold_for_queue
-        self._max_bytes = pull_threshold_size_for_queue_mib << 20
-        self._max_of_topic = pull_threshold_for_topic
-        self._max_size_of_topic = pull_threshold_size_for_topic_mib
-        self._max_span = consume_concurrently_max_span
-        self._max_reconsume_times = max_reconsume_times
-        self._pause_ms = suspend_current_queue_time_millis
-        self._consume_timeout = consume_timeout
-        self._shutdown_timeout = shutdown_timeout
         self.hooks = Hooks(group)
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
         self._subscriptions = Subscriptions()
@@ -217,7 +200,13 @@ class PushConsumer(Client):
                 self._subscriptions.add(RETRY_PREFIX + self.group)
             find_routes(instance, self._subscriptions.topics(), warn=True)
             self._rebalance = self._make_rebalance(instance)
-            self._service = self._make_service(instance, self._rebalance)
+            self._service = self._settings.make_service(
+                self._rebalance,
+                lambda most: SendBack(instance, self.group, most),
+                self._decoder,
+                self.hooks,
+                instance.call_later,
+            )
             self._service.start()
             consumer_requests.register(instance)
             instance.members.join_consumer(self)
@@ -234,8 +223,8 @@ class PushConsumer(Client):
             raise
         self.rebalance()
         for seconds, chore in (
-            (RENEW_SECONDS, self._rebalance.renew_locks if self._listeners[1] is not None else None),
-            (self._consume_timeout / 2, self._return_expired if self._listeners[0] is not None else None),
+            (RENEW_SECONDS, self._rebalance.renew_locks if self._settings.orderly is not None else None),
+            (self._settings.consume_timeout / 2, self._return_expired if self._settings.listener is not None else None),
         ):
             if chore is not None:
                 threading.Thread(target=self._every, args=(seconds, chore), name="rocket-consumer", daemon=True).start()
@@ -279,7 +268,7 @@ class PushConsumer(Client):
                 steps.callback(self._rebalance.close)
                 for process_queue in self._rebalance.process_queues():
                     process_queue.paused = True
-                self._service.close(self._shutdown_timeout)
+                self._service.close(self._settings.shutdown_timeout)
 
     def suspend(self) -> None:
         """Pull nothing for now; what is pulled already is still consumed."""
@@ -298,7 +287,7 @@ class PushConsumer(Client):
 
     def _return_expired(self) -> None:
         if isinstance(self._service, ConsumeConcurrently) and self._rebalance is not None:
-            self._service.return_expired(self._rebalance.process_queues(), self._consume_timeout)
+            self._service.return_expired(self._rebalance.process_queues(), self._settings.consume_timeout)
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
@@ -347,14 +336,14 @@ class PushConsumer(Client):
             properties={
                 PROP_NAMESERVER_ADDR: self.name_server,
                 PROP_CONSUME_TYPE: CONSUME_PASSIVELY,
-                PROP_CONSUME_ORDERLY: str(self._listeners[1] is not None).lower(),
-                PROP_THREADPOOL_CORE_SIZE: str(self._threads),
+                PROP_CONSUME_ORDERLY: str(self._settings.orderly is not None).lower(),
+                PROP_THREADPOOL_CORE_SIZE: str(self._settings.consume_threads),
                 PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
                 PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
                 "messageModel": self.message_model.value,
                 "consumeFromWhere": self.consume_from_where.value,
-                "consumeMessageBatchMaxSize": str(self._batch_size),
-                "maxReconsumeTimes": str(self._max_reconsume_times),
+                "consumeMessageBatchMaxSize": str(self._settings.consume_message_batch_max_size),
+                "maxReconsumeTimes": str(self._settings.max_reconsume_times),
             },
             subscription_set=subscriptions,
             mq_table={one.queue: one.info() for one in every},
@@ -385,14 +374,13 @@ class PushConsumer(Client):
         return store
 
     def _make_rebalance(self, instance: ClientInstance) -> Rebalance:
-        clustering = self.message_model is MessageModel.CLUSTERING
         return Rebalance(
             self.group,
             instance,
             self._reader,
             self._make_offset_store(instance),
-            strategy=self._strategy if clustering else None,
-            locks=QueueLocks(instance, self.group) if clustering and self._listeners[1] is not None else None,
+            strategy=self._strategy if self._settings.is_clustering else None,
+            locks=QueueLocks(instance, self.group) if self._settings.needs_locks else None,
             where=self.consume_from_where,
             from_timestamp=self._from_timestamp,
             make_puller=self._make_puller,
@@ -415,72 +403,4 @@ class PushConsumer(Client):
 
     def _pull_settings(self, topic: str) -> PullSettings | None:
         expression = self._subscriptions.expression_of(topic)
-        if expression is None:  # not any more
-            return None
-        clustering = self.message_model is MessageModel.CLUSTERING
-        is_batches = self._listeners[2] is not None
-        usual = BATCH_MSGS if is_batches else self._pull_batch_size or DEFAULT_MAX_MSGS
-        return PullSettings(
-            max_msgs=usual,
-            max_bytes=BATCH_BYTES if is_batches else self._pull_batch_bytes,
-            backlog_msgs=usual if is_batches or self._pull_batch_size else min(BACKLOG_MSGS, self._max_messages),
-            tags=expression[0],
-            sql=expression[1],
-            commits=clustering,
-            must_lock=clustering and self._listeners[1] is not None,
-            interval=self._pull_interval,
-        )
-
-    def _flow(self, rebalance: Rebalance, span: int | None) -> FlowControl:
-        of_topic = None if self._max_of_topic < 0 else self._max_of_topic
-        size_of_topic = None if self._max_size_of_topic < 0 else self._max_size_of_topic << 20
-        return FlowControl(self._max_messages, self._max_bytes, span, of_topic, size_of_topic, rebalance.queues_of)
-
-    def _make_service(
-        self, instance: ClientInstance, rebalance: Rebalance
-    ) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
-        listener, orderly, batches = self._listeners
-        most = self._max_reconsume_times if self._max_reconsume_times >= 0 else DEFAULT_MAX_RECONSUME_TIMES
-        clustering = self.message_model is MessageModel.CLUSTERING
-        send_back = SendBack(instance, self.group, most) if clustering else None
-        if listener is not None:
-            return ConsumeConcurrently(
-                listener,
-                threads=self._threads,
-                batch_size=self._batch_size,
-                flow=self._flow(rebalance, self._max_span),
-                decode=self._decoder.messages,
-                send_back=send_back,
-                has_room=rebalance.has_room,
-                call_later=instance.call_later,
-                hooks=self.hooks,
-            )
-        if orderly is not None:
-            return ConsumeOrderly(
-                orderly,
-                threads=self._threads,
-                batch_size=self._batch_size,
-                flow=self._flow(rebalance, None),
-                max_reconsume_times=self._max_reconsume_times if self._max_reconsume_times >= 0 else MAX_INT,
-                pause_ms=self._pause_ms,
-                decode=self._decoder.messages,
-                lock=rebalance.lock if clustering else None,
-                send_back=send_back,
-                has_room=rebalance.has_room,
-                released=rebalance.released,
-                call_later=instance.call_later,
-                hooks=self.hooks,
-            )
-        assert batches is not None
-        return ConsumeBatches(
-            batches,
-            threads=self._threads,
-            max_reconsume_times=most,
-            pause_ms=self._pause_ms,
-            decode=self._decoder.batches,
-            decode_messages=self._decoder.messages,
-            send_back=send_back,
-            has_room=rebalance.has_room,
-            call_later=instance.call_later,
-            hooks=self.hooks,
-        )
+        return None if expression is None else self._settings.pull_settings(expression)  # None: not any more
