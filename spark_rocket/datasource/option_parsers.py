@@ -181,12 +181,6 @@ def view_name(option: str, text: str) -> str:
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 
 
-def topic_name(option: str, text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise bad_value(option, text, "a topic's name: 1 to 127 of the characters a-z A-Z 0-9 _ - % |")
-    return text
-
-
 # What only brokers write, or stands for something else; retry topics take no batch sends.
 _NOT_WRITABLE = re.compile(
     r"TBW102|SCHEDULE_TOPIC_XXXX|TRANS_CHECK_MAX_TIME_TOPIC|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
@@ -207,7 +201,11 @@ def writable_topic(option: str, text: str) -> str:
 
 
 def topic_names(option: str, text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(topic_name(option, topic.strip()) for topic in text.split(",")))
+    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",")))
+    if not all(_NAME.fullmatch(topic) for topic in topics):
+        wanted = "topics' names, each 1 to 127 of the characters a-z A-Z 0-9 _ - % |, separated by commas"
+        raise bad_value(option, text, wanted)
+    return topics
 
 
 def topic_pattern(option: str, text: str) -> str:

@@ -263,8 +263,8 @@ def test_times_for_each_queue_and_what_becomes_of_queues_without_a_message_since
     assert first.starts == starts
     with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 was stored at 1970-01-01 00:00:00.200"):
         plan_batch(queues, batch(**given, startingOffsetsByTimestampStrategy="error"))
-    with pytest.raises(OffsetsError, match="QUEUE_NOT_NAMED.*orders/broker-a/4"):
-        queues.spans[q(4)] = (0, 1)
+    queues.spans[q(4)] = (0, 1)
+    with pytest.raises(OffsetsError, match=r"QUEUE_NOT_NAMED.*orders/broker-a/4"):
         plan_batch(queues, batch(**given))
     del queues.spans[q(4)]
     ends = {"subscribe": "orders", "endingOffsetsByTimestamp": TIMES}

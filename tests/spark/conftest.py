@@ -93,6 +93,9 @@ class Rocket:
         frame = self.read(topic, **options)
         return [bytes(row.body).decode() for row in frame.select("body").collect()]
 
+    def bodies_of(self, **options: object) -> list[str]:
+        return [bytes(row.body).decode() for row in self.frame(**options).select("body").collect()]
+
     def end(self, topic: str) -> int:
         return sum(self.reader.max_offset(queue) for queue in self.queues(topic))
 

@@ -1,0 +1,156 @@
+"""How much a batch takes: bytes, a least count, and how long it is waited for; all limits together."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.datasource.offsets import StreamOffset
+from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.plan import StreamPlanner
+from spark_rocket.datasource.sizes import MOST_RUNS, RUN, limit_bytes
+from spark_rocket.model import MessageQueue
+from tests.datasource.fakes import FakeQueues, q
+
+
+def planner(queues: FakeQueues, now: list[float] | None = None, **given: str) -> StreamPlanner:
+    options = {"subscribe": "orders", "nameServer": "x:1", "startingOffsets": "earliest"} | given
+    at = now or [0.0]
+    return StreamPlanner(queues, parse_read_options(options, Scope.READ_STREAM), clock=lambda: at[0])
+
+
+def total(queues: FakeQueues, starts: dict[MessageQueue, int], ends: dict[MessageQueue, int]) -> int:
+    return sum(queues.size_of(queue, offset) for queue in ends for offset in range(starts[queue], ends[queue]))
+
+
+def limited(queues: FakeQueues, max_bytes: int) -> tuple[dict[MessageQueue, int], int]:
+    starts = {queue: low for queue, (low, _) in queues.spans.items()}
+    ends = limit_bytes(
+        starts, {queue: high for queue, (_, high) in queues.spans.items()}, max_bytes, queues.message_sizes
+    )
+    return ends, total(queues, starts, ends)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers(100, 5000), max_size=RUN), min_size=1, max_size=6), st.integers(1, 400_000))
+def test_small_batches_are_exactly_within_the_limit(sizes: list[list[int]], max_bytes: int) -> None:
+    queues = FakeQueues(**{f"q{number}": (7, 7 + len(each)) for number, each in enumerate(sizes)})
+    queues.size_of = lambda queue, offset: sizes[queue.queue_id][offset - 7]
+    ends, size = limited(queues, max_bytes)
+    taken = sum(end - 7 for end in ends.values())
+    assert size <= max_bytes or taken == 1, "one message is read, however large"
+    there = sum(map(len, sizes))
+    assert taken >= min(there, 1)
+    if sum(map(sum, sizes)) <= max_bytes:
+        assert taken == there
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 8), st.integers(0, 2**32), st.sampled_from([(100, 200), (100, 2000), (50, 8000)]))
+def test_large_batches_are_near_the_limit(count: int, seed: int, between: tuple[int, int]) -> None:
+    chance = random.Random(seed)
+    sizes = [[chance.randint(*between) for _ in range(chance.randint(1000, 20_000))] for _ in range(count)]
+    queues = FakeQueues(**{f"q{number}": (0, len(each)) for number, each in enumerate(sizes)})
+    queues.size_of = lambda queue, offset: sizes[queue.queue_id][offset]
+    whole = sum(map(sum, sizes))
+    _, size = limited(queues, whole // 3)
+    assert 0.7 * whole / 3 <= size <= 1.1 * whole / 3
+
+
+@pytest.mark.parametrize(("old", "new"), [(100, 4000), (4000, 100)])
+def test_sizes_that_change_along_the_queue(old: int, new: int) -> None:
+    queues = FakeQueues(q0=(0, 100_000))
+    queues.size_of = lambda queue, offset: old if offset < 30_000 else new
+    _, size = limited(queues, 1_000_000)
+    assert 700_000 <= size <= 1_000_000
+
+
+def test_a_queue_that_tells_no_sizes_counts_as_the_others() -> None:
+    queues = FakeQueues(q0=(0, 1000), q1=(0, 1000))
+    told = queues.message_sizes
+    queues.message_sizes = lambda starts, count: {  # type: ignore[method-assign]
+        queue: [] if queue == q(1) else sizes for queue, sizes in told(starts, count).items()
+    }
+    ends, _ = limited(queues, 100_000)
+    assert sum(ends.values()) in range(800, 1001)
+
+
+def test_few_questions_are_asked_whatever_there_is_to_read() -> None:
+    queues = FakeQueues(**{f"q{number}": (0, 10_000_000) for number in range(100)})
+    asked = 0
+    told = queues.message_sizes
+
+    def counted(starts: dict[MessageQueue, int], count: int) -> dict[MessageQueue, list[int]]:
+        nonlocal asked
+        asked += len(starts)
+        return told(starts, count)
+
+    queues.message_sizes = counted  # type: ignore[assignment,method-assign]
+    limited(queues, 10_000_000)
+    assert asked <= 12 * max(MOST_RUNS, 100)
+
+
+# --- a least count, and all together ----------------------------------------------------------------------------
+
+
+def test_few_messages_are_waited_with_until_there_are_enough_or_the_delay_is_over() -> None:
+    now = [100.0]
+    queues = FakeQueues(q0=(0, 3))
+    plan = planner(queues, now, minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    end = plan.next_end(None, None)
+    assert end == StreamOffset({q(0): 3}, {q(0): 0}), "the first batch does not wait"
+    queues.spans[q(0)] = (0, 12)
+    assert plan.next_end(end, None) is None
+    queues.spans[q(0)] = (0, 13)
+    end = plan.next_end(end, None)
+    assert end == StreamOffset({q(0): 13})
+    queues.spans[q(0)] = (0, 14)
+    now[0] = 129.9
+    assert plan.next_end(end, None) is None
+    assert plan.next_end(end, None, is_limited=False) == StreamOffset({q(0): 14}), "Trigger.Once"
+    plan = planner(queues, now, minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    end = plan.next_end(end, None)
+    assert end == StreamOffset({q(0): 14}), "nor the first after a restart"
+    queues.spans[q(0)] = (0, 15)
+    now[0] = 159.0
+    assert plan.next_end(end, None) is None
+    now[0] = 160.0
+    assert plan.next_end(end, None) == StreamOffset({q(0): 15})
+    now[0] = 1000.0
+    assert plan.next_end(StreamOffset({q(0): 15}), None) is None
+
+
+def test_a_new_queues_beginning_is_put_down_at_once_however_few_its_messages() -> None:
+    queues = FakeQueues(q0=(0, 3))
+    plan = planner(queues, minOffsetsPerTrigger="10")
+    end = plan.next_end(None, None)
+    queues.spans[q(1)] = (5, 6)
+    assert plan.next_end(end, None) == StreamOffset({q(0): 3, q(1): 6}, {q(1): 5})
+
+
+def test_all_limits_together_and_available_now_waits_for_nothing() -> None:
+    limits = {"minOffsetsPerTrigger": "50", "maxOffsetsPerTrigger": "60", "maxBytesPerTrigger": "4000"}
+    queues = FakeQueues(q0=(0, 90), q1=(0, 30))
+    plan = planner(queues, **limits)
+    plan.pin()
+    queues.spans[q(0)] = (0, 500)
+    taken = []
+    end: StreamOffset | None = None
+    while (following := plan.next_end(end, 60)) is not None:
+        before = sum(end.ends.values()) if end else 0
+        end = following
+        taken.append(sum(end.ends.values()) - before)
+    assert sum(taken) == 120
+    assert all(32 <= count <= 40 for count in taken[:-1]), "of 100 bytes each"
+    plan = planner(queues, **(limits | {"maxOffsetsPerTrigger": "50"}))
+    first = plan.next_end(None, 50)
+    assert first is not None
+    assert sum(first.ends.values()) <= 40
+    everything = plan.next_end(first, None, is_limited=False)
+    assert everything is not None
+    assert everything.ends == {q(0): 500, q(1): 30}

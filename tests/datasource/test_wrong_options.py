@@ -1,0 +1,197 @@
+"""Every option wrong in every way, from the list of options itself: a new one without a wrong value fails here."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_rocket.datasource.conditions import CONDITIONS, error
+from spark_rocket.datasource.options import (
+    OPTIONS,
+    Option,
+    Scope,
+    check_options,
+    parse_read_options,
+)
+from spark_rocket.errors import OptionError, RocketError
+
+NAMES = ["", "no spaces", "a,,b", "x" * 128, "ä"]
+TIME = ["", "yesterday", "2026", "20260131", "9" * 19, "9" * 5000, "-2", "-h", "-2w", "-2h30m", "2026-13-01", "1.5"]
+JSON_OF_QUEUES = ["", "{", "[]", "{}", "1", '{"orders": 1}', '{"orders": {"b": 1}}', '{"orders": {"b": {"x": 1}}}']
+JSON_OF_QUEUES += ['{"orders": {"b": {"0": 1, "0": 2}}}', "[" * 100_000]
+COUNT = ["", "0", "-1", "1.5", "many", "1e3", "0x10", "١٢x"]
+WRONG: dict[str, list[str]] = {
+    "nameServer": ["", ";", "localhost", "a:1,b:2", "a:99999", ":9876", "a:0", "a:b"],
+    "subscribe": NAMES,
+    "subscribePattern": ["", " ", "(", "a{2,1}", "[z-a]", "(?<x>a)\\k<y>"],
+    "assign": [
+        *JSON_OF_QUEUES[:6],
+        '{"orders": {"b": []}}',
+        '{"orders": {"b": [-1]}}',
+        '{"orders": {"b": [0, 0]}}',
+        '{"orders": {"b": ["0"]}}',
+        '{"orders": {"b": [true]}}',
+        '{"a b": {"b": [0]}}',
+        '{"orders": {}}',
+    ],
+    "waitForTopic": ["", "yes", "1", "30s"],
+    "storePath": ["", " ", "hdfs://x/y", "s3:/x", "file://host/x"],
+    "brokerName": [""],
+    "startingOffsets": ["", "newest", "-1", *JSON_OF_QUEUES[1:2], '{"orders": {"b": {"0": -3}}}', "{}"],
+    "startingTimestamp": TIME,
+    "startingOffsetsByTimestamp": [*JSON_OF_QUEUES, '{"orders": {"b": {"0": -1}}}', '{"orders": {"b": {"0": "soon"}}}'],
+    "startingOffsetsByTimestampStrategy": ["", "earliest", "fail"],
+    "groupOffsetsFallback": ["", "newest", "{}"],
+    "endingOffsets": ["", "earliest", "newest", '{"orders": {"b": {"0": 1.5}}}'],
+    "endingTimestamp": TIME,
+    "endingOffsetsByTimestamp": JSON_OF_QUEUES,
+    "maxOffsetsPerTrigger": COUNT,
+    "maxBytesPerTrigger": [*COUNT, "10MB"],
+    "minOffsetsPerTrigger": COUNT,
+    "maxTriggerDelay": ["", "0", "-1s", "15 minutes", "1w", "31d", "9" * 30, "1.5h"],
+    "failOnDataLoss": ["", "maybe", "0"],
+    "consumerGroup": ["", "a b", "x" * 121],
+    "minPartitions": [*COUNT, "100001"],
+    "maxRecordsPerPartition": COUNT,
+    "filterPushdown": ["", "yes", "on"],
+    "tags": ["", " ", "|| ||"],
+    "sqlFilter": ["", " ", "a >", "(a = 1"],
+    "pullBatchSize": [*COUNT, "1000001"],
+    "pullBatchBytes": [*COUNT, "1023", "12582913"],
+    "maxPullsInFlight": [*COUNT, "257"],
+    "arrowBatchRows": [*COUNT, "1000001"],
+    "arrowBatchBytes": [*COUNT, "1023", "268435457"],
+    "topic": [*NAMES, "TBW102", "rmq_sys_x", "%RETRY%g"],
+    "producerGroup": ["", "a b", "x" * 121],
+    "writeId": [""],
+    "maxMessageSize": [*COUNT, "1023", "12582913"],
+    "sendBatchSize": [*COUNT, "100001"],
+    "sendBatchBytes": [*COUNT, "1023", "4194305"],
+    "maxRequestsInFlight": [*COUNT, "1025"],
+    "requestTimeout": [*COUNT, "99", "600001"],
+    "dedupeWindow": COUNT,
+    "maxDelayedInFlight": COUNT,
+    "compression": ["", "gzip", "zip"],
+    "compressAbove": ["", "-1", "1.5", "4k"],
+    "view": ["", "tables", "topic"],
+    "key": [""],
+    "msgId": [""],
+    "bodyFormat": ["", "xml"],
+    "metadataColumns": ["", "queueOffset as"],
+    "badRecords": ["", "ignore"],
+    "badRecordColumn": [""],
+    "deadLetterTopic": ["", "a b", "TBW102"],
+    "avroSchema": ["", "/no/such/file.avsc"],
+    "avroEncoding": ["", "json"],
+    "protobufDescriptor": ["", "/no/such/file.desc"],
+    "protobufMessage": [""],
+    "csvDelimiter": ["", "ab"],
+    "arrowRowsPerMessage": COUNT,
+    "retryTimeout": ["", "-1", "1.5", "long", "86400001"],
+}
+CASES = [(option, text) for option in OPTIONS for text in WRONG.get(option.name, ())]
+
+
+def test_every_option_has_wrong_values_here() -> None:
+    assert [option.name for option in OPTIONS if not WRONG.get(option.name)] == []
+    assert WRONG.keys() <= {option.name for option in OPTIONS}
+
+
+@pytest.mark.parametrize(("option", "text"), CASES, ids=[f"{option.name}={text[:20]}" for option, text in CASES])
+def test_a_wrong_value_is_refused_by_name_value_and_remedy(option: Option, text: str) -> None:
+    for scope in sorted(option.scopes, key=lambda scope: scope.name):
+        with pytest.raises(OptionError) as caught:
+            check_options({option.name.lower(): text}, frozenset({scope}))
+        assert caught.value.message.startswith((f"option {option.name} is ", f"option {option.name}: ")), "its spelling"
+        if not text.startswith(("{", "[", "1")):
+            assert repr(text[:20])[:-1] in caught.value.message or text in caught.value.message
+        assert caught.value.remedy
+        assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_an_option_that_belongs_elsewhere_and_one_that_is_mistyped(option: Option) -> None:
+    for scope in set(Scope) - option.scopes:
+        with pytest.raises(OptionError, match=rf"\[BAD_OPTION.SCOPE\] option {option.name} is for "):
+            check_options({option.name.lower(): "x"}, frozenset({scope}))
+    typed = option.name[:-1] + "zq"
+    with pytest.raises(OptionError) as caught:
+        check_options({typed.lower(): "x"}, option.scopes)
+    assert caught.value.code == "BAD_OPTION.UNKNOWN"
+    assert typed.lower() in caught.value.message
+    assert "Did you mean" in caught.value.remedy or "The options here are" in caught.value.remedy
+
+
+OFFSETS, QUEUES = '{"orders": {"b": {"0": 1}}}', '{"orders": {"b": [0, 1]}}'
+CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
+    (Scope.READ, {"subscribe": "a", "assign": QUEUES}, "TOGETHER.*option assign is given together with subscribe"),
+    (Scope.READ, {"subscribe": "a", "subscribePattern": "b"}, "TOGETHER.*subscribePattern .*with subscribe"),
+    (Scope.READ, {"subscribePattern": "a", "assign": QUEUES}, "TOGETHER.*assign .*with subscribePattern"),
+    (Scope.READ, {"startingTimestamp": "1", "startingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*startingTimestamp"),
+    (Scope.READ, {"startingOffsets": "earliest", "startingOffsetsByTimestamp": OFFSETS}, "=earliest.*=timestamp"),
+    (Scope.READ, {"startingOffsets": OFFSETS, "startingTimestamp": "1"}, "startingTimestamp is given together.*JSON"),
+    (Scope.READ, {"startingOffsets": "group", "consumerGroup": "g", "startingTimestamp": "1"}, "=group"),
+    (Scope.READ, {"endingTimestamp": "1", "endingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*endingTimestamp"),
+    (Scope.READ, {"endingOffsets": "latest", "endingTimestamp": "1"}, "endingOffsets=latest"),
+    (Scope.READ, {"startingOffsets": "timestamp"}, "ALONE.*no startingTimestamp"),
+    (Scope.READ, {"endingOffsets": "timestamp"}, "ALONE.*no endingTimestamp"),
+    (Scope.READ, {"startingOffsets": "group"}, "ALONE.*startingOffsets is 'group', and no consumerGroup"),
+    (Scope.READ, {"endingOffsets": "group"}, "ALONE.*endingOffsets is 'group', and no consumerGroup"),
+    (
+        Scope.READ,
+        {"startingOffsets": "group", "consumerGroup": "g", "groupOffsetsFallback": "timestamp"},
+        "ALONE.*no startingTimestamp",
+    ),
+    (Scope.READ, {"groupOffsetsFallback": "latest"}, "NO_EFFECT.*without startingOffsets=group"),
+    (Scope.READ, {"startingOffsetsByTimestampStrategy": "error"}, "NO_EFFECT.*without startingTimestamp"),
+    (Scope.READ, {"startingOffsets": "latest"}, "READS_NOTHING"),
+    (Scope.READ, {"startingOffsets": '{"payments": {"b": {"0": 1}}}'}, "NOT_READ.*topic payments.*subscribe is orders"),
+    (
+        Scope.READ,
+        {"assign": QUEUES, "startingOffsets": '{"orders": {"b": {"2": 1}}}'},
+        "names orders/b/2.*b/0, orders/b/1",
+    ),
+    (
+        Scope.READ,
+        {"subscribePattern": "o", "startingOffsetsByTimestamp": OFFSETS},
+        "ByTimestamp names the topic orders",
+    ),
+    (Scope.READ_STREAM, {"maxTriggerDelay": "1m"}, "NO_EFFECT.*without minOffsetsPerTrigger"),
+    (
+        Scope.READ_STREAM,
+        {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+        "LESS.*maxOffsetsPerTrigger is 4, and minOffsetsPerTrigger is 5",
+    ),
+    (Scope.READ_STREAM, {"waitForTopic": "true", "startingOffsets": OFFSETS}, "waitForTopic is given together with"),
+    (Scope.READ, {"storePath": "/x", "assign": QUEUES}, "TOGETHER.*assign is given together with storePath"),
+    (Scope.READ, {"storePath": "/x", "subscribePattern": "b"}, "TOGETHER.*subscribePattern .*storePath"),
+    (Scope.READ, {"storePath": "/x", "startingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*storePath"),
+]
+
+
+@pytest.mark.parametrize(("scope", "options", "wrong"), CONTRADICTIONS)
+def test_options_that_contradict_each_other(scope: Scope, options: dict[str, str], wrong: str) -> None:
+    given = (
+        options if {"assign", "subscribePattern", "storePath"} & options.keys() else {"subscribe": "orders"} | options
+    )
+    with pytest.raises(OptionError, match=wrong) as caught:
+        parse_read_options(given, scope)
+    assert caught.value.remedy
+    assert caught.value.code.startswith("BAD_OPTION.")
+
+
+def test_conditions_have_names_and_words_of_their_own() -> None:
+    names = [condition.name for condition in CONDITIONS]
+    assert len(set(names)) == len(names)
+    for condition in CONDITIONS:
+        assert condition.text.endswith((".", "}"))
+        assert condition.remedy.endswith((".", "}"))
+
+
+def test_an_error_keeps_its_condition_between_processes() -> None:
+    import pickle
+
+    raised = error("DATA_LOSS.QUEUE_DELETED", queue="t/b/0", at=7, go_on="Go on")
+    again = pickle.loads(pickle.dumps(raised))
+    assert isinstance(again, RocketError)
+    assert str(again) == str(raised)
+    assert str(again).startswith("[DATA_LOSS.QUEUE_DELETED] t/b/0 is no longer one of")
