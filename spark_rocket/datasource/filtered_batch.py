@@ -15,6 +15,7 @@ from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, RocketBatchReader
+from spark_rocket.datasource.body_formats.columns import layout
 from spark_rocket.datasource.cluster import Cluster, reader_for
 from spark_rocket.datasource.lookup import BrokerIndex, find
 from spark_rocket.datasource.option_parsers import Pushdown
@@ -22,6 +23,7 @@ from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import batch_ranges
 from spark_rocket.datasource.pushdown import Wanted, narrow, tags_for_brokers, understand
 from spark_rocket.datasource.ranges import OffsetRange, split
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
 
 _SMALL = 1_000  # messages; a range of more is a task of its own
 _TOGETHER = 256  # small ranges in a task
@@ -39,10 +41,11 @@ class FilterPushdownReader(RocketBatchReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
+        self._columns = _columns(options, schema)
         self._wanted = Wanted()
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
-        self._wanted, left = understand(filters)
+        self._wanted, left = understand(filters, self._columns)
         options = self._options
         if options.sql_filter is None:  # a pull has one or the other
             self._options = replace(options, tags=tags_for_brokers(self._wanted, options.tags, options.topics))
@@ -65,6 +68,14 @@ class FilterPushdownReader(RocketBatchReader):
             return
         for span in partition.spans:
             yield from super().read(RangePartition(span))
+
+
+def _columns(options: ReadOptions, schema: StructType) -> dict[str, str]:
+    """Which columns are a message's own and not of its body: the message's name for each, all in lower case."""
+    named = {name: name for name in SOURCE_SCHEMA.names}
+    if options.body is not None:
+        named = layout(options.body, schema).metadata
+    return {name.lower(): source.lower() for name, source in named.items()}
 
 
 def _partitions(spans: list[OffsetRange], options: ReadOptions) -> list[InputPartition]:

@@ -23,7 +23,7 @@ Pure: filters to values, ranges to ranges, over the ``Queues`` questions. Corres
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -41,6 +41,7 @@ from pyspark.sql.datasource import (
 
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.resolve import Queues
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.subscription import SUB_ALL
 
@@ -97,15 +98,19 @@ class Wanted:
 
 
 _TEXTS = {"topic": "topics", "brokername": "brokers", "tags": "tags", "keys": "keys", "msgid": "msg_ids"}
+_MESSAGES = {name.lower(): name.lower() for name in SOURCE_SCHEMA.names}
 _EXACT = frozenset({"topic", "brokername", "queueid", "queueoffset"})
 
 
-def understand(filters: Iterable[Filter]) -> tuple[Wanted, list[Filter]]:
-    """What the filters leave, and those of them that Spark must apply to what is read."""
+def understand(filters: Iterable[Filter], columns: Mapping[str, str] = _MESSAGES) -> tuple[Wanted, list[Filter]]:
+    """What the filters leave, and those of them that Spark must apply to what is read.
+
+    ``columns`` says which are a message's own, and by which name it has them; all in lower case.
+    """
     wanted = Wanted()
     left = []
     for one in filters:
-        column = _column(one)
+        column = columns.get(_column(one), "")
         narrowed = _narrowed(wanted, column, one)
         if narrowed is not None:
             wanted = narrowed

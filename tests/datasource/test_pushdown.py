@@ -93,6 +93,13 @@ def test_what_is_wanted_is_read_and_what_spark_need_not_filter_is_exact(filters:
         assert all(_meets(one, "orders", queue_id, offset) for one in done)
 
 
+def test_columns_of_a_body_are_not_a_messages() -> None:
+    names = {"place": "queueid"}
+    wanted, left = understand([EqualTo(("Place",), 1), EqualTo(("queueId",), 2)], names)
+    assert left == [EqualTo(("queueId",), 2)]
+    assert (1 in wanted.queue_ids, 2 in wanted.queue_ids) == (True, False)
+
+
 def test_times_narrow_what_is_read() -> None:
     queues = FakeQueues(q0=(0, 100_000))
     low, high = EPOCH + timedelta(seconds=400), EPOCH + timedelta(seconds=500)
