@@ -1,7 +1,8 @@
 """Which name servers a client talks to, and the numbers it keeps to.
 
 The name server comes from the argument, else from the ``NAMESRV_ADDR`` variable as in every RocketMQ tool, else it is
-``127.0.0.1:9876``. Several are separated with ``;``.
+``127.0.0.1:9876``. Several are separated with ``;``. A web address with a path, ``http://host:8080/rocketmq/nsaddr``,
+is that of a server that names them (``address_server``).
 
 Immutable. Corresponds to org.apache.rocketmq.client.ClientConfig.
 """
@@ -9,6 +10,7 @@ Immutable. Corresponds to org.apache.rocketmq.client.ClientConfig.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,12 +21,16 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
+_ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+")
+
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """What all clients of one process and name server list share. Times are seconds."""
 
     name_servers: tuple[str, ...] = (DEFAULT_NAME_SERVER,)
+    """Empty while only the address server knows them."""
+    address_server: str = ""
     request_timeout: float = 3.0
     route_refresh_interval: float = 30.0
     route_forget_after: float = 120.0
@@ -44,12 +50,19 @@ class ClientConfig:
     ) -> ClientConfig:
         """From ``"a:9876;b:9876"``, or for want of it from the environment."""
         text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
-        # Older tools also separate with commas; "http://" in front is what their address servers hand out.
-        parts = [part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";")]
-        try:
-            servers = tuple(dict.fromkeys(format_address(*parse_address(part)) for part in parts if part))
-        except RemotingConnectError as error:
-            raise ConfigError(f"Name server {text!r}: {error.message}", remedy=error.remedy) from None
-        if not servers:
-            raise ConfigError(f"Name server {text!r} names no address.", remedy="Write it like 127.0.0.1:9876.")
-        return cls(servers, instance_name=instance_name)
+        if _ADDRESS_SERVER.fullmatch(text.strip()):
+            return cls((), text.strip(), instance_name=instance_name)
+        return cls(parse_name_servers(text), instance_name=instance_name)
+
+
+def parse_name_servers(text: str) -> tuple[str, ...]:
+    """The addresses in a text like ``"a:9876;b:9876"``, each once."""
+    # Older tools also separate with commas; "http://" in front is what their address servers hand out.
+    parts = [part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";")]
+    try:
+        servers = tuple(dict.fromkeys(format_address(*parse_address(part)) for part in parts if part))
+    except RemotingConnectError as error:
+        raise ConfigError(f"Name server {text!r}: {error.message}", remedy=error.remedy) from None
+    if not servers:
+        raise ConfigError(f"Name server {text!r} names no address.", remedy="Write it like 127.0.0.1:9876.")
+    return servers

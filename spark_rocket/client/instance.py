@@ -19,14 +19,22 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
+from spark_rocket.client.address_server import LOOK_UP_SECONDS, look_up
 from spark_rocket.client.answers import error_of
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.membership import Membership
 from spark_rocket.client.routes import RouteTable
-from spark_rocket.errors import RemotingConnectError, RocketError, StateError, TopicNotFoundError
+from spark_rocket.errors import (
+    NameServerUnreachableError,
+    RemotingConnectError,
+    RocketError,
+    StateError,
+    TopicNotFoundError,
+)
 from spark_rocket.protocol.bodies import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -69,6 +77,20 @@ class ClientInstance:
         self._timer = DeadlineTimer()
         self._chores: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
+        if self.config.address_server:
+            self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
+
+    def find_name_servers(self) -> None:
+        """Ask the address server again, and use what it names from now on."""
+        try:
+            found = look_up(self.config.address_server, self.config.request_timeout)
+        except NameServerUnreachableError as error:
+            logger.warning("the name servers stay as they are: %s", error)
+        else:
+            if found != self.routes.name_servers.addresses:
+                logger.info("the name servers are %s now", ", ".join(found))
+                self.routes.name_servers.addresses = found
+        self.call_later(LOOK_UP_SECONDS, self.find_name_servers)
 
     def after_fork(self) -> None:
         self._begin()
@@ -231,13 +253,15 @@ def _own_ip(name_server: str) -> str:
 
 
 _lock = threading.Lock()
-_instances: dict[tuple[tuple[str, ...], str], ClientInstance] = {}
+_instances: dict[tuple[tuple[str, ...] | str, str], ClientInstance] = {}
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def acquire(config: ClientConfig) -> ClientInstance:
     """The instance for the config's name servers and name, made if there is none."""
-    key = (config.name_servers, config.instance_name)
+    key = _key(config)
+    if config.address_server and key not in _instances:
+        config = replace(config, name_servers=look_up(config.address_server, config.request_timeout))
     with _lock:
         instance = _instances.get(key)
         if instance is None:
@@ -246,13 +270,17 @@ def acquire(config: ClientConfig) -> ClientInstance:
         return instance
 
 
+def _key(config: ClientConfig) -> tuple[tuple[str, ...] | str, str]:
+    return config.address_server or config.name_servers, config.instance_name
+
+
 def release(instance: ClientInstance) -> None:
     """Give it back; the last one closes its connections."""
     with _lock:
         instance.users -= 1
         if instance.users > 0:
             return
-        key = (instance.config.name_servers, instance.config.instance_name)
+        key = _key(instance.config)
         if _instances.get(key) is instance:
             del _instances[key]
     instance.close()
@@ -286,7 +314,7 @@ class Client:
 
     @property
     def name_server(self) -> str:
-        return ";".join(self._config.name_servers)
+        return self._config.address_server or ";".join(self._config.name_servers)
 
     @property
     def state(self) -> ServiceState:

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
+from spark_rocket.client import Reader
 from spark_rocket.client.config import ClientConfig
-from spark_rocket.errors import ConfigError
+from spark_rocket.errors import ConfigError, NameServerUnreachableError, TopicNotFoundError
+from spark_rocket.model import MessageQueue
+from tests.client.fakes import FakeCluster
 
 
 def test_name_server_comes_from_argument_then_variable_then_default() -> None:
@@ -31,3 +38,63 @@ def test_several_name_servers(text: str, servers: tuple[str, ...]) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9876"):
         ClientConfig.of(text, {})
+
+
+def test_an_address_server_names_them() -> None:
+    config = ClientConfig.of("http://a:8080/rocketmq/nsaddr", {})
+    assert (config.name_servers, config.address_server) == ((), "http://a:8080/rocketmq/nsaddr")
+
+
+class AddressServer:
+    """Says what it is told to."""
+
+    def __init__(self, text: str) -> None:
+        owner = self
+        self.text = text
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200 if owner.text else 503)
+                self.end_headers()
+                self.wfile.write(owner.text.encode())
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/rocketmq/nsaddr"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
+    first, second = fake(1), fake(1)
+    for mq in (first, second):
+        mq.add("t", 1)
+    second.add("u", 1)
+    server = AddressServer(first.name_server.address + "\n")
+    try:
+        with Reader(server.url) as reader, Reader(server.url) as other:
+            assert reader.queues("t") == [MessageQueue("t", "b0", 0)]
+            assert reader.name_server == server.url
+            instance = reader._instance()
+            assert other._instance() is instance
+            with pytest.raises(TopicNotFoundError):
+                reader.queues("u")
+            server.text = ""
+            instance.find_name_servers()  # out of order: nothing changes
+            assert instance.routes.name_servers.addresses == (first.name_server.address,)
+            server.text = second.name_server.address
+            instance.find_name_servers()
+            assert reader.queues("u") == [MessageQueue("u", "b0", 0)]
+        server.text = "nonsense"
+        with pytest.raises(NameServerUnreachableError, match="named no name servers"):
+            Reader(server.url).start()
+    finally:
+        server.close()
+    with pytest.raises(NameServerUnreachableError):
+        Reader(server.url).queues("t")
