@@ -30,7 +30,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Self
 
 import spark_rocket
@@ -39,11 +39,11 @@ from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
 from spark_rocket.client.assigned_queues import Assigned, AssignedQueues
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
-from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
-from spark_rocket.client.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
+from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
+from spark_rocket.client.offset_store import make_offset_store
 from spark_rocket.client.pulled import PulledMessages
 from spark_rocket.client.reader import Reader
-from spark_rocket.client.share import find_routes, share_of
+from spark_rocket.client.share import find_routes, share_of, tell_of_queues
 from spark_rocket.client.subscriptions import Subscriptions
 from spark_rocket.client.validators import check_group, check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
@@ -68,9 +68,6 @@ logger = logging.getLogger(__name__)
 
 MAX_PULL = 32_768
 IDLE_SECONDS = 5.0
-
-MessageQueueListener = Callable[[str, list[MessageQueue], list[MessageQueue]], None]
-"""Called with a topic, all of its queues, and those that are this consumer's now, when the latter have changed."""
 
 
 class LitePullConsumer(Client):
@@ -122,14 +119,12 @@ class LitePullConsumer(Client):
             tags_of=self._subscriptions.tags_of,
             has_room=lambda process_queue: self._queues.has_room(process_queue),
         )
-        self._local_offsets: LocalOffsetStore | None = None
-        if message_model is MessageModel.BROADCASTING:
-            self._local_offsets = LocalOffsetStore(local_directory() / (config.instance_name or "DEFAULT"), group)
+        self._offsets = make_offset_store(self._reader, group, message_model, config.instance_name)
         self._queues = AssignedQueues(
             group,
             self._instance,
             self._reader,
-            self._local_offsets or RemoteOffsetStore(self._reader, group),
+            self._offsets,
             self._pulled,
             where=consume_from_where,
             from_timestamp=consume_timestamp_ms,
@@ -216,8 +211,7 @@ class LitePullConsumer(Client):
             self._pid = os.getpid()
         self._started_ms = time.time_ns() // 1_000_000
         try:
-            if self._local_offsets is not None:
-                self._local_offsets.open()
+            self._offsets.open()
             if self._wanted:
                 self._begin_assigned()
             elif self._subscriptions:
@@ -439,10 +433,7 @@ class LitePullConsumer(Client):
                     continue
                 changed = self._queues.own(mine, topic, mark=False)  # what the last poll gave may still be in use
             if changed and self._listener is not None:
-                try:
-                    self._listener(topic, list(instance.routes.route(topic).readable), mine)
-                except Exception:
-                    logger.exception("the listener for changes of queues failed on %s", topic)
+                tell_of_queues(self._listener, instance, topic, mine)
 
     def _join(self) -> None:
         """Be a member of the group, and have its share at once."""

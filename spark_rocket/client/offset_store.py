@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
+from spark_rocket.client.listeners import MessageModel
 from spark_rocket.client.reader import Reader
 from spark_rocket.errors import ClientError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
@@ -32,6 +33,9 @@ PERSIST_SECONDS = 3.0
 class OffsetStore(Protocol):
     """How far a group is."""
 
+    def open(self) -> None:
+        """Before anything else. ClientError if what is kept cannot be used."""
+
     def read(self, queue: MessageQueue) -> int | None:
         """The offset to go on at; None when there is none. Raises what keeps it from finding out."""
 
@@ -42,12 +46,22 @@ class OffsetStore(Protocol):
         """Keep these now. Comes back: what kept some of them from being kept."""
 
 
+def make_offset_store(reader: Reader, group: str, model: MessageModel, instance_name: str) -> OffsetStore:
+    """Where such a group's consumer keeps it."""
+    if model is MessageModel.CLUSTERING:
+        return RemoteOffsetStore(reader, group)
+    return LocalOffsetStore(local_directory() / (instance_name or "DEFAULT"), group)
+
+
 class RemoteOffsetStore:
     """At each queue's broker, who is told again and again: it may be killed before what it heard is on its disk."""
 
     def __init__(self, reader: Reader, group: str) -> None:
         self._reader = reader
         self._group = group
+
+    def open(self) -> None:
+        """Nothing is kept here."""
 
     def read(self, queue: MessageQueue) -> int | None:
         return self._reader.committed_offset(self._group, queue)

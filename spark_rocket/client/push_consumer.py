@@ -46,9 +46,10 @@ from spark_rocket.client.listeners import (
     ConcurrentListener,
     ConsumeFromWhere,
     MessageModel,
+    MessageQueueListener,
     OrderlyListener,
 )
-from spark_rocket.client.offset_store import LocalOffsetStore, OffsetStore, RemoteOffsetStore, local_directory
+from spark_rocket.client.offset_store import make_offset_store
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
 from spark_rocket.client.push_settings import PushSettings
@@ -56,7 +57,7 @@ from spark_rocket.client.reader import Reader
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.send_back import RETRY_PREFIX, SendBack
-from spark_rocket.client.share import find_routes
+from spark_rocket.client.share import find_routes, tell_of_queues
 from spark_rocket.client.subscriptions import Subscriptions
 from spark_rocket.client.validators import check_group
 from spark_rocket.errors import RocketError, StateError
@@ -114,6 +115,7 @@ class PushConsumer(Client):
         suspend_current_queue_time_millis: int = 1_000,
         consume_timeout: float = 900.0,
         shutdown_timeout: float = 30.0,
+        message_queue_listener: MessageQueueListener | None = None,
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
         self.group = check_group(group)
@@ -140,6 +142,8 @@ class PushConsumer(Client):
             shutdown_timeout=shutdown_timeout,
         )
         self._from_timestamp = consume_timestamp_ms
+        self._queue_listener = message_queue_listener
+        self._told: dict[str, list[MessageQueue]] = {}  # to that, by topic
         self._strategy = allocate_strategy or AllocateAveragely()
         self.hooks = Hooks(group)
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
@@ -315,6 +319,13 @@ class PushConsumer(Client):
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)
         self._rebalance.balance(self._subscriptions.topics())
+        if self._queue_listener is not None:
+            every = sorted(one.queue for one in self._rebalance.process_queues())
+            for topic in self._subscriptions.topics():
+                mine = [queue for queue in every if queue.topic == topic]
+                if mine != self._told.get(topic, []):
+                    self._told[topic] = mine
+                    tell_of_queues(self._queue_listener, self._instance(), topic, mine)
 
     # --- what tools ask through brokers -----------------------------------------------------------------------
 
@@ -366,19 +377,14 @@ class PushConsumer(Client):
 
     # --- parts ------------------------------------------------------------------------------------------------
 
-    def _make_offset_store(self, instance: ClientInstance) -> OffsetStore:
-        if self.message_model is MessageModel.CLUSTERING:
-            return RemoteOffsetStore(self._reader, self.group)
-        store = LocalOffsetStore(local_directory() / (instance.config.instance_name or "DEFAULT"), self.group)
-        store.open()
-        return store
-
     def _make_rebalance(self, instance: ClientInstance) -> Rebalance:
+        offsets = make_offset_store(self._reader, self.group, self.message_model, instance.config.instance_name)
+        offsets.open()
         return Rebalance(
             self.group,
             instance,
             self._reader,
-            self._make_offset_store(instance),
+            offsets,
             strategy=self._strategy if self._settings.is_clustering else None,
             locks=QueueLocks(instance, self.group) if self._settings.needs_locks else None,
             where=self.consume_from_where,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from spark_rocket.client.allocation import AllocateStrategy
 from spark_rocket.client.instance import ClientInstance
-from spark_rocket.client.listeners import ConsumeFromWhere
+from spark_rocket.client.listeners import ConsumeFromWhere, MessageQueueListener
 from spark_rocket.client.offset_store import OffsetStore
 from spark_rocket.client.reader import Reader
 from spark_rocket.client.send_back import RETRY_PREFIX
@@ -49,6 +49,16 @@ def share_of(
     if members is None or instance.client_id not in members:
         return None
     return strategy.allocate(group, instance.client_id, queues, members)
+
+
+def tell_of_queues(
+    listener: MessageQueueListener, instance: ClientInstance, topic: str, mine: list[MessageQueue]
+) -> None:
+    """Whatever the listener does, consuming goes on."""
+    try:
+        listener(topic, list(instance.routes.route(topic).readable), mine)
+    except Exception:
+        logger.exception("the listener for changes of queues failed on %s", topic)
 
 
 def first_offset(

@@ -365,6 +365,33 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
 # --- members --------------------------------------------------------------------------------------------------------
 
 
+def test_a_listener_is_told_which_queues_a_member_has(
+    cluster: LocalCluster, topic: str, consumer: Callable[..., PushConsumer], group: str
+) -> None:
+    changes: list[tuple[str, int, list[int]]] = []
+    changed = threading.Condition()
+
+    def note(topic: str, every: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        with changed:
+            changes.append((topic, len(every), [queue.queue_id for queue in mine]))
+            changed.notify_all()
+        raise ValueError("a listener's mistake is its own")
+
+    one = consumer(Seen(), message_queue_listener=note, instance_name="a")
+    one.subscribe(topic)
+    one.start()
+    two = consumer(Seen(), instance_name="b")
+    two.subscribe(topic)
+    two.start()
+    with changed:
+        half = (topic, 4, [0, 1]), (topic, 4, [2, 3])
+        assert changed.wait_for(lambda: half[0] in changes or half[1] in changes, 3 * SECONDS)
+    two.close()
+    with changed:
+        assert changed.wait_for(lambda: changes.count((topic, 4, [0, 1, 2, 3])) == 2, 3 * SECONDS)
+    assert {name for name, *_ in changes} <= {topic, f"%RETRY%{group}"}
+
+
 def test_two_members_share_and_the_one_that_stays_takes_over(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
