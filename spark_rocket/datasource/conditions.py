@@ -94,6 +94,27 @@ CONDITIONS: tuple[Condition, ...] = (
         "option subscribePattern is {pattern!r}, and none of the {count} topics of users has such a name.",
         "The whole name must match. Topics there are: {topics}.",
     ),
+    Condition(
+        "BAD_OFFSETS.CHECKPOINT_VERSION",
+        "the checkpoint's offset is of version {version}, and this spark_rocket reads version {ours}.",
+        "Use the spark_rocket that wrote it, or a checkpoint directory that belongs to this query.",
+    ),
+    Condition(
+        "BAD_OFFSETS.CHECKPOINT_UNREADABLE",
+        "the checkpoint's offset cannot be read: {problem}.",
+        "Restore the checkpoint directory from a copy, or start with a new one.",
+    ),
+    Condition(
+        "BAD_OFFSETS.CHECKPOINT_INCOMPLETE",
+        "the checkpoint says where {queue} ends but not where it begins.",
+        "Restore the checkpoint directory from a copy, or start with a new one.",
+    ),
+    Condition(
+        "BAD_OFFSETS.RUNS_BACKWARDS",
+        "{queue}: a batch would run backwards from {start} to {end}; nothing was read.",
+        "The checkpoint is not this query's, or the topic was deleted and created again: start with a new checkpoint "
+        "directory.",
+    ),
     # --- data loss: an error, or said once in the log (failOnDataLoss=false) ------------------------------------
     Condition(
         "DATA_LOSS.MESSAGES_DELETED",

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.errors import OffsetsError
 from spark_rocket.model import MessageQueue
 
 VERSION = 1
@@ -115,19 +114,13 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
     """Read an offset of a checkpoint; None is the initial marker."""
     version = value.get("version") if isinstance(value, Mapping) else None
     if version != VERSION:
-        raise OffsetsError(
-            f"the checkpoint's offset is of version {version!r}, and this spark_rocket reads version {VERSION}.",
-            remedy="Use the spark_rocket that wrote it, or a checkpoint directory that belongs to this query.",
-        )
+        raise error("BAD_OFFSETS.CHECKPOINT_VERSION", version=repr(version), ours=VERSION)
     if value.get("initial") is True:
         return None
     try:
         return StreamOffset(from_tree(value.get("offsets")), from_tree(value.get("start", {})))
     except ValueError as problem:
-        raise OffsetsError(
-            f"the checkpoint's offset cannot be read: {problem}.",
-            remedy="Restore the checkpoint directory from a copy, or start with a new one.",
-        ) from None
+        raise error("BAD_OFFSETS.CHECKPOINT_UNREADABLE", problem=problem) from None
 
 
 def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQueue, int]:
@@ -137,10 +130,7 @@ def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQ
     for queue in end.ends:
         start = end.starts.get(queue, before.get(queue))
         if start is None:
-            raise OffsetsError(
-                f"the checkpoint says where {name(queue)} ends but not where it begins.",
-                remedy="Restore the checkpoint directory from a copy, or start with a new one.",
-            )
+            raise error("BAD_OFFSETS.CHECKPOINT_INCOMPLETE", queue=name(queue))
         starts[queue] = start
     return starts
 

@@ -63,7 +63,7 @@ from spark_rocket.datasource.option_parsers import (
     view_name,
     writable_topic,
 )
-from spark_rocket.errors import DataSourceError, OptionError
+from spark_rocket.errors import DataSourceError
 from spark_rocket.model import MessageQueue
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -392,16 +392,12 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     tags = _as(tuple, values.get("tags"))
     sql_filter = _as(str, values.get("sqlFilter"))
     if tags is not None and sql_filter is not None:
-        raise OptionError(
-            "option sqlFilter is given together with tags.",
-            remedy="Leave one of them out; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\".",
-        )
+        hint = "; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
+        raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
     dedupe_window = _as(int, values.get("dedupeWindow"))
     if dedupe_window is not None and values.get("filterPushdown") is Pushdown.INDEX:
-        raise OptionError(
-            "option dedupeWindow is given together with filterPushdown=index.",
-            remedy="Leave one of them out, or set filterPushdown=true: what the index finds has no messages before it.",
-        )
+        hint = ", or set filterPushdown=true: what the index finds has no messages before it"
+        raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other="filterPushdown=index", hint=hint)
     return ReadOptions(
         name_server="" if store_path is not None else _name_server_of(values),
         topics=topics,
@@ -450,10 +446,7 @@ def _check_store_options(values: Mapping[str, object], store_path: str | None) -
     """What goes with ``storePath``, and what does not; an option without effect must not look as if it had one."""
     if store_path is None:
         if "brokerName" in values:
-            raise OptionError(
-                "option brokerName is given without storePath.",
-                remedy="Leave it out: brokers are found through the name server.",
-            )
+            raise error("BAD_OPTION.NO_EFFECT", option="brokerName", needed="storePath")
         return
     for name in _NOT_WITH_A_STORE:
         if _is_given(values, name):
@@ -464,13 +457,11 @@ def _check_store_options(values: Mapping[str, object], store_path: str | None) -
     for name in ("startingOffsets", "endingOffsets"):
         position = _as(Position, values.get(name))
         if position is not None and position.kind is Start.GROUP:
-            raise OptionError(
-                f"option {name} is 'group' together with storePath.", remedy="Use earliest, timestamp or JSON."
-            )
+            hint = f", or set {name} to earliest, timestamp or JSON"
+            raise error("BAD_OPTION.TOGETHER", option=f"{name}=group", other="storePath", hint=hint)
         if position is not None and position.offsets and "subscribe" not in values:
-            raise OptionError(
-                f"option {name} is offsets as JSON, and subscribe is missing.", remedy="Name their topics in subscribe."
-            )
+            example = "the topics that it names to subscribe"
+            raise error("BAD_OPTION.ALONE", option=name, value="offsets as JSON", needed="subscribe", example=example)
 
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
@@ -482,10 +473,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     compression = values["compression"]
     assert isinstance(compression, Compression)
     if compression is Compression.NONE and "compressabove" in given:
-        raise OptionError(
-            "option compressAbove is given without compression.",
-            remedy='Add .option("compression", "zlib"), or leave it out.',
-        )
+        raise error("BAD_OPTION.NO_EFFECT", option="compressAbove", needed="compression")
     return WriteOptions(
         name_server=_name_server_of(values),
         topic=_as(str, values.get("topic")),

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import Positions, name
-from spark_rocket.errors import OffsetsError
 from spark_rocket.model import MessageQueue
 
 
@@ -39,11 +39,7 @@ def ranges_between(starts: Positions, ends: Positions) -> list[OffsetRange]:
     for queue in sorted(ends):
         span = OffsetRange(queue, starts[queue], ends[queue])
         if span.size < 0:
-            raise OffsetsError(
-                f"{name(queue)}: a batch would run backwards from {span.start} to {span.end}; nothing was read.",
-                remedy="The checkpoint is not this query's, or the topic was deleted and created again: "
-                "start with a new checkpoint directory.",
-            )
+            raise error("BAD_OFFSETS.RUNS_BACKWARDS", queue=name(queue), start=span.start, end=span.end)
         if span.size:
             ranges.append(span)
     return ranges
