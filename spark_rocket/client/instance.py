@@ -74,6 +74,7 @@ class ClientInstance:
     def _begin(self) -> None:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
+        self._knows_members = ""  # the broker that said last who the members of a group are
         self._timer = DeadlineTimer()
         self._chores: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -195,10 +196,13 @@ class ClientInstance:
         header = GetConsumerListByGroupRequestHeader(consumer_group=group).to_ext()
         brokers = self.routes.route(topic).brokers.values()
         every = [address for addresses in brokers for address in addresses.values()]
-        for address in sorted(every, key=self.remoting.is_connected, reverse=True):  # who is there answers at once
+        connected = self.remoting.is_connected
+        # Who answered the last time, then who is there: those that do not answer cost a time-out each.
+        for address in sorted(every, key=lambda address: (address != self._knows_members, not connected(address))):
             request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
             try:
                 answer = self.invoke(address, request, f"the question for the members of {group}")
+                self._knows_members = address
                 return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
             except RocketError as error:
                 logger.info("the members of %s are not known to %s: %s", group, address, error)

@@ -185,6 +185,21 @@ def test_members_are_asked_for_where_there_is_a_connection(
         release(instance)
 
 
+def test_who_does_not_know_the_members_is_not_asked_first_again(fake: Callable[..., FakeCluster]) -> None:
+    mq = consuming(fake)
+    hangs, answers = mq.brokers
+    hangs.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda _: None
+    body = GetConsumerListByGroupResponseBody(["a"]).to_json()
+    answers.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(0, body=body)
+    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=0.2))
+    try:
+        for _ in range(3):
+            assert instance.consumer_ids("g", "t") == ["a"]
+    finally:
+        release(instance)
+    assert (len(hangs.requests), len(answers.requests)) == (1, 3)
+
+
 # --- name servers and brokers that die ----------------------------------------------------------------------------
 
 STORED = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "7"}
