@@ -15,6 +15,7 @@ from benchmarks.store import BORN, TOPIC, batch_body, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 READ_ROWS = 1_000_000
 WRITE_ROWS = {128: 1_000_000, 1024: 250_000}
@@ -46,6 +47,20 @@ def spark_read(lab: Lab, size: str) -> Pair:
     return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
 
 
+@benchmark("spark.body.128", "spark.body.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
+def spark_read_bodies(lab: Lab, size: str) -> Pair:
+    """Only the bodies: ``.schema("body binary")``."""
+    topic = lab.filled(int(size), READ_ROWS)
+    spark = _session(lab)
+    path = lab.folder / f"bodies-{size}.arrow"
+    reader = spark.read.format("rocket").schema("body binary")
+    frame = reader.option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
+    _write(path, _first_batch(lab.cluster.name_server, topic, frame.schema))
+    ready = _ready(spark, path, frame.schema)
+    assert frame.count() == ready.count() == READ_ROWS
+    return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
+
+
 @benchmark("spark.storepath.128", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
 def spark_store_path(lab: Lab, size: str) -> Pair:
     """A directory that no broker has open."""
@@ -68,27 +83,30 @@ def _write(path: Path, batch: pa.RecordBatch) -> None:
         stored.write_batch(batch)
 
 
-def _ready(spark: SparkSession, path: Path) -> DataFrame:
+def _ready(spark: SparkSession, path: Path, schema: StructType | None = None) -> DataFrame:
     """The ceiling: that batch again and again, as many rows as are read."""
     reader = spark.read.format("ceiling").option("path", str(path))
+    if schema is not None:
+        reader = reader.schema(schema)
     return reader.option("rows", READ_ROWS).option("partitions", QUEUES).load()
 
 
-def _first_batch(name_server: str, topic: str) -> pa.RecordBatch:
+def _first_batch(name_server: str, topic: str, schema: StructType | None = None) -> pa.RecordBatch:
     """A batch just as the source makes them: one pull of the default size."""
     from spark_rocket.client import Reader
 
     with Reader(name_server) as reader:
         answer = reader.pull(reader.queues(topic)[0], 0, max_msgs=32_768, max_bytes=4 * 1024 * 1024)
-        return _ready_batch(answer.records)
+        return _ready_batch(answer.records, schema)
 
 
-def _ready_batch(records: bytes | memoryview) -> pa.RecordBatch:
-    """All columns, Spark's own types."""
+def _ready_batch(records: bytes | memoryview, schema: StructType | None = None) -> pa.RecordBatch:
+    """The schema's columns, or all, in Spark's own types."""
     from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
     from spark_rocket.protocol.columnar import decode_records
 
-    return project(SOURCE_SCHEMA).conform(decode_records(records, broker_name="broker-a"))
+    projection = project(schema or SOURCE_SCHEMA)
+    return projection.conform(decode_records(records, projection.columns, broker_name="broker-a"))
 
 
 @benchmark("spark.write.128", "spark.write.1024", unit="rows/s", ceiling="a sink that only counts")

@@ -1,0 +1,97 @@
+"""The data source's reading without Spark: a task's pulls from a broker that gives little at a time, and planning."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from benchmarks import frames
+from benchmarks.lab import Lab
+from benchmarks.registry import Pair, benchmark
+from spark_rocket.client import Producer, Reader
+from spark_rocket.datasource.cluster import Cluster, reader_for
+from spark_rocket.datasource.fetch import read_range
+from spark_rocket.datasource.offsets import StreamOffset
+from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.plan import StreamPlanner
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.model import Message
+from spark_rocket.remoting.memory import keep_freed_memory
+
+MESSAGES = 500_000
+WIDE_QUEUES = 1000
+AS_APACHE = {"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}
+"""What a broker of Apache's gives at most, whatever is asked for."""
+
+
+def _rows_per_cpu_second(name_server: str, topic: str) -> float:
+    options = parse_read_options({"subscribe": topic, "nameServer": name_server}, Scope.READ)
+    reader = reader_for(name_server, options.request_timeout_ms)
+    projection = project(SOURCE_SCHEMA)
+    rows = 0
+    begun = time.process_time()
+    for queue in reader.queues(topic):
+        span = OffsetRange(queue, 0, reader.max_offset(queue))
+        rows += sum(batch.num_rows for batch in read_range(span, options, projection, reader))
+    spent = time.process_time() - begun
+    assert rows == MESSAGES
+    return rows / spent
+
+
+@benchmark("read.pulls", unit="rows/CPU-s", ceiling="the same from a broker that gives 4 MiB at a time")
+def read_pulls(lab: Lab, _: str) -> Pair:
+    """A task's own time for each row, all columns, from a broker that gives 32 messages or 256 KiB at a time."""
+    from spark_rocket.testing import LocalCluster
+
+    keep_freed_memory()
+    large = lab.filled(128, MESSAGES)
+    stingy = lab.keep(LocalCluster(data_dir=lab.folder / "stingy", config=AS_APACHE))
+    stingy.create_topic("filled", queues=4)
+    port = int(stingy.broker_address.rpartition(":")[2])
+    lab.load("fill", port=port, topic="filled", size=128, conns=4, messages=MESSAGES)
+    return Pair(
+        lambda: _rows_per_cpu_second(stingy.name_server, "filled"),
+        lambda: _rows_per_cpu_second(lab.cluster.name_server, large),
+    )
+
+
+@benchmark(
+    "plan.1000",
+    unit="ms",
+    ceiling="as many questions to a server that does nothing, sent at once",
+    lower_is_better=True,
+)
+def plan(lab: Lab, _: str) -> Pair:
+    """A micro-batch of 1,000 queues that all have news: first and last offsets of each."""
+    topic = lab.topic("wide", queues=WIDE_QUEUES)
+    name_server = lab.cluster.name_server
+    with Producer("wide", name_server=name_server) as producer, Reader(name_server) as reader:
+        queues = reader.queues(topic)
+        for queue in queues:
+            producer.send(Message.of(topic, "x"), queue=queue)
+    options = parse_read_options({"subscribe": topic, "nameServer": name_server}, Scope.READ_STREAM)
+
+    def planned() -> float:
+        planner = StreamPlanner(Cluster(options), options)
+        begun = time.perf_counter()
+        end = planner.next_end(StreamOffset(dict.fromkeys(queues, 0)), None)
+        elapsed = time.perf_counter() - begun
+        assert end is not None
+        assert list(end.ends.values()) == [1] * WIDE_QUEUES
+        return elapsed * 1000
+
+    question = frames.send_answer()
+    answer = len(question)
+
+    def asked() -> float:
+        with socket.create_connection(("127.0.0.1", lab.echo_port())) as connection:
+            begun = time.perf_counter()
+            for _ in range(2 * WIDE_QUEUES // 100):
+                connection.sendall(question * 100)
+                missing = 100 * answer
+                while missing:
+                    missing -= len(connection.recv(missing))
+            return (time.perf_counter() - begun) * 1000
+
+    return Pair(planned, asked)
