@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -64,7 +64,9 @@ def own_cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_members_come_and_go(own_cluster: LocalCluster, orderly: bool) -> None:
+def test_members_come_and_go(
+    own_cluster: LocalCluster, orderly: bool, record_property: Callable[[str, object], None]
+) -> None:
     topic = own_cluster.create_topic("moving", QUEUES)
     seen, lock = Seen(), threading.Lock()
     busy: set[int] = set()
@@ -107,13 +109,18 @@ def test_members_come_and_go(own_cluster: LocalCluster, orderly: bool) -> None:
             else:
                 members.rotate(chance.randrange(len(members)))
                 members.pop().close()
+        at_rest = time.monotonic()
         wait_for_shares(list(members), topic, QUEUES, REST_SECONDS)
+        record_property("seconds until every queue had its owner", round(time.monotonic() - at_rest, 1))
         sent = source.stop()
         seen.until_has(sent)
     finally:
         source.stop()
         for member in members:
             member.close()
+    record_property("members that came and went", number)
+    record_property("messages", sent)
+    record_property("consumed twice", len(seen.bodies) - sent)
     assert {int(body) for body in seen.bodies} == set(range(sent))
     assert overlaps == []
     if orderly:  # a queue changes hands only when what was in flight is committed
