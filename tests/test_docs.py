@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.datasource.conditions import CONDITIONS
 from spark_rocket.datasource.options import OPTIONS
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -76,3 +77,11 @@ def test_links_lead_somewhere(document: str) -> None:
 def test_the_readme_names_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     assert set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
+
+
+def test_every_condition_of_the_data_source_is_shown_as_it_is() -> None:
+    page = (ROOT / "docs" / "datasource.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\| `(\w+\.\w+)` \| (.*) \| (.*) \|$", page.partition("### Conditions")[2], re.M)
+    assert shown == [(condition.name, condition.text, condition.remedy) for condition in CONDITIONS]
+    named = set(re.findall(r"`((?:BAD_OPTION|BAD_OFFSETS|DATA_LOSS)\.\w+)`", page))
+    assert named == {condition.name for condition in CONDITIONS}
