@@ -24,40 +24,27 @@ Thread-safety: all methods. Corresponds to DefaultLitePullConsumer and DefaultLi
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-import spark_rocket
 from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
 from spark_rocket.client.assigned_queues import Assigned, AssignedQueues
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import Client
+from spark_rocket.client.group_consumer import GroupConsumer
 from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
 from spark_rocket.client.offset_store import make_offset_store
 from spark_rocket.client.pulled import PulledMessages
-from spark_rocket.client.reader import Reader
 from spark_rocket.client.share import find_routes, share_of, tell_of_queues
-from spark_rocket.client.subscriptions import Subscriptions
-from spark_rocket.client.validators import check_group, check_range
+from spark_rocket.client.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import (
     CONSUME_ACTIVELY,
-    PROP_CLIENT_VERSION,
-    PROP_CONSUME_ORDERLY,
-    PROP_CONSUME_TYPE,
-    PROP_CONSUMER_START_TIMESTAMP,
-    PROP_NAMESERVER_ADDR,
-    ConsumerData,
     ConsumerRunningInfo,
-    SubscriptionData,
 )
 from spark_rocket.protocol.subscription import SUB_ALL
 
@@ -70,8 +57,10 @@ MAX_PULL = 32_768
 IDLE_SECONDS = 5.0
 
 
-class LitePullConsumer(Client):
+class LitePullConsumer(GroupConsumer):
     """See the module. Times are seconds, offsets are positions in a queue."""
+
+    consume_type = CONSUME_ACTIVELY
 
     def __init__(
         self,
@@ -92,25 +81,19 @@ class LitePullConsumer(Client):
         pull_threshold_for_all: int = 10_000,
         message_queue_listener: MessageQueueListener | None = None,
     ) -> None:
-        config = ClientConfig.of(name_server, instance_name=instance_name)
-        super().__init__(config)
-        self.group = check_group(group)
+        super().__init__(group, name_server, instance_name, message_model, consume_from_where)
         check_range("auto_commit_interval", auto_commit_interval, 0, 86_400)
         check_range("poll_timeout", poll_timeout, 0, 86_400)
         check_range("pull_batch_size", pull_batch_size, 1, MAX_PULL)
         check_range("pull_threshold_for_queue", pull_threshold_for_queue, 1, 65_535)
         check_range("pull_threshold_size_for_queue_mib", pull_threshold_size_for_queue_mib, 1, 1_024)
         check_range("pull_threshold_for_all", pull_threshold_for_all, 1, 2**31 - 1)
-        self.message_model = message_model
-        self.consume_from_where = consume_from_where
         self.auto_commit = auto_commit
         self.poll_timeout = poll_timeout
         self._strategy = allocate_strategy or AllocateAveragely() if message_model is MessageModel.CLUSTERING else None
         self._auto_commit_interval = auto_commit_interval
         self._next_auto_commit = 0.0
         self._listener = message_queue_listener
-        self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
-        self._subscriptions = Subscriptions()
         self._pulled = PulledMessages(
             pull_batch_size=pull_batch_size,
             max_messages=pull_threshold_for_queue,
@@ -119,7 +102,7 @@ class LitePullConsumer(Client):
             tags_of=self._subscriptions.tags_of,
             has_room=lambda process_queue: self._queues.has_room(process_queue),
         )
-        self._offsets = make_offset_store(self._reader, group, message_model, config.instance_name)
+        self._offsets = make_offset_store(self._reader, group, message_model, self._config.instance_name)
         self._queues = AssignedQueues(
             group,
             self._instance,
@@ -132,15 +115,8 @@ class LitePullConsumer(Client):
             expression_of=lambda topic: self._subscriptions.expression_of(topic) or (SUB_ALL, None),
         )
         self._wanted: list[MessageQueue] = []  # by assign()
-        self._lock = threading.Lock()  # of subscriptions and of the state
         self._balancing = threading.Lock()  # so that no topic that was just left is taken on again
-        self._pid = 0  # of the process that started it; 0: nobody has
-        self._started_ms = 0
         self._joined = False
-        self._closing = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._close(commit=kind is None)
@@ -163,10 +139,6 @@ class LitePullConsumer(Client):
             self._join()
             if changed:
                 self._queues.pull_anew(topic)
-
-    def _check_filter(self, data: SubscriptionData) -> None:
-        """While it runs, a subscription that a broker cannot filter by is refused at once."""
-        self._instance().members.check_filters(self.group, [data])
 
     def unsubscribe(self, topic: str) -> None:
         """Leave a topic; its queues are given up at once."""
@@ -204,12 +176,7 @@ class LitePullConsumer(Client):
 
     def start(self) -> None:
         """Begin. Fails with the reason, and for good, if that cannot be."""
-        with self._lock:
-            if self._pid:
-                raise StateError(f"The consumer of group {self.group!r} was started before.", remedy="Start it once.")
-            self._instance()
-            self._pid = os.getpid()
-        self._started_ms = time.time_ns() // 1_000_000
+        self._start_once()
         try:
             self._offsets.open()
             if self._wanted:
@@ -225,7 +192,7 @@ class LitePullConsumer(Client):
         self._close(commit=True)
 
     def _close(self, *, commit: bool, failed: bool = False) -> None:
-        ours = self._pid in (0, os.getpid())  # a forked child leaves the parent's work, and its locks, alone
+        ours = self._is_mine
         with self._lock if ours else contextlib.nullcontext():
             if self._closing:
                 return
@@ -246,17 +213,6 @@ class LitePullConsumer(Client):
     @property
     def _runs(self) -> bool:
         return bool(self._pid) and not self._closing
-
-    def _check_running(self) -> None:
-        if self._closing:
-            raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
-        if not self._pid:
-            raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Call start() first.")
-        if self._pid != os.getpid():
-            raise StateError(
-                f"The consumer of group {self.group!r} belongs to process {self._pid}, which this one was forked from.",
-                remedy="Make a new one in this process.",
-            )
 
     # --- polling ----------------------------------------------------------------------------------------------
 
@@ -281,29 +237,9 @@ class LitePullConsumer(Client):
     def __aiter__(self) -> AsyncIterator[MessageExt]:
         """As ``__iter__``; neither waiting nor taking blocks the event loop, and cancelling loses nothing."""
         self._check_running()
-        return self._messages_async()
-
-    async def _messages_async(self) -> AsyncIterator[MessageExt]:
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(ready.set)
-
-        self._pulled.wakers.add(wake)
-        try:
-            while not self._closing:
-                ready.clear()
-                self._commit_at_times()
-                messages = self._pulled.take_messages(0, limit=1)
-                if messages:
-                    yield messages[0]
-                    await asyncio.sleep(0)  # others have their turn, however many messages there are
-                elif not self._closing:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(ready.wait(), self.poll_timeout or IDLE_SECONDS)
-        finally:
-            self._pulled.wakers.discard(wake)
+        return self._pulled.each_async(
+            lambda: self._closing, self._commit_at_times, lambda: self.poll_timeout or IDLE_SECONDS
+        )
 
     def _before_poll(self, timeout: float | None) -> float:
         self._check_running()
@@ -403,25 +339,12 @@ class LitePullConsumer(Client):
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
-    def consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            self.group,
-            CONSUME_ACTIVELY,
-            self.message_model.value,
-            self.consume_from_where.value,
-            self._subscriptions.data(),
-        )
-
     def rebalance(self) -> None:
         """Work out this member's share of every topic, and act on it."""
         if not self._runs:
             return
         instance = self._instance()
-        try:
-            find_routes(instance, self._subscriptions.topics(), warn=False)
-            instance.members.greet_new_brokers()
-        except RocketError as error:
-            logger.info("routes stay as they are: %s", error)
+        self._look_for_brokers()
         for topic in self._subscriptions.topics():
             try:
                 mine = share_of(instance, self.group, topic, self._strategy)
@@ -478,13 +401,7 @@ class LitePullConsumer(Client):
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing (307)."""
         return ConsumerRunningInfo(
-            properties={
-                PROP_NAMESERVER_ADDR: self.name_server,
-                PROP_CONSUME_TYPE: CONSUME_ACTIVELY,
-                PROP_CONSUME_ORDERLY: "false",
-                PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
-                PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
-            },
+            properties=self._running_properties(orderly=False),
             subscription_set=self._subscriptions.data(),
         )
 

@@ -9,10 +9,12 @@ Corresponds to the consumeRequestCache of DefaultLitePullConsumerImpl and to Ass
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_rocket.client.decoding import batches_of, messages_of
@@ -164,6 +166,31 @@ class PulledMessages:
             return list(batches_of(one.result, queue, one.start, self._tags_of(queue.topic))), None
 
         return self._take(timeout, every)
+
+    async def each_async(
+        self, is_over: Callable[[], bool], before_each: Callable[[], None], idle_seconds: Callable[[], float]
+    ) -> AsyncIterator[MessageExt]:
+        """Message by message; neither waiting nor taking blocks the event loop, and cancelling loses nothing."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(ready.set)
+
+        self.wakers.add(wake)
+        try:
+            while not is_over():
+                ready.clear()
+                before_each()
+                messages = self.take_messages(0, limit=1)
+                if messages:
+                    yield messages[0]
+                    await asyncio.sleep(0)  # others have their turn, however many messages there are
+                elif not is_over():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(ready.wait(), idle_seconds())
+        finally:
+            self.wakers.discard(wake)
 
     def _take(self, timeout: float, items_of: Callable[[ProcessQueue, _Found], tuple[list[T], int | None]]) -> list[T]:
         """``items_of`` gives what is handed out, and where the rest begins, if there is one."""

@@ -24,23 +24,19 @@ Thread-safety: all methods. Corresponds to DefaultMQPushConsumer, DefaultMQPushC
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Self
 
-import spark_rocket
 from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
-from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
 from spark_rocket.client.decoding import Decoder, show_origin
-from spark_rocket.client.instance import Client, ClientInstance
+from spark_rocket.client.group_consumer import GroupConsumer
+from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.listeners import (
     BatchListener,
     ConcurrentListener,
@@ -53,26 +49,16 @@ from spark_rocket.client.offset_store import make_offset_store
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
 from spark_rocket.client.push_settings import PushSettings
-from spark_rocket.client.reader import Reader
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.send_back import RETRY_PREFIX, SendBack
 from spark_rocket.client.share import find_routes, tell_of_queues
-from spark_rocket.client.subscriptions import Subscriptions
-from spark_rocket.client.validators import check_group
-from spark_rocket.errors import RocketError, StateError
+from spark_rocket.errors import StateError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
     CONSUME_PASSIVELY,
-    PROP_CLIENT_VERSION,
-    PROP_CONSUME_ORDERLY,
-    PROP_CONSUME_TYPE,
-    PROP_CONSUMER_START_TIMESTAMP,
-    PROP_NAMESERVER_ADDR,
     PROP_THREADPOOL_CORE_SIZE,
-    ConsumerData,
     ConsumerRunningInfo,
-    SubscriptionData,
 )
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.subscription import SUB_ALL
@@ -80,13 +66,15 @@ from spark_rocket.protocol.subscription import SUB_ALL
 logger = logging.getLogger(__name__)
 
 
-class PushConsumer(Client):
+class PushConsumer(GroupConsumer):
     """See the module. Times are seconds unless a name says otherwise; counts and sizes are per queue.
 
     ``listener`` consumes concurrently; use ``orderly=`` or ``batches=`` instead for the other two kinds. After
     ``max_reconsume_times`` failures (−1: 16, orderly: never) a message goes to ``%DLQ%group``. Unless given,
     ``pull_batch_size`` is 32, and a backlog is pulled in larger pieces from brokers that give them.
     """
+
+    consume_type = CONSUME_PASSIVELY
 
     def __init__(
         self,
@@ -117,10 +105,7 @@ class PushConsumer(Client):
         shutdown_timeout: float = 30.0,
         message_queue_listener: MessageQueueListener | None = None,
     ) -> None:
-        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
-        self.group = check_group(group)
-        self.message_model = message_model
-        self.consume_from_where = consume_from_where
+        super().__init__(group, name_server, instance_name, message_model, consume_from_where)
         self._settings = PushSettings(
             listener=listener,
             orderly=orderly,
@@ -146,21 +131,12 @@ class PushConsumer(Client):
         self._told: dict[str, list[MessageQueue]] = {}  # to that, by topic
         self._strategy = allocate_strategy or AllocateAveragely()
         self.hooks = Hooks(group)
-        self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
-        self._subscriptions = Subscriptions()
         self._decoder = Decoder(self._subscriptions, self.hooks)
-        self._lock = threading.Lock()
         self._paused = False
-        self._pid = 0  # of the process that started it; 0: nobody has
-        self._started_ms = 0
         self._stop = threading.Event()
-        self._stopping = False
         self._closer: threading.Thread | None = None  # if it was a listener that closed it
         self._service: ConsumeConcurrently | ConsumeOrderly | ConsumeBatches | None = None
         self._rebalance: Rebalance | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -179,10 +155,6 @@ class PushConsumer(Client):
             if changed:
                 self._rebalance.pull_anew(topic)
 
-    def _check_filter(self, data: SubscriptionData) -> None:
-        """While it runs, a subscription that a broker cannot filter by is refused at once."""
-        self._instance().members.check_filters(self.group, [data])
-
     def unsubscribe(self, topic: str) -> None:
         """Leave a topic; its queues are given up at once."""
         self._subscriptions.remove(topic)
@@ -194,11 +166,7 @@ class PushConsumer(Client):
 
     def start(self) -> None:
         """Join the group and begin. Fails with the reason, and for good, if that cannot be."""
-        if self._pid:
-            raise StateError(f"The consumer of group {self.group!r} was started before.", remedy="Start it once.")
-        instance = self._instance()
-        self._pid = os.getpid()
-        self._started_ms = time.time_ns() // 1_000_000
+        instance = self._start_once()
         try:
             if self.message_model is MessageModel.CLUSTERING:
                 self._subscriptions.add(RETRY_PREFIX + self.group)
@@ -217,11 +185,11 @@ class PushConsumer(Client):
             if self._closer is not None:  # by its first message's listener; it may have left what was not joined yet
                 instance.members.leave_consumer(self)
                 return
-            if self._stopping:
+            if self._closing:
                 raise StateError(f"The consumer of group {self.group!r} was closed.", remedy="Make a new one.")
         except BaseException:
             self._failed = True
-            if self._stopping:  # by close(), when there was nothing to leave yet
+            if self._closing:  # by close(), when there was nothing to leave yet
                 self._leave(instance)
             self.close()
             raise
@@ -239,11 +207,11 @@ class PushConsumer(Client):
         Called by a listener it returns at once: no other call is begun, and all the rest follows when this one has
         ended. Later calls by others wait for that.
         """
-        mine = self._pid in (0, os.getpid())  # a forked child leaves the parent's work, and its locks, alone
+        mine = self._is_mine
         service = self._service
         listening = mine and service is not None and service.is_one_of_them(threading.current_thread())
         with self._lock if mine else nullcontext():
-            first, self._stopping = not self._stopping, True
+            first, self._closing = not self._closing, True
             if first and listening and service is not None:
                 service.stop()
                 self._closer = threading.Thread(
@@ -295,15 +263,6 @@ class PushConsumer(Client):
 
     # --- as a member of the instance --------------------------------------------------------------------------
 
-    def consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            self.group,
-            CONSUME_PASSIVELY,
-            self.message_model.value,
-            self.consume_from_where.value,
-            self._subscriptions.data(),
-        )
-
     def persist_offsets(self) -> None:
         """Tell the brokers, or the disk, how far the group is."""
         if self._rebalance is not None:
@@ -313,11 +272,7 @@ class PushConsumer(Client):
         """Work out this member's share of every topic, and act on it."""
         if self._rebalance is None or self._stop.is_set():
             return
-        try:
-            find_routes(self._instance(), self._subscriptions.topics(), warn=False)
-            self._instance().members.greet_new_brokers()
-        except RocketError as error:
-            logger.info("routes stay as they are: %s", error)
+        self._look_for_brokers()
         self._rebalance.balance(self._subscriptions.topics())
         if self._queue_listener is not None:
             every = sorted(one.queue for one in self._rebalance.process_queues())
@@ -344,13 +299,9 @@ class PushConsumer(Client):
         every = self._rebalance.process_queues() if self._rebalance is not None else []
         subscriptions = self._subscriptions.data()
         return ConsumerRunningInfo(
-            properties={
-                PROP_NAMESERVER_ADDR: self.name_server,
-                PROP_CONSUME_TYPE: CONSUME_PASSIVELY,
-                PROP_CONSUME_ORDERLY: str(self._settings.orderly is not None).lower(),
+            properties=self._running_properties(orderly=self._settings.orderly is not None)
+            | {
                 PROP_THREADPOOL_CORE_SIZE: str(self._settings.consume_threads),
-                PROP_CONSUMER_START_TIMESTAMP: str(self._started_ms),
-                PROP_CLIENT_VERSION: f"spark_rocket {spark_rocket.__version__}",
                 "messageModel": self.message_model.value,
                 "consumeFromWhere": self.consume_from_where.value,
                 "consumeMessageBatchMaxSize": str(self._settings.consume_message_batch_max_size),
