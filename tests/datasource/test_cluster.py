@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from spark_rocket.client import Producer
 from spark_rocket.datasource import cluster
 from spark_rocket.datasource.cluster import Cluster
 from spark_rocket.datasource.options import Scope, parse_read_options
@@ -20,7 +21,8 @@ from spark_rocket.errors import (
     RocketError,
     SubscriptionRefusedError,
 )
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 
 T = TypeVar("T")
@@ -133,3 +135,19 @@ def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: C
     met.max_offsets([q(0)])
     reader_of(met).failures = [NameServerUnreachableError("restarting")]
     assert met.max_offsets([q(0)]) == {q(0): 7}
+
+
+def test_the_list_of_topics_and_sizes_of_messages() -> None:
+    """Asked of real servers: topics without those named after clusters and brokers, and the sizes of stored records."""
+    with LocalCluster(in_process=True) as servers, Producer("g", name_server=servers.name_server) as producer:
+        topic = servers.create_topic("orders", 1)
+        asking = Cluster(parse_read_options({"subscribe": topic, "nameServer": servers.name_server}, Scope.READ))
+        (queue,) = asking.queues([topic])
+        assert topic in asking.topics()
+        assert not {queue.broker_name, "DefaultCluster"} & {*asking.topics()}
+        for body in ("x", "x" * 101):
+            producer.send(Message.of(topic, body), queue=queue)
+        one, two = asking.message_sizes({queue: 0}, 5)[queue]
+        assert two - one == 100
+        assert asking.message_sizes({queue: 1}, 1) == {queue: [two]}
+        assert asking.message_sizes({queue: 2}, 5) == {queue: []}
