@@ -29,9 +29,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options import OPTIONS, Scope, ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.errors import OptionError, SchemaError
+from spark_rocket.datasource.travel import Traveller
+from spark_rocket.errors import SchemaError
 
 _TEXT, _INT, _LONG, _TIME, _FLAG = StringType(), IntegerType(), LongType(), TimestampType(), BooleanType()
 _TEXTS, _MAP = ArrayType(StringType(), False), MapType(StringType(), StringType(), False)
@@ -142,7 +144,7 @@ def view_schema(raw: Mapping[str, str]) -> StructType:
 
 
 def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
-    """Parse a view's options. OptionError says what does not belong to it, or is missing."""
+    """Parse a view's options. An error says what does not belong to it, or is missing."""
     check_options(raw, frozenset({Scope.VIEW}))
     options = parse_view_options(raw)
     view = VIEWS[options.view]
@@ -150,24 +152,22 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     mine = [*_ALWAYS, *view.needs, *view.takes]
     for option in OPTIONS:
         if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in mine:
-            raise OptionError(
-                f"option {option.name} is given together with view={options.view}.",
-                remedy=f"Leave it out: that view has the options {', '.join(mine[1:])}.",
-            )
+            hint = f": the view has {', '.join(mine[1:])}"
+            raise error("BAD_OPTION.TOGETHER", option=option.name, other=f"view={options.view}", hint=hint)
+    shown = repr(options.view)
     for name in view.needs:
         if name.lower() not in given:
-            raise OptionError(
-                f"option view is {options.view!r}, and no {name} is given.", remedy=f'Add .option("{name}", "…").'
-            )
-    if options.view == "messages" and (options.key is None) is (options.msg_id is None):
-        raise OptionError(
-            "option view is 'messages', and not exactly one of key and msgId is given.",
-            remedy='Add .option("key", "…") or .option("msgId", "…"); all of a topic is read without view.',
-        )
+            example = f'.option("{name}", "…")'
+            raise error("BAD_OPTION.ALONE", option="view", value=shown, needed=name, example=example)
+    if options.view == "messages" and options.key is None and options.msg_id is None:
+        example = '.option("key", "…") or .option("msgId", "…"), or leave view out to read all of a topic'
+        raise error("BAD_OPTION.ALONE", option="view", value=shown, needed="key or msgId", example=example)
+    if options.key is not None and options.msg_id is not None:
+        raise error("BAD_OPTION.TOGETHER", option="key", other="msgId", hint="")
     return options
 
 
-class ViewReader(DataSourceReader):
+class ViewReader(Traveller, DataSourceReader):
     """Asks and makes rows, in one task."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:

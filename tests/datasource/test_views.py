@@ -182,8 +182,8 @@ def _only(info: ClusterInfo, name: str) -> ClusterInfo:
         ({"view": "topics", "subscribed": "t"}, "Did you mean subscribe?"),
         ({"view": "dlq"}, "option view is 'dlq', and no consumerGroup is given"),
         ({"view": "producers"}, "and no producerGroup is given"),
-        ({"view": "messages", "subscribe": "t"}, "not exactly one of key and msgId"),
-        ({"view": "messages", "subscribe": "t", "key": "k", "msgId": "m"}, "not exactly one of key and msgId"),
+        ({"view": "messages", "subscribe": "t"}, "and no key or msgId is given"),
+        ({"view": "messages", "subscribe": "t", "key": "k", "msgId": "m"}, "option key is given together with msgId"),
         ({"view": "messages", "key": "k"}, "and no subscribe is given"),
     ],
 )
