@@ -66,6 +66,7 @@ class AssignedQueues:
         self._pull_batch_size = pull_batch_size
         self._expression_of = expression_of
         self._table: dict[MessageQueue, Assigned] = {}
+        self._to_begin: dict[str, list[Assigned]] = {}  # by brokers, which have not answered
         self._lock = threading.RLock()
         self._committing = threading.RLock()
         self._closed = False
@@ -105,12 +106,7 @@ class AssignedQueues:
                 begun = {queue: Assigned(ProcessQueue(queue, 0)) for queue in wanted if queue not in self._table}
                 self._table.update(begun)
             self._offsets.persist(left)
-        silent: set[str] = set()  # brokers, whose other queues are begun later: the others' wait
-        for queue, one in begun.items():
-            if queue.broker_name in silent:
-                self._begin_later(one)
-            elif not self._begin(one):
-                silent.add(queue.broker_name)
+        self._begin_each(begun.values())
         return bool(lost or begun)
 
     def close(self, *, mark: bool) -> None:
@@ -136,8 +132,29 @@ class AssignedQueues:
 
     # --- pulling ----------------------------------------------------------------------------------------------
 
+    def _begin_each(self, every: Iterable[Assigned]) -> None:
+        """Of a broker that does not answer one queue is tried, for the others' queues wait."""
+        silent: set[str] = set()
+        for one in every:
+            broker_name = one.process_queue.queue.broker_name
+            if broker_name in silent:
+                self._begin_later(one)
+            elif not self._begin(one):
+                silent.add(broker_name)
+
     def _begin_later(self, one: Assigned) -> None:
-        self._instance().call_later(AFTER_ERROR, lambda: self._begin(one))
+        broker_name = one.process_queue.queue.broker_name
+        with self._lock:
+            waiting = self._to_begin.setdefault(broker_name, [])
+            waiting.append(one)
+            if len(waiting) == 1:
+                self._instance().call_later(AFTER_ERROR, lambda: self._begin_again(broker_name))
+
+    def _begin_again(self, broker_name: str) -> None:
+        """On a thread of its own: a broker that hangs must not keep the instance's chores waiting."""
+        with self._lock:
+            waiting = self._to_begin.pop(broker_name, [])
+        threading.Thread(target=self._begin_each, args=(waiting,), name="rocket-begin", daemon=True).start()
 
     def _begin(self, one: Assigned, offset: int | None = None) -> bool:
         """Start pulling a queue; if the broker does not say where, in a while. False if the broker does not answer."""
