@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -30,13 +30,19 @@ from spark_rocket.datasource.body_formats.settings import (
     metadata_columns,
 )
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import listed
-from spark_rocket.datasource.offsets import name as name_of
+from spark_rocket.datasource.option_checks import (
+    as_kind,
+    check_limits,
+    check_named,
+    is_given,
+    position_with_times,
+    starting_position,
+    what_to_read,
+)
 from spark_rocket.datasource.option_parsers import (
     MAX_MESSAGE_SIZE,
     Compression,
     Fallback,
-    Moment,
     Parser,
     Position,
     Pushdown,
@@ -47,7 +53,6 @@ from spark_rocket.datasource.option_parsers import (
     directory,
     duration,
     group_name,
-    matching,
     name_servers,
     number,
     one_of,
@@ -112,7 +117,7 @@ class ReadOptions:
     tags: tuple[str, ...] | None = None
     """Messages with one of these tags only; None is all."""
     sql_filter: str | None = None
-    max_pulls_in_flight: int = 16
+    max_pulls_in_flight: int = 32
     filter_pushdown: Pushdown = Pushdown.OFF
     topic_pattern: str | None = None
     assigned: tuple[MessageQueue, ...] | None = None
@@ -249,7 +254,7 @@ OPTIONS: tuple[Option, ...] = (
            "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
     Option("pullBatchBytes", READS, number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
            "At most so many bytes asked for in one pull."),
-    Option("maxPullsInFlight", READS, number(1, 256), "16",
+    Option("maxPullsInFlight", READS, number(1, 256), "32",
            "Pulls that a task has under way at once where brokers give little at a time, as Apache's do; together they "
            "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one."),
     Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
@@ -358,18 +363,18 @@ _FROM_ELSEWHERE = {
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Parse a read's options; OptionError says what to change."""
     values = _parse(raw, scope)
-    store_path = _as(str, values.get("storePath"))
+    store_path = as_kind(str, values.get("storePath"))
     _check_store_options(values, store_path)
-    topics, pattern, assigned = _what_to_read(values, store_path)
+    topics, pattern, assigned = what_to_read(values, store_path)
     default = Start.LATEST if scope is Scope.READ_STREAM else Start.EARLIEST
-    starting = _starting(values) or Position(default)
-    ending = _with_times(values, "ending") or Position(Start.LATEST)
+    starting = starting_position(values) or Position(default)
+    ending = position_with_times(values, "ending") or Position(Start.LATEST)
     if scope is Scope.READ and starting.kind is Start.LATEST:
         others = "earliest, timestamp or JSON"
         if store_path is None:
             others = "earliest, timestamp, group or JSON, or spark.readStream"
         raise error("BAD_OPTION.READS_NOTHING", others=others)
-    group = _as(str, values.get("consumerGroup"))
+    group = as_kind(str, values.get("consumerGroup"))
     for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
         if position.kind is Start.GROUP and group is None:
             raise error(
@@ -379,7 +384,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
                 needed="consumerGroup",
                 example='.option("consumerGroup", "…")',
             )
-        _check_named(position, option, topics, pattern, assigned)
+        check_named(position, option, topics, pattern, assigned)
     wait_for_topic = values.get("waitForTopic") is True
     if wait_for_topic and (starting.offsets is not None or starting.times is not None):
         raise error(
@@ -388,13 +393,13 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
             other="startingOffsets or startingOffsetsByTimestamp as JSON",
             hint=": a topic that is waited for is read from its first message",
         )
-    _check_limits(values)
-    tags = _as(tuple, values.get("tags"))
-    sql_filter = _as(str, values.get("sqlFilter"))
+    check_limits(values)
+    tags = as_kind(tuple, values.get("tags"))
+    sql_filter = as_kind(str, values.get("sqlFilter"))
     if tags is not None and sql_filter is not None:
         hint = "; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
         raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
-    dedupe_window = _as(int, values.get("dedupeWindow"))
+    dedupe_window = as_kind(int, values.get("dedupeWindow"))
     if dedupe_window is not None and values.get("filterPushdown") is Pushdown.INDEX:
         hint = ", or set filterPushdown=true: what the index finds has no messages before it"
         raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other="filterPushdown=index", hint=hint)
@@ -408,12 +413,12 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         ending=ending,
         consumer_group=group,
         fail_on_data_loss=values["failOnDataLoss"] is True,
-        max_offsets_per_trigger=_as(int, values.get("maxOffsetsPerTrigger")),
-        max_bytes_per_trigger=_as(int, values.get("maxBytesPerTrigger")),
-        min_offsets_per_trigger=_as(int, values.get("minOffsetsPerTrigger")),
-        max_trigger_delay_ms=_as(int, values.get("maxTriggerDelay")) or 900_000,
-        min_partitions=_as(int, values.get("minPartitions")),
-        max_records_per_partition=_as(int, values.get("maxRecordsPerPartition")),
+        max_offsets_per_trigger=as_kind(int, values.get("maxOffsetsPerTrigger")),
+        max_bytes_per_trigger=as_kind(int, values.get("maxBytesPerTrigger")),
+        min_offsets_per_trigger=as_kind(int, values.get("minOffsetsPerTrigger")),
+        max_trigger_delay_ms=as_kind(int, values.get("maxTriggerDelay")) or 900_000,
+        min_partitions=as_kind(int, values.get("minPartitions")),
+        max_records_per_partition=as_kind(int, values.get("maxRecordsPerPartition")),
         pull_batch_size=_int(values, "pullBatchSize"),
         pull_batch_bytes=_int(values, "pullBatchBytes"),
         arrow_batch_rows=_int(values, "arrowBatchRows"),
@@ -421,12 +426,12 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         request_timeout_ms=_int(values, "requestTimeout"),
         retry_timeout_ms=_int(values, "retryTimeout"),
         store_path=store_path,
-        broker_name=_as(str, values.get("brokerName")),
+        broker_name=as_kind(str, values.get("brokerName")),
         is_stream=scope is Scope.READ_STREAM,
         tags=tags,
         sql_filter=sql_filter,
         max_pulls_in_flight=_int(values, "maxPullsInFlight"),
-        filter_pushdown=_as(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
+        filter_pushdown=as_kind(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
         dedupe_window=dedupe_window,
         body=body_settings(values, topics, pattern),
     )
@@ -449,13 +454,13 @@ def _check_store_options(values: Mapping[str, object], store_path: str | None) -
             raise error("BAD_OPTION.NO_EFFECT", option="brokerName", needed="storePath")
         return
     for name in _NOT_WITH_A_STORE:
-        if _is_given(values, name):
+        if is_given(values, name):
             hint = f": {name} is for reading from brokers, storePath for reading files"
             raise error("BAD_OPTION.TOGETHER", option=name, other="storePath", hint=hint)
-    if _is_given(values, "deadLetterTopic"):
+    if is_given(values, "deadLetterTopic"):
         raise error("BAD_OPTION.TOGETHER", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
     for name in ("startingOffsets", "endingOffsets"):
-        position = _as(Position, values.get(name))
+        position = as_kind(Position, values.get(name))
         if position is not None and position.kind is Start.GROUP:
             hint = f", or set {name} to earliest, timestamp or JSON"
             raise error("BAD_OPTION.TOGETHER", option=f"{name}=group", other="storePath", hint=hint)
@@ -476,9 +481,9 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         raise error("BAD_OPTION.NO_EFFECT", option="compressAbove", needed="compression")
     return WriteOptions(
         name_server=_name_server_of(values),
-        topic=_as(str, values.get("topic")),
+        topic=as_kind(str, values.get("topic")),
         producer_group=str(values["producerGroup"]),
-        write_id=_as(str, values.get("writeId")),
+        write_id=as_kind(str, values.get("writeId")),
         max_message_size=limit,
         send_batch_size=_int(values, "sendBatchSize"),
         send_batch_bytes=min(limit, _int(values, "sendBatchBytes")),
@@ -503,11 +508,11 @@ def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
     return ViewOptions(
         view=str(values["view"]),
         name_server=_name_server_of(values),
-        topics=_as(tuple, values.get("subscribe")) or (),
-        consumer_group=_as(str, values.get("consumerGroup")),
-        producer_group=_as(str, values.get("producerGroup")),
-        key=_as(str, values.get("key")),
-        msg_id=_as(str, values.get("msgId")),
+        topics=as_kind(tuple, values.get("subscribe")) or (),
+        consumer_group=as_kind(str, values.get("consumerGroup")),
+        producer_group=as_kind(str, values.get("producerGroup")),
+        key=as_kind(str, values.get("key")),
+        msg_id=as_kind(str, values.get("msgId")),
         request_timeout_ms=_int(values, "requestTimeout"),
     )
 
@@ -567,139 +572,12 @@ def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:
     return values | {"given": frozenset(given)}
 
 
-def _is_given(values: Mapping[str, object], option: str) -> bool:
-    given = values["given"]
-    assert isinstance(given, frozenset)
-    return option.lower() in given
-
-
-def _what_to_read(
-    values: Mapping[str, object], store_path: str | None
-) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
-    """Topics, pattern and queues; exactly one of the three ways to say it."""
-    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
-    if len(ways) > 1:
-        hint = ": subscribe, subscribePattern and assign exclude each other"
-        raise error("BAD_OPTION.TOGETHER", option=ways[1], other=ways[0], hint=hint)
-    if not ways and store_path is None:
-        hint = 'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.'
-        raise error("BAD_OPTION.MISSING", option="subscribe", hint=hint)
-    assigned: tuple[MessageQueue, ...] | None = _as(tuple, values.get("assign"))
-    topics: tuple[str, ...] = _as(tuple, values.get("subscribe")) or ()
-    if assigned is not None:
-        topics = tuple(dict.fromkeys(queue.topic for queue in assigned))
-    return topics, _as(str, values.get("subscribePattern")), assigned
-
-
-def _starting(values: Mapping[str, object]) -> Position | None:
-    """Where to begin: ``startingOffsets``, what belongs to it, and what contradicts it."""
-    fallback = _as(Fallback, values.get("groupOffsetsFallback")) or Fallback.EARLIEST
-    strategy = _as(Strategy, values.get("startingOffsetsByTimestampStrategy")) or Strategy.LATEST
-    group = _as(Position, values.get("startingOffsets"))
-    if group is None or group.kind is not Start.GROUP:
-        group = None
-        if _is_given(values, "groupOffsetsFallback"):
-            raise error("BAD_OPTION.NO_EFFECT", option="groupOffsetsFallback", needed="startingOffsets=group")
-    elif fallback is Fallback.TIMESTAMP:
-        moment = _as(Moment, values.get("startingTimestamp"))
-        if moment is None:
-            raise error(
-                "BAD_OPTION.ALONE",
-                option="groupOffsetsFallback",
-                value="'timestamp'",
-                needed="startingTimestamp",
-                example='.option("startingTimestamp", "2026-01-31T12:00:00Z")',
-            )
-        group = Position(Start.GROUP, moment.ms, is_relative=moment.is_relative)
-        values = {name: value for name, value in values.items() if name != "startingTimestamp"}
-    position = _with_times(values, "starting")
-    has_times = position is not None and position.kind in (Start.TIMESTAMP, Start.TIMES)
-    if _is_given(values, "startingOffsetsByTimestampStrategy") and not (
-        has_times or (group is not None and fallback is Fallback.TIMESTAMP)
-    ):
-        needed = "startingTimestamp or startingOffsetsByTimestamp"
-        raise error("BAD_OPTION.NO_EFFECT", option="startingOffsetsByTimestampStrategy", needed=needed)
-    if group is not None:
-        return replace(group, fallback=fallback, strategy=strategy)
-    return replace(position, strategy=strategy) if position is not None else None
-
-
-def _with_times(values: Mapping[str, object], side: str) -> Position | None:
-    """``startingOffsets`` or ``endingOffsets`` with the two options that say a time for it.
-
-    Spark's Kafka source lets the finer option win; here, where two are given that say different things, it is an error.
-    """
-    option, single, each = f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"
-    position = _as(Position, values.get(option))
-    moment = _as(Moment, values.get(single))
-    times = _as(Position, values.get(each))
-    timed = single if moment is not None else each
-    if moment is None and times is None:
-        if position is not None and position.kind is Start.TIMESTAMP:
-            raise error(
-                "BAD_OPTION.ALONE",
-                option=option,
-                value="'timestamp'",
-                needed=single,
-                example=f'.option("{single}", "2026-01-31T12:00:00Z")',
-            )
-        return position
-    if position is not None and position.kind is not Start.TIMESTAMP and _is_given(values, option):
-        hint = f", or set {option}=timestamp"
-        raise error("BAD_OPTION.TOGETHER", option=timed, other=f"{option}={position.kind.value}", hint=hint)
-    if moment is not None and times is not None:
-        raise error("BAD_OPTION.TOGETHER", option=each, other=single, hint="")
-    return times if moment is None else Position(Start.TIMESTAMP, moment.ms, is_relative=moment.is_relative)
-
-
-def _check_named(
-    position: Position,
-    option: str,
-    topics: tuple[str, ...],
-    pattern: str | None,
-    assigned: tuple[MessageQueue, ...] | None,
-) -> None:
-    """Positions for each queue: only of what is read."""
-    if position.times is not None:
-        option += "ByTimestamp"
-    for queue in [*(position.offsets or ()), *(position.times or ())]:
-        what = f"the topic {queue.topic}"
-        if pattern is not None:
-            choice, chosen, is_read = "subscribePattern", pattern, bool(matching(pattern, [queue.topic]))
-        elif assigned is not None:
-            choice, chosen, is_read = "assign", listed(assigned), queue in assigned
-            what = name_of(queue)
-        else:
-            choice, chosen, is_read = "subscribe", ", ".join(topics), queue.topic in topics
-        if not is_read:
-            raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
-
-
-def _check_limits(values: Mapping[str, object]) -> None:
-    least, most = _as(int, values.get("minOffsetsPerTrigger")), _as(int, values.get("maxOffsetsPerTrigger"))
-    if least is None and _is_given(values, "maxTriggerDelay"):
-        raise error("BAD_OPTION.NO_EFFECT", option="maxTriggerDelay", needed="minOffsetsPerTrigger")
-    if least is not None and most is not None and most < least:
-        raise error(
-            "BAD_OPTION.LESS",
-            option="maxOffsetsPerTrigger",
-            value=most,
-            other="minOffsetsPerTrigger",
-            limit=least,
-        )
-
-
 def _name_server_of(values: Mapping[str, object]) -> str:
     given = values.get("nameServer")
     if isinstance(given, str):
         return given
     variable = os.environ.get("NAMESRV_ADDR", "").strip()
     return name_servers("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
-
-
-def _as(kind: type[T], value: object) -> T | None:
-    assert value is None or isinstance(value, kind)
-    return value
 
 
 def _int(values: Mapping[str, object], option: str) -> int:
