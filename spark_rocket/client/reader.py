@@ -36,7 +36,7 @@ from typing import Generic, Self, TypeVar
 
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
-from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError
+from spark_rocket.errors import ClientError, QueueNotFoundError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import QueryConsumeQueueResponseBody, SubscriptionData, TopicList
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -60,6 +60,7 @@ from spark_rocket.protocol.headers import (
 from spark_rocket.protocol.record import decode_messages, view_record
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, parse_tags
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.connection import SyncWaiter
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN = 10.0  # seconds after a long poll's end in which brokers, who look every 5 s, answer it
 
 BROKER_NAME = "bname"
+
+_FOR_EVER = 3600.0  # seconds: the connection sees to the time-out
 
 _COMMIT = 0x1
 _SUSPEND = 0x2
@@ -104,6 +107,39 @@ class PullResult:
     max_offset: int
     records: memoryview
     from_master: bool = True
+
+
+class PendingPull:
+    """A pull's answer that is to come, for the one thread that asked; ``refused``: why nothing was asked."""
+
+    __slots__ = ("_offset", "_queue", "_reader", "address", "from_master", "refused", "waiter")
+
+    def __init__(self, reader: Reader, queue: MessageQueue, offset: int) -> None:
+        self._reader = reader
+        self._queue = queue
+        self._offset = offset
+        self.address = ""
+        self.from_master = True
+        self.waiter = SyncWaiter()
+        self.refused: RocketError | None = None
+
+    def result(self) -> PullResult:
+        """Wait for it; its time-out is an error like others."""
+        instance = self._reader._instance()
+        try:
+            if self.refused is not None:
+                raise self.refused
+            while not self.waiter.told:
+                self.waiter.wait(_FOR_EVER)
+            answer = self.waiter.result()
+        except RemotingConnectError:
+            if self.address:
+                instance.routes.went_away(self.address)
+            raise
+        if answer.code not in _STATUS_CODES:
+            what = f"the pull of {_name(self._queue)} at {self._offset}"
+            instance.checked(answer, self.address, what, self._queue.topic, _STATUS_CODES)
+        return self._reader._pull_result(answer, self._queue, self.from_master)
 
 
 class Reader(Client):
@@ -357,6 +393,31 @@ class Reader(Client):
             timeout=seconds,
             allowed=_STATUS_CODES,
         )
+
+    def pull_later(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_msgs: int = DEFAULT_MAX_MSGS,
+        max_bytes: int | None = None,
+        tags: str = SUB_ALL,
+        sql: str | None = None,
+        timeout: float | None = None,
+    ) -> PendingPull:
+        """As ``pull_async`` for a thread that has many pulls under way and waits for each: half the work.
+
+        It waits for a connection if there is none.
+        """
+        pending = PendingPull(self, queue, offset)
+        try:
+            (pending.address, pending.from_master), request, seconds = self._pull_request(
+                queue, offset, max_msgs, max_bytes, tags, 0, timeout, sql=sql
+            )
+            self._instance().remoting.post(pending.address, request, pending.waiter, seconds)
+        except RocketError as error:
+            pending.refused = error
+        return pending
 
     def messages(
         self,

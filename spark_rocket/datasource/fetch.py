@@ -34,13 +34,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.client.reader import PendingPull, PullResult, PullStatus, Reader
 from spark_rocket.datasource.cluster import explained
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options import ReadOptions
@@ -142,7 +141,7 @@ class _Pull(NamedTuple):
 
     start: int
     end: int
-    answer: Future[PullResult]
+    answer: PendingPull
 
 
 class _Window:
@@ -154,7 +153,7 @@ class _Window:
     could hold more.
     """
 
-    def __init__(self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int], Future[PullResult]]) -> None:
+    def __init__(self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int], PendingPull]) -> None:
         self._ask = ask
         self._end = span.end
         self._next = span.start
@@ -218,8 +217,8 @@ class _Window:
             answer = self._ask(self._next, end - self._next)
             self._pulls.append(_Pull(self._next, end, answer))
             self._next = end
-            if answer.done() and answer.exception() is not None:
-                return  # it cannot even be sent: trying again may take a time-out each
+            if answer.refused is not None:
+                return  # trying again may take a time-out each
 
 
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
@@ -229,8 +228,8 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))
 
-    def ask(offset: int, count: int) -> Future[PullResult]:
-        return reader.pull_async(
+    def ask(offset: int, count: int) -> PendingPull:
+        return reader.pull_later(
             span.queue,
             offset,
             max_msgs=count,

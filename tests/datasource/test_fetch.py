@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
-from concurrent.futures import Future
 from random import Random
 from typing import Any
 
@@ -54,6 +53,19 @@ def record(offset: int) -> bytes:
     )
 
 
+class Answered:
+    """A pull whose answer is there, or that could not even be sent."""
+
+    def __init__(self, answer: PullResult | RocketError) -> None:
+        self.answer = answer
+        self.refused = answer if isinstance(answer, RemotingConnectError) else None
+
+    def result(self) -> PullResult:
+        if isinstance(self.answer, RocketError):
+            raise self.answer
+        return self.answer
+
+
 class ListBroker:
     """Messages ``low`` to ``high`` of one queue, at most ``most`` in an answer; answers may be replaced."""
 
@@ -63,22 +75,20 @@ class ListBroker:
         self.instead: dict[int, list[RocketError | PullResult]] = {}
         self.chosen: dict[str, str | None] = {}
 
-    def pull_async(
+    def pull_later(
         self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str | None
-    ) -> Future[PullResult]:
+    ) -> Answered:
         assert queue == QUEUE
         self.asked.append((offset, max_msgs))
         self.chosen = chosen
-        future: Future[PullResult] = Future()
         special = self.instead.get(offset)
         try:
             answer = special.pop(0) if special else self.answer(offset, max_msgs)
             if isinstance(answer, RocketError):
                 raise answer
-            future.set_result(answer)
+            return Answered(answer)
         except RocketError as error:
-            future.set_exception(error)
-        return future
+            return Answered(error)
 
     def min_offset(self, queue: MessageQueue) -> int:
         assert queue == QUEUE
@@ -179,9 +189,7 @@ class Lately:
 
     def __init__(self, answer: Callable[[], PullResult]) -> None:
         self.result = answer
-
-    def done(self) -> bool:
-        return False
+        self.refused = None
 
 
 def test_brokers_that_give_little_are_asked_for_what_they_give_several_times_at_once() -> None:
@@ -247,10 +255,10 @@ class AnyBroker(ListBroker):
         self.deletes = deletes
         self.calm = 0
 
-    def pull_async(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
+    def pull_later(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
         if self.chance.random() < 0.5:
-            return super().pull_async(queue, offset, **asked)
-        return Lately(lambda: ListBroker.pull_async(self, queue, offset, **asked).result())
+            return super().pull_later(queue, offset, **asked)
+        return Lately(lambda: ListBroker.pull_later(self, queue, offset, **asked).result())
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         self.most = self.chance.choice((1, 5, 31, 32, 32, 32, 33, 200))
