@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options import READS, WRITES, belongs_to, check_options
+from spark_rocket.datasource.options import READS, WRITES, belongs_to, check_options, is_view
 
 _METADATA = "rocket.options"
 _PREFIX = "option."
@@ -75,7 +75,8 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
         schema = INSERT_SCHEMA
     else:
         schema = schema_to_read(one_way(options, reading=True))
-        check_options(one_way(options, reading=False), WRITES if two_way else READS)
+        if not is_view(options):
+            check_options(one_way(options, reading=False), WRITES if two_way else READS)
     fields = []
     for field in schema.fields:
         kind = _TOPIC_TYPE if field.name == "topic" else field.dataType

@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.datasource.option_parsers import VIEW_NAMES
 from spark_rocket.datasource.options import Scope, check_options
+from spark_rocket.datasource.tables import new_table
 from spark_rocket.datasource.views import VIEWS, ViewReader, checked_view_options, view_schema
 from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError
 from spark_rocket.model import Message
@@ -221,3 +222,10 @@ def test_every_view_is_documented() -> None:
         assert all(f"`{option}`" in row for option in (*view.needs, *view.takes))
         if name not in ("messages", "dlq"):
             assert all(f"`{column}`" in row for column in view.schema.names)
+
+
+def test_a_view_can_be_a_table() -> None:
+    table = new_table({"view": "lag", "consumerGroup": "billing"}, view_schema)
+    assert table.names == VIEWS["lag"].schema.names
+    with pytest.raises(OptionError, match="option key is given together with view=lag"):
+        new_table({"view": "lag", "key": "k"}, view_schema)
