@@ -22,7 +22,7 @@ import numpy as np
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, pack_host
 from spark_rocket.protocol.record import MAGIC_V1, MAGIC_V2
-from spark_rocket.store.batch import BatchError, plan_batch, write_batch
+from spark_rocket.store.batch import BatchError, BatchPlan, build_records, plan_batch
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
@@ -196,10 +196,12 @@ class MessageAppender:
         born_timestamp: int,
         born_host: tuple[str, int] | bytes,
         reconsume_times: int = 0,
+        check: Callable[[BatchPlan], None] | None = None,
     ) -> PutResult:
         """Store every message of a batch body, one after another in log and queue, or none of them.
 
-        ``flag`` is there for symmetry only: in a batch body every message has its own.
+        ``flag`` is there for symmetry only: in a batch body every message has its own. ``check`` may refuse the
+        batch by raising: nothing is stored then.
         """
         queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
         if queue is None:
@@ -213,9 +215,10 @@ class MessageAppender:
         born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
         topic_field = queue.topic_field
         head, sys_flag, magic = self._shape(born, sys_flag, topic_field)
-        raw = batch_body if isinstance(batch_body, bytes) else bytes(batch_body)
         try:
-            plan = plan_batch(raw, head.size + len(topic_field) + 2, batch_properties)
+            plan = plan_batch(batch_body, head.size + len(topic_field) + 2, batch_properties)
+            if check is not None:
+                check(plan)
             self._make_room(queue, plan.total, plan.count)
         except BatchError as error:
             return PutResult(error.status, reason=error.reason)
@@ -249,7 +252,8 @@ class MessageAppender:
             )
         except StructError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a number is out of its field's range: {error}")
-        physical = write_batch(plan, log.mm, log.position, template, topic_field, queue_offset, physical_offset)
+        records, physical = build_records(plan, template, topic_field, queue_offset, physical_offset)
+        log.write(records)
         log.advance(plan.total)
         entries = np.empty(plan.count, ENTRY_TYPE)
         entries["physical_offset"] = physical
@@ -262,7 +266,8 @@ class MessageAppender:
         self.put_total += plan.count
         self.put_bytes += plan.total
         if self._on_arrive is not None:
-            for code in set(entries["tags_code"].tolist()):
+            codes = plan.codes
+            for code in [int(codes[0])] if bool((codes == codes[0]).all()) else set(codes.tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
         end = physical_offset + plan.total
         return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical.tolist())

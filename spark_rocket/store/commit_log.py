@@ -6,7 +6,8 @@ blank record there (int32 rest, magic 0xCBD43194) and goes on in the next file; 
 Disk blocks are taken and pages touched ahead of the writer by the allocator thread, a few MiB at a time, and the next
 file is made before it is needed: a first write to a cold page costs a hundred times a warm one, and a roll-over would
 otherwise stall every sender. Should the thread fall behind, or fail, the writer takes blocks itself, and it is here
-that a full disk is noticed (``OSError``), before a byte is written.
+that a full disk is noticed (``OSError``), before a byte is written. Long batches go to the file and not through the
+mapping, which saves zeroing and mapping their pages: while most bytes come like that, none are touched ahead.
 
 Readers copy from mappings too. So that memory does not grow with the log, only its end stays in this process's memory:
 the last 64 MiB that are on disk, and what is not there yet. Older bytes that readers want are there by windows of
@@ -34,8 +35,11 @@ from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, SIZE_AND_MAGIC
 from spark_rocket.store.mapped_file import MappedFile, sync_directory
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
+Bytes = bytes | bytearray | memoryview
+
 _log = logging.getLogger(__name__)
 _MOST_DAMAGED = 10_000  # places that are told of
+_LONG_RUN = 64 << 10  # from here on a batch is written past the mapping
 _WARM = 64 << 20  # flushed bytes behind the writer that stay in memory, for readers at the tail
 _RELEASE = 8 << 20  # at a time
 _WINDOW = 1 << 20
@@ -59,6 +63,7 @@ class CommitLog:
         self.base = 0
         self.position = 0
         self.soft_limit = 0
+        self.written_past_mapping = 0  # bytes, since the start
         self._current: MappedFile | None = None
         self._next: MappedFile | None = None
         self._next_lock = threading.Lock()
@@ -164,6 +169,26 @@ class CommitLog:
             self.base, self.position, self.max_offset = file.file_from_offset, 0, file.file_from_offset
             return file
 
+    def write(self, records: Bytes) -> None:
+        """Write a run at ``position``, its first four bytes last; there is room.
+
+        A long run goes to the file and not through the mapping: pages that are written whole need not be zeroed and
+        mapped first.
+        """
+        position, size, mm = self.position, len(records), self.mm
+        view = memoryview(records)
+        if size >= _LONG_RUN:
+            assert self._current is not None
+            try:
+                with self._current.descriptor() as fd:
+                    if os.pwrite(fd, view[4:], position + 4) == size - 4 and os.pwrite(fd, view[:4], position) == 4:
+                        self.written_past_mapping += size
+                        return
+            except OSError:  # the disk blocks are there, so memory takes it
+                _log.warning("a run could not be written to %s; through the mapping instead", self._current.path)
+        mm[position + 4 : position + size] = view[4:]
+        mm[position : position + 4] = view[:4]
+
     def advance(self, size: int) -> None:
         """The writer has written ``size`` bytes at ``position``: let others see them."""
         self.position += size
@@ -172,6 +197,7 @@ class CommitLog:
     def _allocate(self) -> None:
         """The allocator thread: disk blocks and warm pages ahead of the writer, the next file before it is needed."""
         failed = False
+        seen, seen_past = self.max_offset, self.written_past_mapping
         while True:
             self._wake.wait()
             self._wake.clear()
@@ -180,24 +206,29 @@ class CommitLog:
             file = self._current
             if file is None:
                 continue
+            offset, past = self.max_offset, self.written_past_mapping
+            touch = 2 * (past - seen_past) <= offset - seen  # mapped pages are of use to who writes through the mapping
+            seen, seen_past = offset, past
             try:
-                self._extend(file, min(self.position + self._ahead, self.file_size))
+                self._extend(file, min(self.position + self._ahead, self.file_size), touch=touch)
                 if self.file_size - self.position < max(2 * self._ahead, self.file_size // 8) and self._next is None:
-                    self._prepare_next(file)
+                    self._prepare_next(file, touch=touch)
                 failed = False
             except OSError as error:  # the writer meets the same error and refuses; this thread only helps
                 if not failed:
                     _log.warning("no room could be made ahead in %s: %s", file.path, error)
                 failed = True
 
-    def _prepare_next(self, file: MappedFile) -> None:
+    def _prepare_next(self, file: MappedFile, *, touch: bool = True) -> None:
         """Make the file behind ``file``, unless the writer has been there meanwhile."""
         with self._next_lock:
             offset = file.file_from_offset + self.file_size
             if self._next is not None or offset != self.queue.end_offset:
                 return
             self._next = made = self._create(offset)
-        self._extend(made, self._ahead)  # the writer may have it already: what takes long is done without the lock
+        self._extend(
+            made, self._ahead, touch=touch
+        )  # the writer may have it already: what takes long is done without the lock
         self._sync_names()
 
     def _create(self, offset: int) -> MappedFile:
@@ -214,11 +245,12 @@ class CommitLog:
                 self._names_synced = made
 
     @staticmethod
-    def _extend(file: MappedFile, end: int) -> None:
+    def _extend(file: MappedFile, end: int, *, touch: bool) -> None:
         start = file.allocated
         if end > start:
             file.reserve(end)
-            file.touch(start, end)
+            if touch:
+                file.touch(start, end)
 
     # --- reading ------------------------------------------------------------------------------------------------
 

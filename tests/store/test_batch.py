@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from spark_rocket.protocol.record import decode_messages, encode_batch_body, encode_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import MessageStore, PutStatus
+from spark_rocket.store import MessageStore, PutStatus, commit_log
+from spark_rocket.store.batch import BatchPlan
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, HOST, START, bodies, put, put_batch
 
@@ -172,3 +175,47 @@ def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore, tmp_path
     store = make_store()
     assert store.max_physical_offset == end
     assert bodies(store, "T", 0) == [b"before"]
+
+
+def long_batch(rows: int = 60) -> list[tuple[int, bytes, bytes]]:
+    return [(i, b"%0100d" % i, b"TAGS\x01%s\x02KEYS\x01%03d" % (b"ab"[i % 2 : i % 2 + 1], i)) for i in range(rows)]
+
+
+@pytest.mark.parametrize("failure", ["none", "error", "short"])
+def test_long_runs_go_to_the_file_and_read_the_same(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    monkeypatch.setattr(commit_log, "_LONG_RUN", 4096)
+    put(store, "Topic", 1, b"before")
+    written: list[int] = []
+    pwrite = os.pwrite
+
+    def fails(fd: int, data: memoryview, offset: int) -> int:
+        written.append(len(data))
+        if failure == "error":
+            raise OSError(errno.EIO, "the disk says no")
+        return pwrite(fd, data[: 2048 if failure == "short" else None], offset)
+
+    monkeypatch.setattr(os, "pwrite", fails)
+    result = put_batch(store, "Topic", 0, long_batch(), batch_properties=b"CLUSTER\x01C")
+    monkeypatch.undo()
+    assert written == ([result.end_physical_offset - result.physical_offset - 4, 4] if failure == "none" else written)
+    assert len(written) == (2 if failure == "none" else 1)
+    must = expected(store, long_batch(), b"CLUSTER\x01C", result.physical_offset)
+    assert store.get_message("Topic", 0, 0, 1000, 1 << 20).records == must
+    put(store, "Topic", 1, b"after")
+    assert bodies(store, "Topic", 1) == [b"before", b"after"]
+
+
+def test_a_check_may_refuse_and_then_nothing_is_stored(store: MessageStore) -> None:
+    seen: list[frozenset[bytes] | None] = []
+
+    def check(plan: BatchPlan) -> None:
+        seen.append(plan.names)
+        raise ValueError("no")
+
+    for batch in (long_batch(), [*long_batch(3), (0, b"", b"")], [(0, b"x", b"A\x01b"), (0, b"x", b"\x01b\x01")]):
+        with pytest.raises(ValueError, match="no"):
+            put_batch(store, "T", 0, batch, check=check)
+    assert seen == [frozenset({b"TAGS", b"KEYS"}), None, None]
+    assert store.get_max_offset("T", 0) == 0

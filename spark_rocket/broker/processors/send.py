@@ -38,6 +38,7 @@ from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record import decode_batch_body
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.store.batch import BatchPlan
 from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.results import PutResult, PutStatus
 
@@ -71,6 +72,7 @@ _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 _SUCCESS = int(ResponseCode.SUCCESS)
 _PUT_OK = PutStatus.PUT_OK
 
+_HEX = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
 _NAME_ENDINGS = np.array([int.from_bytes(ending, "big") for ending in (b"AY", b"MS", b"EC", b"SG")], np.uint16)
 
 _CODES: dict[PutStatus, int] = {
@@ -258,7 +260,6 @@ class SendMessageProcessor:
         host: bytes,
         reconsume_times: int,
     ) -> PutResult:
-        _check_batch(body)
         if "DELAY\x01" in properties or "TIMER_DEL" in properties or "TRAN_MSG\x01" in properties:
             _refuse_in_batch(decode_properties(properties))
         # Apache puts the batch's own properties behind those of every message in it.
@@ -273,6 +274,7 @@ class SendMessageProcessor:
             born_timestamp=born,
             born_host=host,
             reconsume_times=reconsume_times,
+            check=_check_batch,
         )
 
     def _redirected(
@@ -349,8 +351,7 @@ def message_ids(prefix: str, offsets: Sequence[int]) -> str:
     text = np.empty((count, width), np.uint8)
     text[:, 0] = ord(",")
     text[:, 1 : width - 16] = np.frombuffer(prefix.encode(), np.uint8)
-    digits = np.array(offsets, ">i8").tobytes().hex().upper()
-    text[:, width - 16 :] = np.frombuffer(digits.encode(), np.uint8).reshape(count, 16)
+    text[:, width - 16 :] = _HEX[np.array(offsets, ">i8").view(np.uint8)].view(np.uint8).reshape(count, 16)
     return text.tobytes()[1:].decode()
 
 
@@ -393,25 +394,25 @@ def _asks_not_to_wait(properties: str) -> bool:
     return "WAIT\x01false" in properties and decode_properties(properties).get("WAIT") == "false"
 
 
-def _check_batch(body: bytes | bytearray | memoryview) -> None:
-    """Refuse a batch with a message that would be refused alone.
+def _check_batch(plan: BatchPlan) -> None:
+    """Refuse a batch with a message that would be refused alone: of names that all have one look is enough.
 
-    To say that of most batches quickly: every name ends before a 0x01, and only names that end like one of those in
-    question (DELAY, …_MS, …_SEC, TRAN_MSG) are worth a closer look.
+    Else, to say that of most batches quickly: every name ends before a 0x01, and only names that end like one of those
+    in question (DELAY, …_MS, …_SEC, TRAN_MSG) are worth a closer look.
     """
-    raw = np.frombuffer(body, np.uint8)
+    if plan.names is not None and not any(
+        name in (b"DELAY", b"TRAN_MSG") or name.startswith(b"TIMER_DEL") for name in plan.names
+    ):
+        return
+    raw = np.frombuffer(plan.raw, np.uint8)
     ends = np.flatnonzero(raw[2:] == 1)
     last_two = raw[ends].astype(np.uint16) << 8 | raw[ends + 1]
     if not np.isin(last_two, _NAME_ENDINGS).any():
         return
-    text = bytes(body)
+    text = bytes(plan.raw)
     if not any(name in text for name in (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")):
         return
-    try:
-        messages = decode_batch_body(body)
-    except ProtocolError:
-        return  # the store says what is wrong with it
-    for _, _, properties in messages:
+    for _, _, properties in decode_batch_body(text):
         _refuse_in_batch(decode_properties(properties))
 
 
