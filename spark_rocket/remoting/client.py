@@ -21,6 +21,8 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from spark_rocket.errors import (
     RemotingConnectError,
@@ -52,6 +54,25 @@ class _Place:
         self.failures = 0
         self.error: RemotingConnectError | None = None  # of the last attempt
         self.believed = 0.0  # until when the error is the answer without another attempt
+
+
+class _Permits:
+    """A semaphore; its places lie in a queue, which costs a fraction of what threading's does."""
+
+    __slots__ = ("_places", "release")
+
+    def __init__(self, count: int) -> None:
+        self._places: SimpleQueue[None] = SimpleQueue()
+        self.release = partial(self._places.put, None)
+        for _ in range(count):
+            self.release()
+
+    def acquire(self, timeout: float) -> bool:
+        try:
+            self._places.get(timeout > 0.0, timeout if timeout > 0.0 else None)
+        except Empty:
+            return False
+        return True
 
 
 class _Expiry:
@@ -96,7 +117,7 @@ class RemotingClient:
 
     def _begin(self) -> None:
         self._places: dict[str, _Place] = {}
-        self._permits = threading.Semaphore(self._max_in_flight)
+        self._permits = _Permits(self._max_in_flight)
         self._timer = DeadlineTimer()
         self._connector = Connector(lambda addr: self._connection(addr, time.monotonic() + self._connect_timeout))
 
@@ -285,10 +306,10 @@ class RemotingClient:
         """Take a place among the requests in flight."""
         if self._closed:
             raise _closed(addr)
-        if self._permits.acquire(blocking=False):
+        if self._permits.acquire(0.0):
             return
         # A reading thread must not wait here: the answers that would free a place come through it.
-        if self.is_reading_thread() or not self._permits.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if self.is_reading_thread() or not self._permits.acquire(deadline - time.monotonic()):
             raise RemotingTooMuchRequestError(
                 f"{self._max_in_flight} requests are in flight already; the one to {addr} was not sent.",
                 remedy="Send more slowly, or raise the client's max_in_flight.",

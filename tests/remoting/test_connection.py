@@ -190,3 +190,52 @@ def test_a_callbacks_system_exit_is_its_own_affair(serve: Serve, caplog: pytest.
         assert all(waiter.told.empty() for waiter in lost)
     assert {type(waiter.told.get(timeout=20)) for waiter in lost} == {RemotingConnectError}
     assert "SystemExit: 1" in caplog.text
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("end", ["closed", "garbage", "late"])
+def test_what_may_happen_to_who_reads(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, quick: bool, end: str
+) -> None:
+    """With and without looking for the answer again and again; others who wait do not suffer more than they must."""
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    monkeypatch.setattr(module, "SPIN", 0.2)
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> None:
+        channels.append(channel)
+
+    server = serve({9: keep})
+    with RemotingClient() as client, ThreadPoolExecutor(2) as pool:
+        connection = parked(client, server.address)
+        connection._quick = quick
+        while server.arrived.acquire(blocking=False):
+            pass
+        reads = pool.submit(client.invoke, server.address, request(9), 0.3 if end == "late" else 30)
+        while connection._reading_thread is None or not channels:
+            pass
+        waits = pool.submit(client.invoke, server.address, request(SILENT), 30)
+        assert server.arrived.acquire(timeout=10)
+        if end == "closed":
+            client.close()
+        elif end == "garbage":
+            server.run(lambda: channels[0]._transport.write(b"HTTP/1.1 400 Bad Request\r\n"))
+        error = reads.exception(10)
+        assert type(error) is (RemotingTimeoutError if end == "late" else RemotingConnectError)
+        if end == "late":
+            assert not waits.done()
+            assert client.invoke(server.address, request(), 10).code == 0
+            server.close()
+        assert type(waits.exception(10)) is RemotingConnectError
+
+
+def test_a_slow_answer_ends_the_looking(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    server = serve()
+    connection = parked(client, server.address)
+    monkeypatch.setattr(module, "QUICK", FOR_EVER)
+    client.invoke(server.address, request())
+    assert connection._quick
+    monkeypatch.setattr(module, "QUICK", 0.0)
+    client.invoke(server.address, request())
+    assert not connection._quick
