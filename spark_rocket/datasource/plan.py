@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name
@@ -135,8 +135,8 @@ class StreamPlanner:
             return False
         return sum(latest[queue] - starts[queue] for queue in latest) < least
 
-    def _check_all_there(self, found: Found) -> None:
-        problem = self._what.problem(found)
+    def _check_all_there(self, found: Found, known: Collection[MessageQueue] = ()) -> None:
+        problem = self._what.problem(found, known)
         if problem is None and self._options.topic_pattern is not None and not found.wanted:
             self._say(f"{self._what.nothing_matches().message} They are waited for.")
         if problem is None:
@@ -154,8 +154,7 @@ class StreamPlanner:
             missing = missing | self._what.now(gone).missing
         for topic in sorted(missing.keys() & read):
             self._loss.topic_deleted(topic, before)
-        if missing.keys() - read:
-            self._check_all_there(replace(view.found, missing={t: e for t, e in missing.items() if t not in read}))
+        self._check_all_there(view.found, before)
 
     def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
         """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""

@@ -7,7 +7,7 @@ Pure over the ``Queues`` questions. Corresponds to ConsumerStrategy of Spark's K
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from spark_rocket.datasource.conditions import error
@@ -42,6 +42,7 @@ class WhatToRead:
         self._queues = queues
         self._topics = options.topics
         self._pattern = options.topic_pattern
+        self._matches: dict[str, bool] = {}
         self._assigned = frozenset(options.assigned) if options.assigned is not None else None
 
     def has(self, queue: MessageQueue) -> bool:
@@ -49,7 +50,9 @@ class WhatToRead:
         if self._assigned is not None:
             return queue in self._assigned
         if self._pattern is not None:
-            return bool(matching(self._pattern, [queue.topic]))
+            if queue.topic not in self._matches:
+                self._matches[queue.topic] = bool(matching(self._pattern, [queue.topic]))
+            return self._matches[queue.topic]
         return queue.topic in self._topics
 
     def now(self, known: Iterable[str] = ()) -> Found:
@@ -69,11 +72,12 @@ class WhatToRead:
                     missing[topic] = reason
         return Found(frozenset(found), tuple(queue for queue in found if self.has(queue)), missing)
 
-    def problem(self, found: Found) -> RocketError | None:
-        """Why reading cannot begin yet, if it cannot: something that is named does not exist."""
-        if self._pattern is None and found.missing:
-            return next(iter(found.missing.values()))
-        absent = sorted((self._assigned or frozenset()) - found.queues)
+    def problem(self, found: Found, known: Collection[MessageQueue] = ()) -> RocketError | None:
+        """What is named and does not exist, but for queues that are being read."""
+        never_read = found.missing.keys() - {queue.topic for queue in known}
+        if self._pattern is None and never_read:
+            return found.missing[min(never_read)]
+        absent = sorted((self._assigned or frozenset()) - found.queues - {*known})
         if absent:
             return error(
                 "BAD_OFFSETS.NO_SUCH_QUEUE", option="assign", queue=listed(absent[:1]), queues=listed(found.queues)

@@ -121,6 +121,8 @@ def test_assigned_queues() -> None:
     assert plan_batch(queues, batch(**ASSIGN)) == [OffsetRange(q(0), 0, 10), OffsetRange(q(2), 0, 10)]
     fewer = StreamPlanner(queues, stream(assign='{"orders": {"broker-a": [2]}}'))
     assert fewer.next_end(end, None) == StreamOffset({q(2): 10})
+    with pytest.raises(OffsetsError, match="orders/broker-a/7"):
+        StreamPlanner(queues, stream(assign='{"orders": {"broker-a": [2, 7]}}')).next_end(end, None)
 
 
 def test_an_assigned_queue_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
