@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -149,6 +150,13 @@ class RocketLagListener(StreamingQueryListener):
                 self._thread = threading.Thread(target=self._work, name="rocket-lag", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """There is nothing new: what was known holds."""
+        with self._changed:
+            known = self._queries.get(str(event.runId))
+            if known is not None:
+                known.heard = self._clock()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._changed:

@@ -14,7 +14,12 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, SourceProgress
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryTerminatedEvent,
+    SourceProgress,
+)
 
 from spark_rocket.client.reader import PullResult, PullStatus
 from spark_rocket.datasource import RocketLagListener
@@ -143,6 +148,10 @@ def test_log_and_metrics(listener: RocketLagListener, brokers: Brokers, lines: C
     listener.onQueryProgress(progress(source(offset(q0=30, q1=1, q2=3), offset(q0=30, q1=1, q2=3))))
     assert lines() == "query copy is not behind"
     assert metrics(listener)['rocket_stream_lag_seconds_max{query="copy"}'] == 0.0
+    listener._clock = lambda: NOW + 60
+    listener.onQueryIdle(QueryIdleEvent(RUN, RUN, ""))
+    listener.onQueryIdle(QueryIdleEvent(uuid.uuid4(), uuid.uuid4(), ""))
+    assert metrics(listener)['rocket_stream_progress_timestamp_seconds{query="copy"}'] == NOW + 60
     listener.onQueryTerminated(QueryTerminatedEvent(RUN, RUN, None, None))
     assert metrics(listener) == {}
 
