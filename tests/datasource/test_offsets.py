@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -127,3 +128,17 @@ def test_no_queue_is_named_twice(text: str, twice: str) -> None:
 def test_a_tree_round_trips() -> None:
     positions = {A0: 1, B0: 2, P0: 3}
     assert from_tree(to_tree(positions)) == positions
+
+
+GOLDEN = sorted((Path(__file__).parents[1] / "spark" / "golden").glob("*/offsets/*"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.parents[1].name)
+def test_stored_offsets_are_read_and_written_as_they_are(path: Path) -> None:
+    text = path.read_text().strip().splitlines()[-1]
+    offset = parse_stream_offset(json.loads(text))
+    assert json.dumps(offset.to_json() if offset is not None else initial_offset()) == text
+
+
+def test_offsets_of_all_kinds_are_stored() -> None:
+    assert {path.parents[1].name for path in GOLDEN} >= {"checkpoint-v1", "checkpoint-v1-waiting"}

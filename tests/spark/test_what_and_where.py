@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,13 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(mq: Rocket, tmp_path: Pat
         assert stream.rows() == ["a", "its first"]
     with pytest.raises(PySparkException, match=r"BAD_OPTION.SCOPE.*waitForTopic is for streaming reads"):
         mq.frame(subscribe=there, waitForTopic="true").collect()
+
+
+def test_a_stored_checkpoint_of_a_stream_that_waited_goes_on(mq: Rocket, run: Run, tmp_path: Path) -> None:
+    topic = mq.topic(1)
+    mq.send(topic, ["its first", "and next"])
+    shutil.copytree(Path(__file__).parent / "golden" / "checkpoint-v1-waiting", tmp_path / "checkpoint")
+    assert run(mq.stream(topic, startingOffsets="latest", waitForTopic="true")) == ["its first", "and next"]
 
 
 def test_times_and_groups_at_both_ends(mq: Rocket) -> None:
