@@ -65,6 +65,14 @@ def route_is_gone(client: RemotingClient, running: Running) -> bool:
     return False
 
 
+def broker_sees_the_end(broker: RemotingClient, running: Running) -> bool:
+    for _ in range(1000):
+        if not broker.is_connected(running.address):
+            return True
+        threading.Event().wait(0.005)
+    return False
+
+
 def test_a_broker_and_a_client(running: Running) -> None:
     with RemotingClient() as broker, RemotingClient() as client:
         assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0
@@ -89,6 +97,7 @@ def test_a_broker_that_falls_silent(running: Running) -> None:
         assert ask(client, running, 105, topic="T").code == 0
         running.now = 121.0
         assert route_is_gone(client, running)
+        assert broker_sees_the_end(broker, running)
         assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0  # over a new connection
         assert ask(client, running, 105, topic="T").code == 0
 
