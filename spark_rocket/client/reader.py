@@ -35,7 +35,7 @@ from enum import Enum
 from typing import Generic, Self, TypeVar
 
 from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import Client
+from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.errors import ClientError, QueueNotFoundError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import QueryConsumeQueueResponseBody, SubscriptionData, TopicList
@@ -109,37 +109,49 @@ class PullResult:
     from_master: bool = True
 
 
-class PendingPull:
-    """A pull's answer that is to come, for the one thread that asked; ``refused``: why nothing was asked."""
+class Pending(Generic[T]):
+    """An answer that is to come, for the one thread that asked; ``refused``: why nothing was asked."""
 
-    __slots__ = ("_offset", "_queue", "_reader", "address", "from_master", "refused", "waiter")
+    __slots__ = ("_address", "_allowed", "_instance", "_topic", "_value", "_waiter", "_what", "refused")
 
-    def __init__(self, reader: Reader, queue: MessageQueue, offset: int) -> None:
-        self._reader = reader
-        self._queue = queue
-        self._offset = offset
-        self.address = ""
-        self.from_master = True
-        self.waiter = SyncWaiter()
+    def __init__(
+        self,
+        instance: ClientInstance,
+        what: str,
+        topic: str,
+        allowed: frozenset[int],
+        value: Callable[[RemotingCommand], T],
+    ) -> None:
+        self._instance = instance
+        self._what = what
+        self._topic = topic
+        self._allowed = allowed
+        self._value = value
+        self._address = ""
+        self._waiter = SyncWaiter()
         self.refused: RocketError | None = None
 
-    def result(self) -> PullResult:
+    def send(self, address: str, request: RemotingCommand, timeout: float) -> None:
+        self._address = address
+        try:
+            self._instance.remoting.post(address, request, self._waiter, timeout)
+        except RocketError as error:
+            self.refused = error
+
+    def result(self) -> T:
         """Wait for it; its time-out is an error like others."""
-        instance = self._reader._instance()
+        waiter = self._waiter
         try:
             if self.refused is not None:
                 raise self.refused
-            while not self.waiter.told:
-                self.waiter.wait(_FOR_EVER)
-            answer = self.waiter.result()
+            while not waiter.told:
+                waiter.wait(_FOR_EVER)
+            answer = waiter.result()
         except RemotingConnectError:
-            if self.address:
-                instance.routes.went_away(self.address)
+            if self._address:
+                self._instance.routes.went_away(self._address)
             raise
-        if answer.code not in _STATUS_CODES:
-            what = f"the pull of {_name(self._queue)} at {self._offset}"
-            instance.checked(answer, self.address, what, self._queue.topic, _STATUS_CODES)
-        return self._reader._pull_result(answer, self._queue, self.from_master)
+        return self._value(self._instance.checked(answer, self._address, self._what, self._topic, self._allowed))
 
 
 class Reader(Client):
@@ -213,15 +225,16 @@ class Reader(Client):
         """The first offset that still has a message, or would."""
         return self._ask_for(queue, _min_offset(queue))
 
-    def min_offset_async(self, queue: MessageQueue) -> Future[int]:
-        return self._ask_for_async(queue, _min_offset(queue))
+    def min_offset_later(self, queue: MessageQueue) -> Pending[int]:
+        """For a thread that asks about many queues before it waits for the answers; so are the others like it."""
+        return self._ask_for_later(queue, _min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """One past the last message."""
         return self._ask_for(queue, _max_offset(queue))
 
-    def max_offset_async(self, queue: MessageQueue) -> Future[int]:
-        return self._ask_for_async(queue, _max_offset(queue))
+    def max_offset_later(self, queue: MessageQueue) -> Pending[int]:
+        return self._ask_for_later(queue, _max_offset(queue))
 
     def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
         """Bytes of up to so many records from an offset on, as the consume queue has them."""
@@ -284,8 +297,8 @@ class Reader(Client):
         """The next offset that the group has not consumed, as brokers keep it; None when it has none."""
         return self._ask_for(queue, _committed_offset(group, queue))
 
-    def committed_offset_async(self, group: str, queue: MessageQueue) -> Future[int | None]:
-        return self._ask_for_async(queue, _committed_offset(group, queue))
+    def committed_offset_later(self, group: str, queue: MessageQueue) -> Pending[int | None]:
+        return self._ask_for_later(queue, _committed_offset(group, queue))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Tell the broker that the group has consumed everything before ``offset``.
@@ -404,19 +417,28 @@ class Reader(Client):
         tags: str = SUB_ALL,
         sql: str | None = None,
         timeout: float | None = None,
-    ) -> PendingPull:
+    ) -> Pending[PullResult]:
         """As ``pull_async`` for a thread that has many pulls under way and waits for each: half the work.
 
         It waits for a connection if there is none.
         """
-        pending = PendingPull(self, queue, offset)
+        what = f"the pull of {_name(queue)} at {offset}"
+        from_master = True
+        pending = Pending(
+            self._instance(),
+            what,
+            queue.topic,
+            _STATUS_CODES,
+            lambda answer: self._pull_result(answer, queue, from_master),
+        )
         try:
-            (pending.address, pending.from_master), request, seconds = self._pull_request(
+            (address, from_master), request, seconds = self._pull_request(
                 queue, offset, max_msgs, max_bytes, tags, 0, timeout, sql=sql
             )
-            self._instance().remoting.post(pending.address, request, pending.waiter, seconds)
         except RocketError as error:
             pending.refused = error
+        else:
+            pending.send(address, request, seconds)
         return pending
 
     def messages(
@@ -504,6 +526,18 @@ class Reader(Client):
     def _ask_for(self, queue: MessageQueue, question: _Question[T]) -> T:
         answer = self._ask(queue, question.code, question.ext, question.what, question.allowed)
         return question.value(answer)
+
+    def _ask_for_later(self, queue: MessageQueue, question: _Question[T]) -> Pending[T]:
+        instance = self._instance()
+        what = f"{question.what} {_name(queue)}"
+        pending = Pending(instance, what, queue.topic, question.allowed, question.value)
+        try:
+            address = instance.routes.master(queue)
+        except RocketError as error:
+            pending.refused = error
+        else:
+            pending.send(address, RemotingCommand.request(question.code, question.ext), self._timeout)
+        return pending
 
     def _ask_for_async(self, queue: MessageQueue, question: _Question[T], timeout: float | None = None) -> Future[T]:
         instance = self._instance()

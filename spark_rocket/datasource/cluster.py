@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import TypeVar
 
-from spark_rocket.client.reader import Reader
+from spark_rocket.client.reader import Pending, Reader
 from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience, is_retriable
@@ -53,10 +53,10 @@ class Cluster:
         return self._ask(lambda reader: reader.topics(), "to ask for the list of topics")
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return self._ask_each(queues, self._reader.min_offset_async, "to ask for queues' first offsets")
+        return self._ask_each(queues, self._reader.min_offset_later, "to ask for queues' first offsets")
 
     def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return self._ask_each(queues, self._reader.max_offset_async, "to ask for queues' ends")
+        return self._ask_each(queues, self._reader.max_offset_later, "to ask for queues' ends")
 
     def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
         def question(queue: MessageQueue) -> Future[list[int]]:
@@ -74,12 +74,12 @@ class Cluster:
             return dict(zip(times_ms, pool.map(search, times_ms), strict=True))
 
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        question = partial(self._reader.committed_offset_async, group)
+        question = partial(self._reader.committed_offset_later, group)
         found = self._ask_each(queues, question, "to ask for a group's offsets")
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
-        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_async, group))
+        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
         behind = {queue: ends[queue] for queue, offset in known.items() if offset is None or offset < ends[queue]}
         taken, failed = _at_once(
             behind.keys(), lambda queue: self._reader.commit_offset_async(group, queue, behind[queue], self._timeout)
@@ -93,7 +93,7 @@ class Cluster:
         return untold
 
     def _ask_each(
-        self, queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]], doing: str
+        self, queues: Collection[MessageQueue], question: Callable[[MessageQueue], Pending[T] | Future[T]], doing: str
     ) -> dict[MessageQueue, T]:
         patience = Patience(self._retry_timeout_ms)
         found, failed = _at_once(queues, question)
@@ -126,24 +126,24 @@ class Cluster:
 
 
 def _at_once(
-    queues: Collection[MessageQueue], question: Callable[[MessageQueue], Future[T]]
+    queues: Collection[MessageQueue], question: Callable[[MessageQueue], Pending[T] | Future[T]]
 ) -> tuple[dict[MessageQueue, T], dict[MessageQueue, RocketError]]:
     """Ask about all queues before waiting for any answer: the answers, and the failures.
 
     A broker that cannot be connected to is not tried for each of its queues.
     """
-    asked: dict[MessageQueue, Future[T]] = {}
-    away: dict[str, Future[T]] = {}
+    asked: dict[MessageQueue, Pending[T] | Future[T]] = {}
+    away: dict[str, Pending[T]] = {}
     for queue in queues:
-        future = away.get(queue.broker_name) or question(queue)
-        if future.done() and isinstance(future.exception(), RemotingConnectError):
-            away[queue.broker_name] = future
-        asked[queue] = future
+        pending = away.get(queue.broker_name) or question(queue)
+        if isinstance(pending, Pending) and isinstance(pending.refused, RemotingConnectError):
+            away[queue.broker_name] = pending
+        asked[queue] = pending
     found: dict[MessageQueue, T] = {}
     failed: dict[MessageQueue, RocketError] = {}
-    for queue, future in asked.items():
+    for queue, pending in asked.items():
         try:
-            found[queue] = future.result()
+            found[queue] = pending.result()
         except RocketError as error:
             failed[queue] = error
     return found, failed

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from spark_rocket.client.reader import PendingPull, PullResult, PullStatus, Reader
+from spark_rocket.client.reader import Pending, PullResult, PullStatus, Reader
 from spark_rocket.datasource.cluster import explained
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options import ReadOptions
@@ -141,7 +141,7 @@ class _Pull(NamedTuple):
 
     start: int
     end: int
-    answer: PendingPull
+    answer: Pending[PullResult]
 
 
 class _Window:
@@ -153,7 +153,7 @@ class _Window:
     could hold more.
     """
 
-    def __init__(self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int], PendingPull]) -> None:
+    def __init__(self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int], Pending[PullResult]]) -> None:
         self._ask = ask
         self._end = span.end
         self._next = span.start
@@ -228,7 +228,7 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))
 
-    def ask(offset: int, count: int) -> PendingPull:
+    def ask(offset: int, count: int) -> Pending[PullResult]:
         return reader.pull_later(
             span.queue,
             offset,

@@ -76,7 +76,7 @@ def reader(mq: FakeCluster, closing: Callable[[Reader], Reader]) -> Reader:
 def test_what_a_pull_comes_to(mq: FakeCluster, reader: Reader, code: int, status: PullStatus) -> None:
     body = record(5) + record(6)
     mq.everywhere(PULL, says(code, "remark", position(7, 2, 9), body))
-    for found in (reader.pull(QUEUE, 5), reader.pull_async(QUEUE, 5).result(10)):
+    for found in (reader.pull(QUEUE, 5), reader.pull_async(QUEUE, 5).result(10), reader.pull_later(QUEUE, 5).result()):
         assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (status, 7, 2, 9)
         assert isinstance(found.records, memoryview)
         assert bytes(found.records) == (body if code == 0 else b"")
@@ -108,6 +108,8 @@ def test_time_outs_come_on_top_of_the_suspension(mq: FakeCluster, reader: Reader
     assert caught.value.retriable
     with pytest.raises(RemotingTimeoutError):
         reader.pull_async(QUEUE, 0, timeout=0.3).result(10)
+    with pytest.raises(RemotingTimeoutError):
+        reader.pull_later(QUEUE, 0, timeout=0.3).result()
     assert reader._pull_request(QUEUE, 0, 32, None, "*", 15_000, 3.0)[2] == 28.0
 
 
@@ -126,7 +128,11 @@ def test_time_outs_come_on_top_of_the_suspension(mq: FakeCluster, reader: Reader
 )
 def test_refused_pulls(mq: FakeCluster, reader: Reader, code: int, error: type[Exception], retriable: bool) -> None:
     mq.everywhere(PULL, says(code, "queueId[7] is illegal, topic:[t]"))
-    for pull in (reader.pull, lambda *args: reader.pull_async(*args).result(10)):
+    for pull in (
+        reader.pull,
+        lambda *args: reader.pull_async(*args).result(10),
+        lambda *args: reader.pull_later(*args).result(),
+    ):
         with pytest.raises(error) as caught:
             pull(QUEUE, 0)
         assert type(caught.value) is error
@@ -161,7 +167,11 @@ def test_a_lost_broker_is_retriable_and_slaves_serve_reads(
     reader = closing(Reader(cluster.name_server.address))
     assert reader.address(QUEUE) == master.address
     master.close()
-    for pull in (reader.pull, lambda *args: reader.pull_async(*args).result(10)):
+    for pull in (
+        reader.pull,
+        lambda *args: reader.pull_async(*args).result(10),
+        lambda *args: reader.pull_later(*args).result(),
+    ):
         with pytest.raises(RemotingConnectError) as caught:
             pull(QUEUE, 5)
         assert caught.value.retriable

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from spark_rocket.client import Producer
+from spark_rocket.client.reader import Pending
 from spark_rocket.datasource import cluster
 from spark_rocket.datasource.cluster import Cluster
 from spark_rocket.datasource.options import Scope, parse_read_options
@@ -26,6 +27,17 @@ from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 
 T = TypeVar("T")
+
+
+class Answered(Pending[T]):
+    def __init__(self, value: T, refused: RocketError | None) -> None:
+        self.value = value
+        self.refused = refused
+
+    def result(self) -> T:
+        if self.refused is not None:
+            raise self.refused
+        return self.value
 
 
 class AwayReader:
@@ -47,11 +59,15 @@ class AwayReader:
             future.set_result(value)
         return future
 
-    def max_offset_async(self, queue: MessageQueue) -> Future[int]:
-        return self._answer(queue, 7)
+    def max_offset_later(self, queue: MessageQueue) -> Pending[int]:
+        return self._later(queue, 7)
 
-    def committed_offset_async(self, group: str, queue: MessageQueue) -> Future[int | None]:
-        return self._answer(queue, 7 if queue.queue_id else None)
+    def committed_offset_later(self, group: str, queue: MessageQueue) -> Pending[int | None]:
+        return self._later(queue, 7 if queue.queue_id else None)
+
+    def _later(self, queue: MessageQueue, value: T) -> Pending[T]:
+        self.asked.append(queue)
+        return Answered(value, self.failures.pop(0) if self.failures else None)
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
         if queue.queue_id % 2 == 0:
