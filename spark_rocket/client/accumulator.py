@@ -35,16 +35,35 @@ Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 
 
 class Batch:
-    """Messages on their way into one request."""
+    """Messages on their way into one request: their keys, their pieces of its body, and who waits for them."""
 
-    __slots__ = ("deadline", "due", "held", "size", "timeout")
+    __slots__ = ("deadline", "due", "futures", "keys", "messages", "pieces", "size", "timeout")
 
     def __init__(self, due: float, timeout: float, deadline: float) -> None:
         self.due = due
         self.timeout = timeout
         self.deadline = deadline
         self.size = 0
-        self.held: list[tuple[Message, tuple[str, bytes], SendFuture]] = []
+        self.messages: list[Message] = []
+        self.keys: list[str] = []
+        self.pieces: list[bytes] = []
+        self.futures: list[SendFuture] = []
+
+
+class BatchResult:
+    """For the futures of a batch. Corresponds to ProduceAccumulator's splitSendResults."""
+
+    __slots__ = ("_ids", "_keys", "_result")
+
+    def __init__(self, result: SendResult, keys: Sequence[str]) -> None:
+        self._result = result
+        self._keys = keys
+        self._ids = result.offset_msg_id.split(",")
+
+    def of(self, index: int) -> SendResult:
+        whole, ids = self._result, self._ids
+        id_ = ids[index] if len(ids) == len(self._keys) else whole.offset_msg_id
+        return SendResult(whole.status, self._keys[index], id_, whole.queue, whole.queue_offset + index)
 
 
 class BatchSend(AsyncSend):
@@ -54,22 +73,18 @@ class BatchSend(AsyncSend):
 
     def __init__(self, accumulator: Accumulator, producer: Producer, key: Key, batch: Batch) -> None:
         topic, queue, wait = key
-        messages, pieces, self._futures = zip(*batch.held, strict=True)
-        self._keys, parts = zip(*pieces, strict=True)
-        out = Outgoing(topic, b"".join(parts), properties=batch_properties(wait), msg_id=",".join(self._keys))
-        super().__init__(producer, out, messages, queue, batch.timeout, batch.deadline)
-        self.count = len(messages)
+        self._keys = batch.keys
+        body = b"".join(batch.pieces)
+        out = Outgoing(topic, body, properties=batch_properties(wait), msg_id=",".join(batch.keys))
+        super().__init__(producer, out, batch.messages, queue, batch.timeout, batch.deadline)
+        self.count = len(batch.keys)
+        self._futures = batch.futures
         self._accumulator = accumulator
         self._size = batch.size
 
     def _succeeded(self, result: SendResult) -> None:
         self._accumulator.answered(self._size)
-        ids: Sequence[str] = result.offset_msg_id.split(",")
-        if len(ids) != self.count:
-            ids = [result.offset_msg_id] * self.count
-        status, queue = result.status, result.queue
-        numbered = enumerate(zip(self._keys, ids, strict=True), result.queue_offset)
-        settle(self._futures, [SendResult(status, key, id_, queue, offset) for offset, (key, id_) in numbered])
+        settle(self._futures, BatchResult(result, self._keys))
 
     def _failed(self, error: Exception) -> None:
         self._accumulator.answered(self._size)
@@ -91,6 +106,7 @@ class Accumulator:
         self._changed = threading.Condition(self._lock)
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._idle = False
         self._closed = False
 
     def add(
@@ -109,7 +125,10 @@ class Accumulator:
             elif deadline < batch.deadline:
                 batch.timeout, batch.deadline = timeout, deadline
             future = SendFuture()
-            batch.held.append((message, piece, future))
+            batch.messages.append(message)
+            batch.keys.append(piece[0])
+            batch.pieces.append(piece[1])
+            batch.futures.append(future)
             batch.size += size
             full = batch.size >= self._max_bytes
         if full:
@@ -142,7 +161,8 @@ class Accumulator:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="rocket-accumulator", daemon=True)
             self._thread.start()
-        elif len(self._batches) == 1:
+        elif self._idle:
+            self._idle = False
             self._changed.notify()
 
     def _run(self) -> None:
@@ -151,6 +171,7 @@ class Accumulator:
                 if not self._batches:
                     if self._closed:
                         return
+                    self._idle = True  # else it looks again in time for any batch that is begun meanwhile
                     self._changed.wait()
                     continue
                 key, batch = next(iter(self._batches.items()))

@@ -14,10 +14,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from spark_rocket.client.hooks import SendContext
 from spark_rocket.client.outgoing import STORED_CODES, Outgoing
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+LOOK_AGAIN = 0.01  # seconds after which a send that waits for a place looks whether there is one
+
+
 class SendFuture(Future[SendResult]):
     """A future that cannot be cancelled: the message is on its way.
 
@@ -39,7 +42,8 @@ class SendFuture(Future[SendResult]):
 
     _lazy: threading.Condition | None = None
     _state = PENDING
-    _result: SendResult | None = None
+    _result: Any = None  # SendResult, or SharedResult of a batch
+    _index = 0  # in a batch
     _exception: BaseException | None = None
     _waiters: list[Any]
     _done_callbacks: list[Any]
@@ -51,7 +55,7 @@ class SendFuture(Future[SendResult]):
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # typeshed has an attribute
         condition = self._lazy
         if condition is None:
-            with _settling.lock:
+            with _first:
                 condition = self._lazy
                 if condition is None:
                     self._waiters, self._done_callbacks = [], []
@@ -62,17 +66,13 @@ class SendFuture(Future[SendResult]):
         return False
 
     def result(self, timeout: float | None = None) -> SendResult:
-        if self._result is not None:  # the usual case, without the lock
-            return self._result
-        return super().result(timeout)
+        result = self._result  # mostly it is there already, and no lock is needed
+        if result is None:
+            result = super().result(timeout)
+        return result if isinstance(result, SendResult) else result.of(self._index)
 
     def set_result(self, result: SendResult) -> None:
-        settle((self,), (result,))
-
-    def set_exception(self, error: BaseException | None) -> None:
-        with self._condition:
-            pass  # from now on there is one
-        super().set_exception(error)
+        settle((self,), result)
 
     def _invoke_callbacks(self) -> None:
         """Who sets one future may have others to set: a call-back's SystemExit is logged like any other error."""
@@ -84,33 +84,38 @@ class SendFuture(Future[SendResult]):
             logger.exception("a call-back of a send failed")
 
 
-class _Settling:
-    """Held while a future is done that nobody has asked, and while somebody is the first to ask."""
-
-    def __init__(self) -> None:
-        self.renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self.lock = threading.Lock()
+_first = threading.Lock()
+"""Held by the first who asks a future, and by who settles futures that perhaps nobody has asked."""
 
 
-_settling = _Settling()
+def _after_fork_in_child() -> None:
+    global _first
+    _first = threading.Lock()
 
 
-def settle(futures: Iterable[SendFuture], results: Iterable[SendResult]) -> None:
-    """``set_result`` of each."""
-    asked: list[tuple[SendFuture, SendResult]] = []
-    with _settling.lock:
-        for future, result in zip(futures, results, strict=True):
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class SharedResult(Protocol):
+    """What became of a batch: each of its messages has a result of its own, made when it is asked for."""
+
+    def of(self, index: int) -> SendResult: ...
+
+
+def settle(futures: Sequence[SendFuture], result: SendResult | SharedResult) -> None:
+    """``set_result`` of the futures of a batch."""
+    asked: list[SendFuture] = []
+    with _first:
+        for index, future in enumerate(futures):
+            future._index = index
             if future._lazy is None:
                 future._result = result
                 future._state = FINISHED
             else:
-                asked.append((future, result))
-    for future, result in asked:
-        Future.set_result(future, result)
+                asked.append(future)
+    for future in asked:
+        Future[Any].set_result(future, result)
 
 
 class InFlight:
@@ -118,6 +123,7 @@ class InFlight:
 
     def __init__(self, limit: int, *, block: bool) -> None:
         self._limit = limit
+        self._wake_at = limit - limit // 8  # who waits is woken for many places, not for each
         self._block = block
         self._count = 0
         self._waiting = 0
@@ -128,9 +134,7 @@ class InFlight:
     def reserve(self, deadline: float, may_wait: Callable[[], bool]) -> None:
         """Take a place for one message. RemotingTooMuchRequestError if there is none in time."""
         with self._lock:
-            if self._count < self._limit or (
-                self._block and may_wait() and self._wait(lambda: self._count < self._limit, deadline)
-            ):
+            if self._count < self._limit or (self._block and may_wait() and self._wait_for_place(deadline)):
                 self._count += 1
                 return
         raise RemotingTooMuchRequestError(
@@ -142,7 +146,7 @@ class InFlight:
         """Give places back."""
         with self._lock:
             self._count -= count
-            if self._waiting:
+            if self._waiting and self._count <= self._wake_at:
                 self._changed.notify_all()
 
     def add(self, send: AsyncSend) -> None:
@@ -167,6 +171,13 @@ class InFlight:
     def wait_until_empty(self, deadline: float) -> bool:
         with self._lock:
             return self._wait(lambda: not self._count, deadline)
+
+    def _wait_for_place(self, deadline: float) -> bool:
+        """Also looks by itself: places may come back one by one."""
+        while not self._wait(lambda: self._count < self._limit, min(deadline, time.monotonic() + LOOK_AGAIN)):
+            if time.monotonic() >= deadline:
+                return False
+        return True
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         self._waiting += 1

@@ -19,6 +19,16 @@ def result(offset: int = 0) -> SendResult:
     return SendResult(SendStatus.SEND_OK, "key", "id", MessageQueue("T", "b0", 0), offset)
 
 
+class Shared:
+    """Results of a batch, numbered from an offset on."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = first
+
+    def of(self, index: int) -> SendResult:
+        return result(self._first + index)
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_result(asked: bool) -> None:
     future, called = SendFuture(), list[Future[SendResult]]()
@@ -55,14 +65,14 @@ def test_a_callback_that_exits_costs_the_others_nothing(caplog: pytest.LogCaptur
     futures = [SendFuture() for _ in range(3)]
     for future in futures:
         future.add_done_callback(lambda _: sys.exit(1))
-    settle(futures, [result(n) for n in range(3)])
+    settle(futures, Shared())
     assert [future.result(0).queue_offset for future in futures] == [0, 1, 2]
     assert caplog.text.count("a call-back of a send failed") == 3
 
 
 def test_what_the_standard_library_waits_with() -> None:
     futures = [SendFuture() for _ in range(300)]
-    settle(futures[:100], [result(n) for n in range(100)])
+    settle(futures[:100], Shared())
     seen: SimpleQueue[int] = SimpleQueue()
 
     def wait() -> None:
@@ -74,7 +84,7 @@ def test_what_the_standard_library_waits_with() -> None:
         thread.start()
     first = seen.get(timeout=20)
     assert first < 100
-    settle(futures[100:200], [result(n) for n in range(100, 200)])
+    settle(futures[100:200], Shared(100))
     for n, future in enumerate(futures[200:], 200):
         future.set_result(result(n))
     for thread in threads:
@@ -104,7 +114,7 @@ def test_done_and_asked_at_the_same_time() -> None:
         asking = [pool.submit(ask, asker) for asker in range(askers)]
         for n, future in enumerate(futures):
             gate.wait(20)
-            settle([future], [result(n)])
+            settle([future], Shared(n) if n % 2 else result(n))
         totals = [one.result(20) for one in asking]
     assert totals == [0] + [sum(range(rounds))] * (askers - 1)
     assert sorted(called.get_nowait() for _ in range(rounds)) == list(range(rounds))
