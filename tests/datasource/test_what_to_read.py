@@ -295,3 +295,27 @@ def test_what_a_group_has_committed_at_either_end() -> None:
     with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*offset 60 was expected"):
         spans(endingOffsets="group")
     assert spans(endingOffsets="group", failOnDataLoss="false") == [(0, 10, 40), (1, 0, 50)]
+
+
+def test_a_relative_time_is_resolved_once_and_what_came_out_is_in_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 3_600_405)
+    queues = FakeQueues(q0=(0, 100))
+    given = {"subscribe": "orders", "startingTimestamp": "-1h"}
+    end = StreamPlanner(queues, stream(**given)).next_end(None, None)
+    assert end == StreamOffset({q(0): 100}, {q(0): 41})
+    monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 3_600_900)
+    assert StreamPlanner(queues, stream(**given)).next_end(end, None) is None
+    assert starts_of(None, end) == {q(0): 41}
+    ends = {"startingTimestamp": "-1h", "endingOffsetsByTimestamp": '{"orders": {"broker-a": {"0": "-3600000ms"}}}'}
+    assert plan_batch(queues, batch(subscribe="orders", **ends)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"), [("-2h", 7_200_000), ("-30m", 1_800_000), ("-1d", 86_400_000), ("-5 s", 5000)]
+)
+def test_how_long_ago(text: str, ago: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 100_000_000)
+    starting = batch(subscribe="orders", startingTimestamp=text).starting
+    assert (starting.timestamp_ms, starting.is_relative) == (100_000_000 - ago, True)
