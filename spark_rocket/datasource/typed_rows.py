@@ -75,7 +75,7 @@ class TypedRows:
         arrays = []
         for item in self._target:
             array = columns[item.name] if item.name in columns else message[item.name]
-            arrays.append(array if array.type.equals(item.type) else retype(array, item.type))
+            arrays.append(array if array.type.equals(item.type, check_metadata=True) else retype(array, item.type))
         count = batch.num_rows if decoded.rows is None else len(decoded.rows)
         if arrays:
             rows = pa.RecordBatch.from_arrays(arrays, schema=self._target)

@@ -31,11 +31,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_rocket.datasource.body_formats.encoding import BodyEncoder
+from spark_rocket.datasource.body_formats.settings import BodySettings
 from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.send import BlockSender, Sent
 from spark_rocket.datasource.sink import sink_for
+from spark_rocket.datasource.travel import Traveller
 from spark_rocket.errors import OptionError, SchemaError, StateError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from spark_rocket.remoting.memory import keep_freed_memory
@@ -84,6 +87,8 @@ def check_append(overwrite: bool, remedy: str) -> None:
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Refuse a data frame that cannot be written, or a column that would silently be left out."""
+    if options.body is not None:
+        schema = body_encoder(options.body, schema).schema
     seen = set()
     names = {field.name.lower() for field in schema.fields}
     for field in schema.fields:
@@ -116,6 +121,22 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         raise OptionError(
             "where to write is not said.", remedy='Add .option("topic", "orders"), or a column topic to every row.'
         )
+
+
+def body_encoder(settings: BodySettings, schema: StructType, where: str = "") -> BodyEncoder:
+    """What makes bodies of the columns that are not of a message itself; SchemaError if it cannot."""
+    return BodyEncoder(settings, schema, frozenset(_COLUMNS) - {"body"}, where)
+
+
+def with_bodies(
+    batches: Iterator[pa.RecordBatch], options: WriteOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """A task's batches with their column ``body``."""
+    if options.body is None:
+        return batches
+    context = TaskContext.get()
+    encoder = body_encoder(options.body, schema, f"partition {context.partitionId() if context is not None else 0}")
+    return (encoder.encode(batch) for batch in batches if batch.num_rows)
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
@@ -171,7 +192,7 @@ def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
         log.warning("%s: %d of them are stored, but were not yet flushed or replicated in time", what, unconfirmed)
 
 
-class RocketWriter(DataSourceArrowWriter):
+class RocketWriter(Traveller, DataSourceArrowWriter):
     """``df.write``: the write has a name, from ``writeId`` or made up here, once for all tasks."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -179,10 +200,11 @@ class RocketWriter(DataSourceArrowWriter):
         if options.topic is not None:
             sink_for(options).queues_of(options.topic)
         self._options = options
+        self._schema = schema
         self._name = options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(iterator, self._options, self._name, "")
+        return write_rows(with_bodies(iterator, self._options, self._schema), self._options, self._name, "")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _log_total("the write", messages)
@@ -191,12 +213,13 @@ class RocketWriter(DataSourceArrowWriter):
         log.warning("the write failed; messages of %d tasks were already stored and stay", _finished(messages))
 
 
-class RocketStreamWriter(DataSourceStreamArrowWriter):
+class RocketStreamWriter(Traveller, DataSourceStreamArrowWriter):
     """``df.writeStream``: the query's id and the batch's number make repeated batches tellable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_columns(schema, options)
         self._options = options
+        self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
@@ -206,7 +229,7 @@ class RocketStreamWriter(DataSourceStreamArrowWriter):
             raise StateError(
                 "Spark did not tell the task its query and batch.", remedy="This needs PySpark 4.2 or newer."
             )
-        return write_rows(iterator, self._options, query, batch)
+        return write_rows(with_bodies(iterator, self._options, self._schema), self._options, query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _log_total(f"batch {batchId}", messages)

@@ -54,7 +54,7 @@ class ArrowDecoder:
                 continue
             array = batch.column(item.name)
             try:
-                arrays.append(array if array.type.equals(item.type) else array.cast(item.type))
+                arrays.append(array if array.type.equals(item.type, check_metadata=True) else array.cast(item.type))
             except pa.ArrowException as error:
                 raise ValueError(f"the column {item.name} is {array.type}: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._fields)

@@ -165,7 +165,7 @@ class AvroSchema:
         file = io.BytesIO()
         if self._encoding is not AvroEncoding.RAW:
             file.write(self.header)
-        self._library.schemaless_writer(file, self.parsed, row, strict_allow_default=True)
+        self._library.schemaless_writer(file, self.parsed, _with_maps(row), strict_allow_default=True)
         return file.getvalue()
 
 
@@ -187,6 +187,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, UUID) else value
+
+
+def _with_maps(value: Any) -> Any:
+    """Arrow gives maps as lists of pairs."""
+    if isinstance(value, dict):
+        return {name: _with_maps(item) for name, item in value.items()}
+    if isinstance(value, list):
+        if value and isinstance(value[0], tuple):
+            return {name: _with_maps(item) for name, item in value}
+        return [_with_maps(item) for item in value]
+    return value
 
 
 def _without_times(schema: Any) -> Any:

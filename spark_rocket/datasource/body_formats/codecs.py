@@ -80,7 +80,7 @@ def _avro(settings: BodySettings, body: StructType, fields: pa.Schema) -> Decode
     from spark_rocket.datasource.body_formats.avro import AvroDecoder, AvroSchema
 
     schema = AvroSchema(settings)
-    _check_known(body, schema.columns, "avroSchema")
+    check_known(body, schema.columns, "avroSchema")
     return AvroDecoder(fields, schema)
 
 
@@ -88,11 +88,12 @@ def _protobuf(settings: BodySettings, body: StructType, fields: pa.Schema) -> De
     from spark_rocket.datasource.body_formats.protobuf import ProtobufDecoder, ProtobufType
 
     kind = ProtobufType(settings)
-    _check_known(body, kind.columns, "protobufMessage")
+    check_known(body, kind.columns, "protobufMessage")
     return ProtobufDecoder(fields, kind)
 
 
-def _check_known(body: StructType, known: StructType, option: str) -> None:
+def check_known(body: StructType, known: StructType, option: str) -> None:
+    """Refuse columns that the format's own schema does not have so."""
     for field in body.fields:
         if field.name not in known.names:
             raise SchemaError(

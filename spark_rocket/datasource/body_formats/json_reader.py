@@ -80,7 +80,7 @@ class JsonDecoder:
             column = table.column(item.name)
             array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
             array.validate(full=True)  # the parser does not look whether strings are UTF-8
-            columns.append(array if array.type.equals(item.type) else array.cast(item.type))
+            columns.append(array if array.type.equals(item.type, check_metadata=True) else array.cast(item.type))
         return columns
 
     def _one_by_one(self, bodies: pa.Array) -> Decoded:

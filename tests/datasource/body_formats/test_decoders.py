@@ -1,0 +1,426 @@
+"""Decoders: what each format's bodies become, and that no body whatever harms another one's row."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from datetime import UTC as ZONE
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import settings as steady
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.variant_utils import VariantUtils
+
+from spark_rocket.datasource.body_formats import decoding
+from spark_rocket.datasource.body_formats.arrow_bodies import ArrowDecoder, write_stream
+from spark_rocket.datasource.body_formats.avro import AvroDecoder, AvroSchema
+from spark_rocket.datasource.body_formats.codecs import decoder, known_columns
+from spark_rocket.datasource.body_formats.csv_reader import CsvDecoder
+from spark_rocket.datasource.body_formats.json_reader import JsonDecoder
+from spark_rocket.datasource.body_formats.settings import AvroEncoding, BodyFormat, BodySettings
+from spark_rocket.errors import OptionError, SchemaError
+from tests.datasource.body_formats.formats import (
+    UTC,
+    avro,
+    bodies,
+    check_alone,
+    columns,
+    list_of,
+    map_to,
+    protobuf,
+    rows_of,
+)
+
+ELEMENT = pa.field("element", pa.int32())
+FIELDS = pa.schema(
+    [
+        ("i", pa.int32()),
+        ("f", pa.float64()),
+        ("g", pa.float32()),
+        ("b", pa.bool_()),
+        ("s", pa.string()),
+        ("d", pa.date32()),
+        ("t", UTC),
+        ("n", pa.timestamp("us")),
+        ("de", pa.decimal128(10, 2)),
+        ("l", pa.list_(ELEMENT)),
+        ("st", pa.struct([("x", pa.date32())])),
+    ]
+)
+JSON = JsonDecoder(FIELDS)
+
+
+def one(body: str | bytes, fields: pa.Schema = FIELDS) -> Any:
+    """The values that a JSON body has, or the reason why it is bad."""
+    decoded = JsonDecoder(fields).decode(bodies(body if isinstance(body, bytes) else body.encode()))
+    (row,) = rows_of(decoded, fields)
+    return decoded.bad.get(0) or {name: value for name, value in row.items() if value is not None}
+
+
+def noon(**more: int) -> datetime:
+    return datetime(2026, 1, 31, 12, tzinfo=ZONE).replace(**more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("body", "row"),
+    [
+        ('{"i": 1, "s": "ö", "b": true, "more": [{}], "f": 1}', {"i": 1, "s": "ö", "b": True, "f": 1.0}),
+        ("{}", {}),
+        (' {"i":5}\r\n', {"i": 5}),
+        ('{\n  "i": 5,\n  "s": "a"\n}', {"i": 5, "s": "a"}),
+        ('{"i": 1, "i": 2}', {"i": 2}),
+        ('{"I": 1}', {}),
+        ('{"s": 1.50}', {"s": "1.50"}),
+        ('{"s": {"x": 1.0, "y": [1, null, "z"]}}', {"s": '{"x":1.0,"y":[1,null,"z"]}'}),
+        ('{"s": true}', {"s": "true"}),
+        ('{"f": "NaN", "g": "-Infinity"}', {"f": float("nan"), "g": float("-inf")}),
+        ('{"f": -Infinity}', {"f": float("-inf")}),
+        ('{"f": -Inf}', {"f": float("-inf")}),
+        ('{"f": 1e400}', {"f": float("inf")}),
+        ('{"t": "2026-01-31T14:00:00+02:00"}', {"t": noon()}),
+        ('{"t": "2026-01-31 12:00:00"}', {"t": noon()}),
+        ('{"t": "2026-01-31T12:00:00.1234567Z"}', {"t": noon(microsecond=123456)}),
+        ('{"t": "2026-1-31 12:0:5"}', {"t": noon(second=5)}),
+        ('{"t": 12}', {"t": datetime(1970, 1, 1, 0, 0, 12, tzinfo=ZONE)}),
+        ('{"n": "2026-01-31 12:00"}', {"n": noon().replace(tzinfo=None)}),
+        ('{"d": "2026-1-3"}', {"d": date(2026, 1, 3)}),
+        ('{"d": "2026-01-31T23:00:00Z"}', {"d": date(2026, 1, 31)}),
+        ('{"st": {"x": "1969-12-31"}}', {"st": {"x": date(1969, 12, 31)}}),
+        ('{"de": 1.555}', {"de": Decimal("1.56")}),
+        ('{"de": "1.5"}', {"de": Decimal("1.50")}),
+        ('{"de": 99999999.99}', {"de": Decimal("99999999.99")}),
+        ('{"l": [1, null]}', {"l": [1, None]}),
+        ('{"st": {}, "l": []}', {"st": {"x": None}, "l": []}),
+        ("", "the body is empty"),
+        ("null", "the body is null, not an object"),
+        ("[{}]", "the body is an array, not an object"),
+        ('{"i": 1}{"i": 2}', "more behind the JSON value"),
+        ('{"i": 1} x', "more behind the JSON value"),
+        (b'{"i": 1}\x00', "more behind the JSON value"),
+        ('{"i": 1}}', "more behind the JSON value"),
+        ('{"i": 1},"i": 2', "more behind the JSON value"),
+        ('{"i": ', "Expecting value"),
+        ("{'i': 1}", "Expecting property name"),
+        (b'{"s": "\xff"}', "can't decode byte 0xff"),
+        (b'\xef\xbb\xbf{"i": 1}', "Unexpected UTF-8 BOM|Expecting value"),
+        ('{"s": "\\ud800"}', "surrogates not allowed"),
+        ('{"s": "a\tb"}', "Invalid control character"),
+        ('{"s": "a\nb"}', "Invalid control character"),
+        ('{"i": 1.0}', "1.0 is not a whole number"),
+        ('{"i": "1"}', '"1" is not a whole number'),
+        ('{"i": 3000000000}', "3000000000 is not within int32"),
+        ('{"b": "true"}', '"true" is not true or false'),
+        ('{"t": "yesterday"}', '"yesterday" is not a timestamp'),
+        ('{"d": "2026-02-30"}', "day is out of range|must be in range"),
+        ('{"de": 100000000}', "100000000 is not within decimal"),
+        ('{"l": 1}', "1 is not an array"),
+        ('{"st": []}', r"\[\] is not an object"),
+        ("[" * 5000, "recursion|Expecting"),
+    ],
+)  # fmt: skip
+def test_json(body: str | bytes, row: dict[str, Any] | str) -> None:
+    found = one(body)
+    if isinstance(row, str):
+        assert isinstance(found, str), found
+        assert re.search(row, found), found
+    else:
+        assert not isinstance(found, str), found
+        assert found.keys() == row.keys()
+        assert all(value == row[name] or str(value) == str(row[name]) == "nan" for name, value in found.items())
+
+
+def test_json_of_types_that_arrow_does_not_parse() -> None:
+    schema = columns(b="binary", m=map_to("int"), v="variant", s="string", e=columns(v="variant"))
+    fields = to_arrow_schema(schema, timezone="UTC")
+    assert one('{"b": "AQI=", "m": {"k": 1, "l": null}, "s": "x"}', fields) == {
+        "b": b"\x01\x02", "m": [("k", 1), ("l", None)], "s": "x"}  # fmt: skip
+    assert "Incorrect padding" in one('{"b": "AQI"}', fields)
+    assert "is not a whole number" in one('{"m": {"k": "x"}}', fields)
+    found = one('{"v": {"a": [1.50]}, "e": {"v": 1}}', fields)
+    assert VariantUtils.to_json(found["v"]["value"], found["v"]["metadata"]) == '{"a":[1.50]}'
+    with pytest.raises(SchemaError, match="JSON has no values for the type duration"):
+        JsonDecoder(pa.schema([("x", pa.duration("us"))]))
+
+
+def test_a_batch_with_bad_records_is_still_parsed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = [json.dumps({"i": number, "s": f"name-{number}"}).encode() for number in range(20_000)]
+    bad = {7: b"{", 8: b'{"i": "x"}', 9_999: b"", 15_000: b'{"i": 5000000000}', 19_999: b'{"t": "no"}'}
+    mixed = [bad.get(index, body) for index, body in enumerate(good)]
+    alone: list[int] = []
+    original = JsonDecoder._one_by_one
+    monkeypatch.setattr(JsonDecoder, "_one_by_one", lambda self, part: alone.append(len(part)) or original(self, part))
+    decoded = JSON.decode(bodies(*mixed))
+    assert set(decoded.bad) == set(bad)
+    assert decoded.columns[0].to_pylist() == [None if index in bad else index for index in range(20_000)]
+    assert sum(alone) < 100
+    # All of them odd: no attempt is made for each.
+    alone.clear()
+    attempts: list[int] = []
+    read = JsonDecoder._read
+    monkeypatch.setattr(
+        JsonDecoder, "_read", lambda self, buffer, count: attempts.append(count) or read(self, buffer, count)
+    )
+    decoded = JSON.decode(bodies(*[b'{"s":1}'] * 5_000))
+    assert not decoded.bad
+    assert decoded.columns[4].to_pylist() == ["1"] * 5_000
+    assert len(attempts) <= decoding._TRIES
+
+
+KEYS = [*FIELDS.names, "zz"]
+VALUES = """1|-0|1.0|1e3|99999999999|true|null|NaN|Inf|-Infinity|"x"|"2026-01-31"|
+"2026-01-31T12:00:00Z"|"2026-01-31 12"|
+"2026-01-31T1200Z"|"2026-01-31T12:00:00.5+0230"|"2026-1-3"|"2026-01-31T12:00:00."|"2026-01-31Z"|
+"2026-01-31T12:00+25:00"|"1.5"|1.555|1e400|1e39|"NaN"|[]|[1,2]|[1.5]|[null]|{}|{"x":"2026-01-31"}|{"x":5}|"\\ud800"|
+"\\u0000"|"é"|01|-|+1|"|0.1|1E5|""|"1e2"|"9999-12-31T23:59:59.999999Z"|"2026-02-30"|"a,b"|1,2|"",|",|"a""b\"""".replace(
+    "\n", ""
+).split("|")  # fmt: skip
+NOISE = ["{", "}", ",", '"', " ", "\n", "\r", "\0", "[", "]", ":", "{}", '{"i":1}', "\ufeff", "\t"]
+
+
+@st.composite
+def jsonish(draw: st.DrawFn) -> bytes:
+    pairs = draw(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(VALUES)), max_size=3))
+    text = "{" + ",".join(f'"{key}":{value}' for key, value in pairs) + "}"
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(st.sampled_from(NOISE)) + text[at + draw(st.integers(0, 2)) :]
+    return text.encode()
+
+
+@steady(max_examples=40)
+@given(st.lists(st.one_of(jsonish(), jsonish(), st.binary(max_size=8)), max_size=12))
+def test_any_json_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+    check_alone(JSON, FIELDS, values)
+
+
+CSV_FIELDS = pa.schema([item for item in FIELDS if not pa.types.is_nested(item.type)])
+CSV = CsvDecoder(CSV_FIELDS.remove(1).remove(1), ",")
+
+
+@st.composite
+def csvish(draw: st.DrawFn) -> bytes:
+    values = draw(st.lists(st.sampled_from(["", "1", *VALUES]), min_size=6, max_size=8))
+    text = ",".join(values)
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(text)))
+        text = text[:at] + draw(st.sampled_from(NOISE)) + text[at:]
+    return text.encode()
+
+
+PAIR_FIELDS = pa.schema([("i", pa.int32()), ("s", pa.string())])
+PAIR = CsvDecoder(PAIR_FIELDS, ",")
+PIECES = st.sampled_from(["1", "2", ",", '"', "a", "\n", "\r\n", "", "7,x", '3,"y"', " ", "\ufeff", "\0", "é"])
+
+
+LINES = st.lists(PIECES, max_size=6).map(lambda parts: "".join(parts).encode())
+
+
+@steady(max_examples=40)
+@given(st.lists(st.one_of(LINES, st.binary(max_size=6)), max_size=10))
+def test_any_csv_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+    check_alone(PAIR, PAIR_FIELDS, values)
+
+
+@steady(max_examples=40)
+@given(st.lists(csvish(), max_size=6))
+def test_any_csv_value_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+    check_alone(CSV, CSV_FIELDS.remove(1).remove(1), values)
+
+
+def test_csv() -> None:
+    fields = pa.schema(
+        [("i", pa.int64()), ("s", pa.string()), ("t", UTC), ("b", pa.bool_()), ("de", pa.decimal128(5, 2))]
+    )
+    found = CsvDecoder(fields, ";").decode(
+        bodies(
+            b"1;a;2026-01-31T12:00:00Z;true;1.5",
+            b'2;"b;""c""\nd";2026-01-31 12:00:00;FALSE;',
+            b';"";2026-01-31T14:00:00+02:00;;',
+            b"4;x;;;\r\n",
+            b"1;2",
+            b"x;;;;",
+            b'5;"open;;;',
+            b"6;a;;;\n7;b;;;",
+            b"",
+        )
+    )
+    rows = rows_of(found, fields)
+    assert rows[:4] == [
+        {"i": 1, "s": "a", "t": noon(), "b": True, "de": Decimal("1.50")},
+        {"i": 2, "s": 'b;"c"\nd', "t": noon(), "b": False, "de": None},
+        {"i": None, "s": "", "t": noon(), "b": None, "de": None},
+        {"i": 4, "s": "x", "t": None, "b": None, "de": None},
+    ]
+    assert sorted(found.bad) == [4, 5, 6, 7, 8]
+    with pytest.raises(SchemaError, match="CSV has no values for"):
+        CsvDecoder(pa.schema([("m", pa.map_(pa.string(), pa.int32()))]), ",")
+
+
+def test_text_and_variants() -> None:
+    text = decoder(BodySettings(BodyFormat.TEXT), columns(line="string"))
+    fields = pa.schema([("line", pa.string())])
+    found = check_alone(text, fields, [b"a", "ö".encode(), b"\xff", b""])
+    assert (found.columns[0].to_pylist(), list(found.bad)) == (["a", "ö", None, ""], [2])
+    assert not text.decode(bodies(b"a", b"b")).bad
+    settings = BodySettings(BodyFormat.VARIANT)
+    variant = decoder(settings, known_columns(settings))
+    found = variant.decode(bodies(b'{"a": [1, "x"]}', b"nope", b"null", b"12"))
+    values = found.columns[0].to_pylist()
+    texts = [value and VariantUtils.to_json(value["value"], value["metadata"]) for value in values]
+    assert (texts, list(found.bad)) == (['{"a":[1,"x"]}', None, "null", "12"], [1])
+    with pytest.raises(SchemaError, match="one column of type string, and the schema has"):
+        decoder(BodySettings(BodyFormat.TEXT), columns(a="string", b="string"))
+
+
+def test_arrow() -> None:
+    fields = pa.schema([("i", pa.int64()), ("s", pa.string()), ("t", UTC)])
+    arrow = ArrowDecoder(fields)
+    plain = pa.record_batch(
+        {"s": pa.array(["a", "b"]).dictionary_encode(), "i": pa.array([1, 2], pa.int16()), "x": [1, 2]}
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, plain.schema) as file:
+        file.write_batch(plain)
+    wrong = pa.record_batch({"i": ["x"]})
+    values = [
+        write_stream(plain),
+        b"",
+        sink.getvalue().to_pybytes(),
+        b"junk",
+        write_stream(plain.slice(0, 0)),
+        write_stream(wrong),
+    ]
+    found = check_alone(arrow, fields, values)
+    assert found.rows is not None
+    assert found.rows.tolist() == [0, 0, 1, 2, 2, 3, 5]
+    assert found.columns[0].to_pylist() == [1, 2, None, 1, 2, None, None]
+    assert found.columns[1].to_pylist() == ["a", "b", None, "a", "b", None, None]
+    assert "the column i is string" in found.bad[5]
+    assert sorted(found.bad) == [1, 3, 5]
+    assert arrow.decode(bodies()).columns[0].type == pa.int64()
+
+
+def test_torn_and_twisted_arrow_streams() -> None:
+    fields = pa.schema([("s", pa.string()), ("l", pa.list_(ELEMENT))])
+    arrow = ArrowDecoder(fields)
+    stream = write_stream(
+        pa.record_batch([pa.array(["abc", None]), pa.array([[1], [2, 3]], fields.field("l").type)], schema=fields)
+    )
+    dice = random.Random(5)
+    for _ in range(400):
+        twisted = bytearray(stream)
+        for _ in range(dice.randrange(1, 4)):
+            twisted[dice.randrange(len(twisted))] = dice.choice((0, 1, 127, 255, dice.randrange(256)))
+        value = bytes(twisted[: dice.choice((len(twisted), dice.randrange(len(twisted))))])
+        found = arrow.decode(bodies(value, stream))
+        assert found.columns[0].to_pylist()[-2:] == ["abc", None]
+        rows_of(found, fields)
+
+
+ORDER = {
+    "id": 1, "item": "x", "at": noon(), "price": Decimal("1.50"), "marks": {"k": 1}, "kind": "B",
+    "lines": [{"n": 1}, {"n": None}], "later": {"n": 2}, "uid": "12345678-1234-5678-1234-567812345678", "clock": 5,
+}  # fmt: skip
+
+
+def test_avro() -> None:
+    schema = AvroSchema(avro())
+    assert schema.columns == columns(
+        id="bigint", item="string", at="timestamp", price="price", marks=map_to("int"), kind="string",
+        lines=list_of(columns(n="int")), later=columns(n="int"), uid="string", clock="int",
+    )  # fmt: skip
+    fields = to_arrow_schema(schema.columns, timezone="UTC")
+    avro_decoder = AvroDecoder(fields, schema)
+    single = schema.write(ORDER)
+    assert single[:10] == schema.header
+    datum = single[10:]
+    values = [single, datum, datum + b"\0", datum[:-1], b"", b"\xc3\x01" + single[2:9] + b"?" + datum, b"\xff" * 30]
+    found = check_alone(avro_decoder, fields, values)
+    rows = rows_of(found, fields)
+    assert rows[0] == rows[1] == {**ORDER, "marks": [("k", 1)]}
+    assert sorted(found.bad) == [2, 3, 4, 5, 6]
+    assert "the datum ends at byte" in found.bad[2]
+    assert "raw datums need avroEncoding=raw" in found.bad[5]
+    raw = AvroSchema(avro(avro_encoding=AvroEncoding.RAW))
+    assert raw.write(ORDER) == datum
+    lonely = BodySettings(
+        BodyFormat.AVRO, avro_schema='{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
+    )
+    minus_98 = b"\xc3\x01"  # the long -98, which looks like a header
+    assert (
+        "raw datums need"
+        in AvroDecoder(pa.schema([("id", pa.int64())]), AvroSchema(lonely)).decode(bodies(minus_98)).bad[0]
+    )
+    assert len(single) == len(datum) + 10
+    for literal, wrong in (
+        ("{", "no Avro schema"),
+        ('"string"', "not a record"),
+        ('{"type":"record"}', "no Avro schema"),
+    ):
+        with pytest.raises(OptionError, match=wrong):
+            AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=literal))
+    tree = '{"type":"record","name":"T","fields":[{"name":"next","type":["null","T"]}]}'
+    with pytest.raises(SchemaError, match="T contains itself"):
+        AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=tree))
+    union = '{"type":"record","name":"T","fields":[{"name":"u","type":["int","string"]}]}'
+    with pytest.raises(SchemaError, match="a union of int, string"):
+        AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=union))
+    assert fastavro.__version__
+
+
+@steady(max_examples=40)
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_any_avro_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+    schema = AvroSchema(avro())
+    fields = to_arrow_schema(schema.columns, timezone="UTC")
+    check_alone(AvroDecoder(fields, schema), fields, [*values, schema.write(ORDER)])
+
+
+def test_protobuf() -> None:
+    settings = protobuf()
+    known = known_columns(settings)
+    assert known == columns(
+        id="bigint", item="string", at="timestamp", big="unsigned", kind="string", lines=list_of(columns(n="int")),
+        marks=map_to("int"), parts=map_to(columns(n="int")), blob="binary", small="bigint",
+    )  # fmt: skip
+    from spark_rocket.datasource.body_formats.protobuf import ProtobufType
+
+    row = {
+        "id": -1, "item": "x", "at": noon(), "big": Decimal(2**64 - 1), "kind": "B", "lines": [{"n": 0}, {"n": None}],
+        "marks": [("k", 1)], "parts": [("p", {"n": 3})], "blob": b"\x00\xff", "small": 2**32 - 1,
+    }  # fmt: skip
+    body = ProtobufType(settings).write(row)
+    fields = to_arrow_schema(known, timezone="UTC")
+    found = check_alone(decoder(settings, known), fields, [body, b"", body[:-1], b"\xff" * 5])
+    rows = rows_of(found, fields)
+    assert rows[0] == row
+    assert (rows[1]["id"], rows[1]["item"], rows[1]["at"], rows[1]["lines"]) == (0, "", None, [])
+    assert sorted(found.bad) == [2, 3]
+    some = decoder(settings, columns(item="string"))
+    assert some.decode(bodies(body)).columns[0].to_pylist() == ["x"]
+    with pytest.raises(SchemaError, match="item is string, not int"):
+        decoder(settings, columns(item="int"))
+    with pytest.raises(SchemaError, match="a column itme, and what protobufMessage describes has not"):
+        decoder(settings, columns(itme="string"))
+    with pytest.raises(OptionError, match=r"has no such message\. It has shop.Line, shop.Node, shop.Order"):
+        known_columns(protobuf("shop.Nope"))
+    with pytest.raises(SchemaError, match=r"shop\.Node contains itself"):
+        known_columns(protobuf("shop.Node"))
+    with pytest.raises(OptionError, match="no whole FileDescriptorSet"):
+        known_columns(BodySettings(BodyFormat.PROTOBUF, protobuf_descriptor=b"\xff", protobuf_message="x"))
+
+
+@steady(max_examples=40)
+@given(st.lists(st.binary(max_size=24), max_size=6))
+def test_any_protobuf_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+    settings = protobuf()
+    known = known_columns(settings)
+    check_alone(decoder(settings, known), to_arrow_schema(known, timezone="UTC"), values)

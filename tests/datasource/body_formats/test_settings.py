@@ -1,0 +1,236 @@
+"""The options of body formats, the columns of typed rows, and what happens to bad records of a batch."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from spark_rocket.datasource import writer
+from spark_rocket.datasource.body_formats.codecs import known_columns
+from spark_rocket.datasource.body_formats.settings import AvroEncoding, BadRecords, BodyFormat, BodySettings
+from spark_rocket.datasource.options import (
+    ReadOptions,
+    Scope,
+    WriteOptions,
+    body_of,
+    parse_read_options,
+    parse_write_options,
+)
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.typed_rows import TypedRows, projection_of, rows_of, schema_of
+from spark_rocket.errors import OptionError, RecordError, RocketError, SchemaError, StateError
+from tests.datasource.body_formats.formats import AVRO, avro, columns, protobuf
+
+
+def reading(**options: str) -> ReadOptions:
+    return parse_read_options({"subscribe": "orders", **options}, Scope.READ)
+
+
+def test_a_read_and_a_write(tmp_path: Path) -> None:
+    body = reading(
+        bodyFormat="JSON", metadataColumns="queueOffset, storeTimestamp AS `stored at`", badRecords="DEADLETTER",
+        deadLetterTopic="bad",
+    ).body  # fmt: skip
+    assert body == BodySettings(
+        BodyFormat.JSON,
+        metadata=(("queueOffset", "queueOffset"), ("storeTimestamp", "stored at")),
+        bad_records=BadRecords.DEAD_LETTER,
+        dead_letter_topic="bad",
+    )
+    assert reading().body is None
+    assert body_of({"bodyformat": "text", "metadatacolumns": "*", "subscribe": "x"}) == BodySettings(
+        BodyFormat.TEXT, metadata=None
+    )
+    (tmp_path / "order.avsc").write_text(AVRO)
+    given = {"topic": "t", "bodyFormat": "avro", "avroEncoding": "raw"}
+    written = parse_write_options({**given, "avroSchema": str(tmp_path / "order.avsc")}, Scope.WRITE).body
+    assert written == avro(avro_encoding=AvroEncoding.RAW)
+    csv = {"topic": "t", "bodyFormat": "csv", "csvDelimiter": "tab"}
+    assert parse_write_options(csv, Scope.WRITE_STREAM).body == BodySettings(BodyFormat.CSV, csv_delimiter="\t")
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"bodyFormat": "xml"}, "bodyFormat is 'xml'. It should be one of json, csv, avro, protobuf, arrow, text"),
+        ({"bodyFormat": "json", "badRecords": "skip"}, "badRecords is 'skip'. It should be one of fail, null, column"),
+        ({"badRecords": "drop"}, "badRecords is given without bodyFormat"),
+        ({"metadataColumns": "*"}, "metadataColumns is given without bodyFormat"),
+        ({"csvDelimiter": ";"}, "csvDelimiter is given without bodyFormat"),
+        ({"bodyFormat": "json", "csvDelimiter": ";"}, "csvDelimiter is given together with bodyFormat=json"),
+        ({"bodyFormat": "csv", "csvDelimiter": ";;"}, "csvDelimiter is ';;'. It should be one ASCII character"),
+        ({"bodyFormat": "json", "metadataColumns": "a b"}, "metadataColumns is 'a b'. It should be columns as in"),
+        ({"bodyFormat": "avro"}, "bodyFormat is avro, and no avroSchema is given"),
+        ({"bodyFormat": "avro", "avroSchema": "/no/such.avsc"}, "/no/such.avsc cannot be read: No such file"),
+        ({"bodyFormat": "avro", "avroSchema": "{}", "avroEncoding": "x"}, "avroEncoding is 'x'"),
+        ({"bodyFormat": "protobuf", "protobufMessage": "x"}, "no protobufDescriptor is given"),
+        ({"bodyFormat": "json", "badRecords": "deadLetter"}, "deadLetterTopic is missing for badRecords=deadLetter"),
+        ({"bodyFormat": "json", "deadLetterTopic": "x"}, "deadLetterTopic is given together with badRecords=fail"),
+        ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "orders"}, "would come again"),
+        ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "%RETRY%x"}, "deadLetterTopic"),
+        ({"bodyFormat": "json", "badRecordColumn": "x"}, "badRecordColumn is given together with badRecords=fail"),
+        ({"bodyFormat": "json", "filterPushdown": "true"}, "filterPushdown is given together with bodyFormat"),
+        ({"arrowRowsPerMessage": "1"}, "arrowRowsPerMessage is for batch writes"),
+    ],
+)  # fmt: skip
+def test_contradictions(options: dict[str, str], wrong: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        reading(**options)
+    assert wrong in str(raised.value)
+
+
+def test_a_dead_letter_topic_that_a_pattern_names() -> None:
+    given = {
+        "subscribePattern": "order.*",
+        "bodyFormat": "json",
+        "badRecords": "deadLetter",
+        "deadLetterTopic": "orders",
+    }
+    with pytest.raises(OptionError, match="bad records would come again"):
+        parse_read_options(given, Scope.READ_STREAM)
+
+
+def test_schemas_without_a_schema() -> None:
+    text = BodySettings(BodyFormat.TEXT, metadata=(("queueOffset", "at"),), bad_records=BadRecords.COLUMN)
+    assert schema_of(text) == StructType(
+        [
+            StructField("value", StringType()),
+            StructField("at", LongType(), False),
+            StructField("_bad_record", BinaryType()),
+        ]
+    )
+    everything = schema_of(BodySettings(BodyFormat.TEXT, metadata=None)).names
+    assert everything == ["value", *(name for name in SOURCE_SCHEMA.names if name != "body")]
+    for form in (BodyFormat.JSON, BodyFormat.CSV, BodyFormat.ARROW):
+        with pytest.raises(SchemaError, match=f"bodyFormat={form.value} needs a schema"):
+            schema_of(BodySettings(form))
+    with pytest.raises(SchemaError, match="metadataColumns names offset, and messages have no such column"):
+        schema_of(BodySettings(BodyFormat.TEXT, metadata=(("offset", "offset"),)))
+    with pytest.raises(SchemaError, match="two columns value"):
+        schema_of(BodySettings(BodyFormat.TEXT, metadata=(("topic", "value"),)))
+
+
+def wrong_schema(schema: StructType, **options: str) -> str:
+    with pytest.raises(SchemaError) as raised:
+        projection_of(reading(bodyFormat="json", **options), schema)
+    return str(raised.value)
+
+
+def test_schemas_that_cannot_be() -> None:
+    nullable = StructType([StructField("id", IntegerType(), False)])
+    assert "the column id is of the body, can be null" in wrong_schema(nullable)
+    assert "the column s is of the body" in wrong_schema(StructType([StructField("s", nullable)]))
+    assert "there are two columns ID" in wrong_schema(columns(id="int", ID="int"))
+    assert "queueOffset) is bigint, not int" in wrong_schema(columns(at="int"), metadataColumns="queueOffset as at")
+    assert "names tags, and the schema has no such" in wrong_schema(columns(id="int"), metadataColumns="tags")
+    assert "the schema has no such column" in wrong_schema(columns(id="int"), badRecords="column")
+    assert "_bad_record of bad records is int" in wrong_schema(columns(_bad_record="int"), badRecords="column")
+
+
+def batch_of(*bodies: bytes) -> pa.RecordBatch:
+    """Messages as the reader yields them."""
+    count = len(bodies)
+    made: dict[str, Any] = {
+        "topic": ["orders"] * count,
+        "brokerName": ["broker-a"] * count,
+        "queueId": [3] * count,
+        "queueOffset": list(range(100, 100 + count)),
+        "body": list(bodies),
+        "tags": ["T"] * count,
+        "keys": [None] * count,
+        "properties": [[("mine", "1"), ("UNIQ_KEY", "U"), ("TAGS", "T"), ("DELAY", "3")]] * count,
+        "msgId": ["U"] * count,
+    }
+    target = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in made])).target
+    return pa.RecordBatch.from_pydict(made, schema=target)
+
+
+GOOD, BAD = b'{"id": 1}', b'{"id": "x"}'
+
+
+def typed(schema: StructType, *bodies: bytes, **options: str) -> list[dict[str, Any]]:
+    parsed = reading(bodyFormat="json", metadataColumns="queueOffset", **options)
+    assert set(projection_of(parsed, schema).columns) <= set(batch_of().schema.names)
+    return [row for batch in rows_of(iter([batch_of(*bodies)]), parsed, schema) for row in batch.to_pylist()]
+
+
+def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    schema = columns(queueOffset="bigint", id="int")
+    values = (GOOD, BAD, GOOD, b"")
+    where = r"orders/broker-a/3 at 101 cannot be decoded as json: \"x\" is not a whole number"
+    with pytest.raises(RecordError, match=where):
+        typed(schema, *values)
+    rows = [{"queueOffset": 100 + index, "id": value} for index, value in enumerate((1, None, 1, None))]
+    assert typed(schema, *values, badRecords="null") == rows
+    assert "2 of 4 messages could not be decoded as json and have no values" in caplog.text
+    assert "the first is orders/broker-a/3 at 101, the last orders/broker-a/3 at 103" in caplog.text
+    assert typed(schema, *values, badRecords="drop") == [rows[0], rows[2]]
+    with_bad = columns(queueOffset="bigint", id="int", worst="string")
+    found = typed(with_bad, *values, b"\xff", badRecords="column", badRecordColumn="worst")
+    assert [row["worst"] for row in found] == [None, '{"id": "x"}', None, "", "\ufffd"]
+    sent: list[tuple[list[dict[str, Any]], WriteOptions, str]] = []
+
+    def write_rows(batches: Any, options: WriteOptions, name: str, batch_id: str) -> None:
+        sent.extend((batch.to_pylist(), options, name) for batch in batches)
+
+    monkeypatch.setattr(writer, "write_rows", write_rows)
+    assert typed(schema, *values, badRecords="deadLetter", deadLetterTopic="bad") == [rows[0], rows[2]]
+    ((letters, options, name),) = sent
+    assert (options.topic, name) == ("bad", "dead letters of orders/broker-a/3 at 101")
+    assert letters[0] == {
+        "body": BAD,
+        "tags": "T",
+        "keys": None,
+        "properties": [
+            ("mine", "1"),
+            ("ROCKET_ORIGIN_TOPIC", "orders"),
+            ("ROCKET_ORIGIN_BROKER", "broker-a"),
+            ("ROCKET_ORIGIN_QUEUE", "3"),
+            ("ROCKET_ORIGIN_OFFSET", "101"),
+            ("ROCKET_ORIGIN_MSG_ID", "U"),
+            ("ROCKET_BAD_RECORD_REASON", '"x" is not a whole number'),
+        ],
+    }
+    monkeypatch.setattr(writer, "write_rows", lambda *_: (_ for _ in ()).throw(RocketError("away")))
+    with pytest.raises(RocketError, match="away"):
+        typed(schema, *values, badRecords="deadLetter", deadLetterTopic="bad")
+
+
+def test_batches_are_of_sparks_own_schema_and_no_larger_than_asked() -> None:
+    """Later batches that differ would crash the JVM; bodies of many rows make many batches."""
+    schema = columns(s="string", queueOffset="bigint", id="int")
+    options = reading(bodyFormat="arrow", metadataColumns="queueOffset", arrowBatchRows="4")
+    assert options.body is not None
+    rows = TypedRows(options, options.body, schema)
+    from spark_rocket.datasource.body_formats.arrow_bodies import write_stream
+
+    stream = write_stream(pa.record_batch({"id": pa.array(range(10), pa.int64()), "s": ["x"] * 10}))
+    found = list(rows.rows(iter([batch_of(stream, stream)])))
+    assert [batch.num_rows for batch in found] == [4, 4, 4, 4, 4]
+    assert all(batch.schema.equals(found[0].schema, check_metadata=True) for batch in found)
+    assert [row["queueOffset"] for batch in found for row in batch.to_pylist()] == [100] * 10 + [101] * 10
+
+
+def test_only_metadata() -> None:
+    assert typed(columns(queueOffset="bigint"), GOOD, b"{", badRecords="drop") == [{"queueOffset": 100}]
+
+
+@pytest.mark.parametrize(("settings", "module"), [(avro(), "fastavro"), (protobuf(), "google.protobuf")])
+def test_a_library_that_is_missing(settings: BodySettings, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = builtins.__import__
+
+    def refuse(name: str, *rest: Any) -> Any:
+        if name.startswith(module):
+            raise ImportError(name)
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(StateError, match=rf"pip install 'spark-rocket\[{settings.format.value}\]'"):
+        known_columns(settings)
