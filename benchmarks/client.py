@@ -1,11 +1,15 @@
-"""A backlog pulled into Arrow columns by one thread and drained by push consumers."""
+"""A backlog pulled into Arrow columns by one thread and drained by push consumers; the memory that they take."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -101,14 +105,14 @@ class _Listener:
         return ConsumeOrderlyStatus.SUCCESS
 
 
-def drained(lab: Lab, topic: str, *, arrow: bool) -> float:
+def drained(name_server: str, topic: str, *, arrow: bool) -> float:
     """Messages a second from a consumer's start until its listener has had all of a topic."""
     listener = _Listener()
     with PushConsumer(
-        f"drain{next(_groups)}",
+        f"drain{os.getpid()}-{next(_groups)}",
         None if arrow else listener.messages,
         batches=listener.batches if arrow else None,
-        name_server=lab.cluster.name_server,
+        name_server=name_server,
         consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
     ) as consumer:
         consumer.subscribe(topic)
@@ -133,7 +137,7 @@ def push(lab: Lab, _: str) -> Pair:
                 count += len([message])
         return count / (time.perf_counter() - begun)
 
-    return Pair(lambda: drained(lab, topic, arrow=False), called)
+    return Pair(lambda: drained(lab.cluster.name_server, topic, arrow=False), called)
 
 
 @benchmark("client.push.arrow", unit="messages/s", ceiling="one thread that pulls queue after queue into columns")
@@ -148,4 +152,30 @@ def push_arrow(lab: Lab, _: str) -> Pair:
                 pull_into_columns(reader, queue)
             return MESSAGES / (time.perf_counter() - begun)
 
-    return Pair(lambda: drained(lab, topic, arrow=True), pulled)
+    return Pair(lambda: drained(lab.cluster.name_server, topic, arrow=True), pulled)
+
+
+def peak_mib() -> float:
+    """The most memory that this process has had since it was started."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
+
+
+@benchmark(
+    "client.memory.push",
+    "client.memory.arrow",
+    unit="MiB",
+    ceiling="a process that has loaded the same modules",
+    lower_is_better=True,
+)
+def memory(lab: Lab, kind: str) -> Pair:
+    """Of a process that drains 32 queues."""
+    topic = lab.filled(128, MESSAGES, 32)
+    drain = f"drained({lab.cluster.name_server!r}, {topic!r}, arrow={kind == 'arrow'})"
+
+    def of(*steps: str) -> float:
+        code = "; ".join(["from benchmarks.client import drained, peak_mib", *steps, "print(peak_mib())"])
+        command = [sys.executable, "-c", code]
+        return float(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
+
+    return Pair(lambda: of(drain), of)

@@ -91,10 +91,11 @@ class Lab:
         self.cluster.create_topic(name, queues=queues)
         return name
 
-    def _filled(self, size: int, messages: int) -> str:
+    def _filled(self, size: int, messages: int, queues: int = QUEUES) -> str:
         """A topic with so many messages of so many bytes, spread over its queues."""
-        topic = self.topic(f"filled-{size}-{messages}")
-        done = self.load("fill", port=self.broker_port, topic=topic, size=size, conns=QUEUES, messages=messages)
+        topic = self.topic(f"filled-{size}-{messages}-{queues}", queues)
+        settings = {"size": size, "conns": QUEUES, "messages": messages, "queues": queues}
+        done = self.load("fill", port=self.broker_port, topic=topic, **settings)
         assert done["messages"] == messages, done
         return topic
 

@@ -87,9 +87,9 @@ def batch(port: int, topic: str, size: int, conns: int, seconds: float) -> dict[
     return {**done, "messages": done["requests"] * frames.BATCH}
 
 
-def fill(port: int, topic: str, size: int, conns: int, messages: int) -> dict[str, Any]:
-    """So many messages, in batches over four queues."""
-    load = [frames.send_batch(topic, queue, size) for queue in range(4)]
+def fill(port: int, topic: str, size: int, conns: int, messages: int, queues: int = 4) -> dict[str, Any]:
+    """So many messages, in batches over the queues."""
+    load = [frames.send_batch(topic, queue, size) for queue in range(queues)]
     done = keep_sending(port, load, conns, seconds=600, requests=messages // frames.BATCH)
     return {**done, "messages": done["requests"] * frames.BATCH}
 
