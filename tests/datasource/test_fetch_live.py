@@ -1,0 +1,70 @@
+"""The reading task against real brokers: small pulls, a broker that goes away in the middle, one that stays away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.datasource.fetch import read_range
+from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.errors import RemotingConnectError
+from spark_rocket.model import Message
+from spark_rocket.testing import LocalCluster
+
+COUNT = 3000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """Its broker gives as little at a time as Apache's."""
+    with LocalCluster(data_dir=tmp_path, config={"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}) as running:
+        yield running
+
+
+def test_a_broker_that_goes_away_in_the_middle_of_a_task(cluster: LocalCluster) -> None:
+    topic = cluster.create_topic("t", 1)
+    with (
+        Producer("g", name_server=cluster.name_server) as producer,
+        Reader(cluster.name_server) as reader,
+    ):
+        for start in range(0, COUNT, 100):
+            # Bodies of up to 30 KB: answers end at 32 messages here and at 256 KiB there.
+            producer.send(
+                [Message.of(topic, f"{n}:".ljust(n % 7 * 5_000 // (1 + n // 300))) for n in range(start, start + 100)]
+            )
+        (queue,) = reader.queues(topic)
+
+        def read(**given: str) -> Iterator[int]:
+            raw = {"subscribe": topic, "nameServer": cluster.name_server, "arrowBatchRows": "100", **given}
+            options = parse_read_options(raw, Scope.READ)
+            for batch in read_range(OffsetRange(queue, 0, COUNT), options, project(SOURCE_SCHEMA), reader):
+                offsets = batch.column("queueOffset").to_pylist()
+                assert [int(body.split(b":")[0]) for body in batch.column("body").to_pylist()] == offsets
+                yield from offsets
+
+        assert list(read()) == list(range(COUNT))
+        rows = read()
+        found = [next(rows)]
+        cluster.kill_broker()
+        back = threading.Thread(target=lambda: (time.sleep(0.3), cluster.restart_broker()))
+        back.start()
+        found += rows
+        back.join()
+        assert found == list(range(COUNT))
+
+        rows = read(retryTimeout="1000")
+        next(rows)
+        address = reader.address(queue)
+        cluster.kill_broker()
+        with pytest.raises(RemotingConnectError) as away:
+            list(rows)
+        text = str(away.value)
+        for part in (address, queue.broker_name, "brokerIP1", f"Tried to pull {topic}/", "retryTimeout"):
+            assert part in text
