@@ -37,6 +37,7 @@ class QueueLocks:
         self._instance = instance
         self._group = group
         self._clock = clock
+        self._silent: set[str] = set()  # brokers that have not answered
 
     def lock(self, process_queues: Iterable[ProcessQueue], *, strict: bool = False) -> list[ProcessQueue]:
         """Take or renew locks. Comes back: queues that others have, or may have had since the last time.
@@ -44,17 +45,21 @@ class QueueLocks:
         Queues of a broker that does not answer keep what they have, until it expires; ``strict`` raises instead.
         """
         lost = []
-        for broker_name, theirs in _by_broker(process_queues, lambda one: one.queue.broker_name).items():
+        brokers = _by_broker(process_queues, lambda one: one.queue.broker_name)
+        # Those that did not answer the last time come last: the others' locks must not expire in the meantime.
+        for broker_name, theirs in sorted(brokers.items(), key=lambda item: item[0] in self._silent):
             queues = [one.queue for one in theirs]
             asked = self._clock()
             try:
                 answer = self._ask(RequestCode.LOCK_BATCH_MQ, queues, None)
                 held = set(LockBatchResponseBody.from_json(answer.body).lock_ok_mq_set)
             except RocketError as error:
+                self._silent.add(broker_name)
                 if strict:
                     raise
                 logger.warning("%s could not lock queues at %s: %s", self._group, broker_name, error)
                 continue
+            self._silent.discard(broker_name)
             for one in theirs:
                 had, one.locked = one.last_lock, one.queue in held
                 if not one.locked or (had and asked - had > LIVES_AT_BROKER_SECONDS):

@@ -243,6 +243,34 @@ def test_a_broker_that_does_not_answer_is_asked_once_a_round(
     assert asked.count("a") == 2
 
 
+def test_locks_are_renewed_last_where_nobody_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that does not answer costs a time-out, in which the locks of the others go on ageing."""
+    asked: list[str] = []
+    silent = {"a", "b"}
+
+    def ask(address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
+        queues = LockBatchRequestBody.from_json(request.body).mq_set
+        asked.append(queues[0].broker_name)
+        if asked[-1] in silent:
+            raise RemotingTimeoutError("the broker does not answer")
+        answer = RemotingCommand.response(request, 0)
+        answer.body = LockBatchResponseBody(lock_ok_mq_set=queues).to_json()
+        return answer
+
+    monkeypatch.setattr(world, "invoke", ask)
+    anything: Any = world
+    locks = QueueLocks(anything, "g")
+    queues = [ProcessQueue(MessageQueue("t", name, 0), 0) for name in "abcd"]
+    orders = []
+    for who_is_silent in ({"a", "b"}, {"a"}, set[str](), set[str]()):
+        silent = who_is_silent
+        asked.clear()
+        assert locks.lock(queues) == []
+        orders.append("".join(asked))
+    assert orders == ["abcd", "cdab", "bcda", "abcd"]
+    assert all(one.locked for one in queues)
+
+
 # --- in order -------------------------------------------------------------------------------------------------------
 
 
