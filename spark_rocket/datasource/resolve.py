@@ -49,6 +49,9 @@ class Queues(Protocol):
         """Tell the brokers, never backwards, and wait for none that is away; the queues that were not told, and why."""
 
 
+_FROM_EARLIEST = "from the earliest left"
+
+
 class LossPolicy:
     """What to do about lost messages: fail, or say so once per queue and kind and go on."""
 
@@ -74,24 +77,25 @@ class LossPolicy:
 
     def went_back(self, queue: MessageQueue, which: str, was: int, now: int, at: int) -> None:
         """The queue's first message or its end is before where it was seen."""
-        self._lost(queue, "OFFSETS_WENT_BACK", queue=name(queue), which=which, was=was, now=now, at=at)
+        then = "where it was" if which == "end" else _FROM_EARLIEST
+        self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
 
     def queue_deleted(self, queue: MessageQueue, at: int) -> None:
         """The topic has fewer queues on a broker than it had."""
-        self._lost(queue, "QUEUE_DELETED", queue=name(queue), at=at)
+        self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
 
     def topic_deleted(self, topic: str, positions: Positions) -> None:
         """Nobody knows a topic that was being read."""
         at = listed_at({queue: offset for queue, offset in positions.items() if queue.topic == topic})
-        self._lost(topic, "TOPIC_DELETED", topic=topic, at=at)
+        self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
 
-    def _lost(self, what: object, kind: str, **values: object) -> None:
+    def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
         loss = error(f"DATA_LOSS.{kind}", go_on=self._go_on, **values)
         if self._fail:
             raise loss
         if (what, kind) not in self._said:
             self._said.add((what, kind))
-            log.warning("[%s] %s Going on from the earliest left (failOnDataLoss=false).", loss.code, loss.message)
+            log.warning("[%s] %s Going on %s (failOnDataLoss=false).", loss.code, loss.message, then)
 
 
 class Seen:
