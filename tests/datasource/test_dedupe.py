@@ -47,11 +47,12 @@ def rows(batch: pa.RecordBatch) -> Log:
     window=st.integers(1, 12),
     cuts=st.lists(st.integers(0, 60), max_size=6),
     step=st.integers(1, 9),
+    wide=st.sampled_from(["", "a", "abcdefgh"]),  # which ids are 32 digits, as nearly all are
 )
 def test_any_queue_in_any_ranges_gives_what_the_definition_says(
-    keys: list[str | None], window: int, cuts: list[int], step: int
+    keys: list[str | None], window: int, cuts: list[int], step: int, wide: str
 ) -> None:
-    log = [(offset, key) for offset, key in enumerate(keys) if key is not None]
+    log = [(offset, key * 32 if key in wide else key) for offset, key in enumerate(keys) if key is not None]
     edges = sorted({0, len(keys), *(cut for cut in cuts if cut < len(keys))})
     found: Log = []
     for start, end in pairwise(edges):
