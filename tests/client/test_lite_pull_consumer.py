@@ -413,15 +413,17 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
     queue = fill(producer, topic, 5)[0]
     reader.commit_offset(f"g{topic}", queue, 999)
     consumer = make(topic, subscribe=False)
-    consumer.assign([queue])
     moved = threading.Event()
     begin = consumer._queues._begin
 
-    def note(*given: Any) -> None:
-        begin(*given)
-        moved.set()
+    def note(one: Any, offset: int | None = None) -> Any:
+        begun = begin(one, offset)
+        if offset is not None:
+            moved.set()
+        return begun
 
     monkeypatch.setattr(consumer._queues, "_begin", note)
+    consumer.assign([queue])
     assert moved.wait(WAIT)
     fill(producer, topic, 1, start=5)
     assert bodies(drain(consumer, 1)) == ["0:5"]
