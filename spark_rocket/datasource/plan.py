@@ -73,6 +73,7 @@ class StreamPlanner:
         self._seen = Seen()
         self._latest: Positions = {}
         self._parted: set[MessageQueue] = set()
+        self._matches_nothing = False
         self._clock = clock
         self._last_batch: float | None = None
         self._committed: dict[MessageQueue, int] = {}
@@ -137,7 +138,8 @@ class StreamPlanner:
 
     def _check_all_there(self, found: Found, known: Collection[MessageQueue] = ()) -> None:
         problem = self._what.problem(found, known)
-        if problem is None and self._options.topic_pattern is not None and not found.wanted:
+        if self._options.topic_pattern is not None and not found.wanted and not self._matches_nothing:
+            self._matches_nothing = True  # asked and said once
             self._say(f"{self._what.nothing_matches().message} They are waited for.")
         if problem is None:
             return
@@ -168,6 +170,7 @@ class StreamPlanner:
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
 
     def _note_absent(self, starts: Positions, view: _View) -> None:
+        self._parted -= view.latest.keys()
         brokers = view.found.brokers
         for queue in sorted(starts.keys() - view.latest.keys() - self._parted):
             if queue in view.found.queues:

@@ -197,7 +197,11 @@ def test_a_queue_that_is_taken_away(end: int, is_lost: bool, caplog: pytest.LogC
         assert plan.next_end(before, None) is None
     assert codes(caplog) == (["DATA_LOSS.QUEUE_DELETED"] if is_lost else [])
     queues.spans[q(1)] = (0, 30)
-    assert plan.next_end(before, None) == StreamOffset({q(0): 20, q(1): 30})
+    end = plan.next_end(before, None)
+    assert end == StreamOffset({q(0): 20, q(1): 30})
+    del queues.spans[q(1)]
+    queues.hidden[q(1)] = (0, 30)
+    assert plan.next_end(end, None) is None
 
 
 def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogCaptureFixture) -> None:
