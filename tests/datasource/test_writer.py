@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from concurrent.futures import Future
 
@@ -23,6 +24,7 @@ from spark_rocket.datasource import writer
 from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_options
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
+from spark_rocket.datasource.send import Sent
 from spark_rocket.datasource.sink import sink_for
 from spark_rocket.datasource.writer import RocketStreamWriter, Written, check_append, check_columns, write_rows
 from spark_rocket.errors import NameServerUnreachableError, OptionError, RocketError, SchemaError, TopicNotFoundError
@@ -58,6 +60,7 @@ def options(**given: str) -> WriteOptions:
         "body binary, tags string, keys string, properties map<string,string>, shardingKey string, queueId int",
         "body string, queueid bigint, SHARDINGKEY string",
         "body string, queueId tinyint, topic string",
+        "body string, delayLevel int, deliverAt timestamp",
     ],
 )
 def test_frames_that_can_be_written(schema: str) -> None:
@@ -74,6 +77,8 @@ def test_frames_that_can_be_written(schema: str) -> None:
         ("body string, tags bigint", r"the column tags is bigint, and should be string"),
         ("body string, queueId string", r"the column queueId is string, and should be int"),
         ("body string, properties map<string,int>", r"properties is map<string,int>, and should be map<string,string>"),
+        ("body string, delayLevel string", r"the column delayLevel is string, and should be int"),
+        ("body string, deliverAt bigint", r"the column deliverAt is bigint, and should be timestamp.*cast"),
         ("body string, Body string", r"two columns body"),
         ("body string, offset bigint", r"cannot write a column offset"),
     ],
@@ -173,3 +178,30 @@ def test_writes_share_a_sink_whatever_they_are_called() -> None:
     every = [parse_write_options({"nameServer": "x:1", "writeId": name}, Scope.WRITE) for name in ("a", "b")]
     assert sink_for(every[0]) is sink_for(every[1])
     assert sink_for(every[0]) is not sink_for(options(nameServer="y:1"))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"compression": "gzip"}, r"option compression is 'gzip'.*none, zlib, lz4.*zstd"),
+        ({"compressAbove": "-1", "compression": "zlib"}, r"option compressAbove is '-1'.*0 to 12582912"),
+        ({"compressAbove": "10"}, r"option compressAbove is given without compression.*compression.*zlib"),
+        ({"maxDelayedInFlight": "0"}, r"option maxDelayedInFlight is '0'.*1 to 8192"),
+        ({"dedupeWindow": "5"}, r"option dedupeWindow is for batch reads and streaming reads"),
+    ],
+)
+def test_options_that_are_wrong(given: dict[str, str], text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        options(**given)
+
+
+def test_the_driver_logs_what_was_written(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = [
+        Written({"a": Sent(5, 500, 2), "b": Sent(1, 100, 1)}, retries=1, unconfirmed=1),
+        Written({"a": Sent(4, 400, 1)}),
+        None,
+    ]
+    with caplog.at_level(logging.INFO, logger="spark_rocket.datasource"):
+        RocketStreamWriter(options(topic="t"), struct("body string")).commit(tasks, 7)
+    assert "batch 7 wrote messages=10 bytes=1000 requests=4 retries=1 topics=a:9,b:1" in caplog.text
+    assert "batch 7: 1 of them are stored, but were not yet flushed" in caplog.text
