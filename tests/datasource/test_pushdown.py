@@ -23,8 +23,11 @@ from pyspark.sql.datasource import (
     Not,
     StringStartsWith,
 )
+from pyspark.sql.types import StructType
 
 from spark_rocket.datasource import pushdown
+from spark_rocket.datasource.filtered_batch import FilterPushdownReader
+from spark_rocket.datasource.options import Scope, parse_read_options
 from spark_rocket.datasource.pushdown import MARGIN_MS, narrow, pieces, tags_for_brokers, understand
 from spark_rocket.datasource.ranges import OffsetRange
 from tests.datasource.fakes import FakeQueues, q
@@ -98,6 +101,17 @@ def test_columns_of_a_body_are_not_a_messages() -> None:
     wanted, left = understand([EqualTo(("Place",), 1), EqualTo(("queueId",), 2)], names)
     assert left == [EqualTo(("queueId",), 2)]
     assert (1 in wanted.queue_ids, 2 in wanted.queue_ids) == (True, False)
+
+
+def test_a_typed_read_knows_which_columns_are_a_messages() -> None:
+    options = parse_read_options(
+        {"subscribe": "t", "filterPushdown": "true", "bodyFormat": "json", "metadataColumns": "queueId as place"},
+        Scope.READ,
+    )
+    reader = FilterPushdownReader(options, StructType().add("queueId", "integer").add("place", "integer", False))
+    assert [one.attribute for one in reader.pushFilters([EqualTo(("place",), 1), EqualTo(("queueId",), 1)])] == [
+        ("queueId",)
+    ]
 
 
 def test_times_narrow_what_is_read() -> None:

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.option_parsers import Pushdown, bad_value
+from spark_rocket.datasource.option_parsers import bad_value
 from spark_rocket.errors import OptionError
 
 
@@ -171,9 +171,6 @@ def body_settings(
                 needed=name,
                 example=f'.option("{name}", …): {what}',
             )
-    if values.get("filterPushdown", Pushdown.OFF) is not Pushdown.OFF:
-        hint = ": filters are on columns of the body then, which brokers do not know"
-        raise error("BAD_OPTION.TOGETHER", option="filterPushdown", other="bodyFormat", hint=hint)
     bad = values.get("badRecords")
     bad = bad if isinstance(bad, BadRecords) else BadRecords.FAIL
     dead_letter_topic = values.get("deadLetterTopic")

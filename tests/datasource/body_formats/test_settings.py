@@ -75,7 +75,6 @@ def test_a_read_and_a_write(tmp_path: Path) -> None:
         ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "orders"}, "would come again"),
         ({"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "%RETRY%x"}, "deadLetterTopic"),
         ({"bodyFormat": "json", "badRecordColumn": "x"}, "badRecordColumn is given together with badRecords=fail"),
-        ({"bodyFormat": "json", "filterPushdown": "true"}, "filterPushdown is given together with bodyFormat"),
         ({"arrowRowsPerMessage": "1"}, "arrowRowsPerMessage is for batch writes"),
     ],
 )  # fmt: skip
