@@ -6,7 +6,8 @@ A property string is ``name 0x01 value`` pairs separated by 0x02, with or withou
 The strings are gathered one after the other, each with one byte more in front, which becomes a 0x02, and without a
 final 0x02. Then the separators of the whole run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a
 name, text before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator
-and text. Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
+and text. Where every record has the same names in the same places, as from one producer, the first tells for all.
+Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
 and so perhaps shown like another) send the run to the slow and exact path, one dictionary a record.
 
 Thread-safety: an instance belongs to one decode, and points into its scratch memory.
@@ -106,18 +107,56 @@ class PropertyColumns:
         data[_PAD : _PAD + size] = text[:size]
         heads = begins if every else begins[some]
         data[heads] = 2
-        mask = np.subtract(data, 1, out=scratch.bytes("mask", len(data)))
-        at = np.flatnonzero(np.less_equal(mask, 1, out=mask.view(bool)))
+        mask = scratch.bytes("mask", len(data))
+        is_mark = np.less_equal(np.subtract(data, 1, out=mask), 1, out=mask.view(bool))
+        length = size // count
+        if every and count > 1 and bool((np.diff(begins) == length).all()) and size == count * length:
+            rows = data[_PAD : _PAD + size].reshape(count, length)
+            if self._find_one_layout(rows, int(np.count_nonzero(is_mark))):
+                marks = np.flatnonzero(is_mark[_PAD : _PAD + length]) + _PAD
+                self._set_texts(np.add.outer(np.arange(0, size, length), marks).ravel(), data, size)
+                return True
+        at = np.flatnonzero(is_mark)
         if len(at) % 2 or bool((data[at].view("<u2") != 0x0102).any()):
             return False
         self._find_records(at[0::2], heads, begins, every)
+        self._set_texts(at, data, size)
+        return self._names_are_text() and not self._may_have_duplicates(data, at)
+
+    def _find_one_layout(self, rows: _U8, marks: int) -> bool:
+        """Whether all records have the same names, in the same places, and all else is values."""
+        count, first = len(rows), rows[0]
+        same = np.equal(rows, first).all(axis=0)
+        at = np.flatnonzero((first == 1) | (first == 2))
+        opens, closes = at[0::2], at[1::2]
+        if len(at) % 2 or marks != count * len(at) or not bool(same[at].all()):
+            return False
+        if bool((first[opens] != 2).any()) or bool((first[closes] != 1).any()):
+            return False
+        ranges = list(zip((opens + 1).tolist(), closes.tolist(), strict=True))
+        names = [first[start:end].tobytes() for start, end in ranges]
+        if len(set(names)) < len(names) or not all(bool(same[start:end].all()) for start, end in ranges):
+            return False
+        if not b"".join(names).isascii():
+            return False
+        self._layout = names
+        self._per_record = len(names)
+        self._pair_offsets = np.arange(0, count * len(names) + 1, len(names))
+        bounds = np.zeros(count * len(names) + 1, np.int32)
+        ends = np.cumsum([len(name) for name in names])
+        bounds[1:] = np.add.outer(np.arange(count) * ends[-1], ends).ravel()
+        text = pa.py_buffer(b"".join(names) * count)
+        self._names = pa.Array.from_buffers(pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), text])
+        return True
+
+    def _set_texts(self, at: _I64, data: _U8, size: int) -> None:
+        """An array of separator, text, separator, text … over ``data``."""
         edges = np.empty(2 * len(at) + 1, np.int32)
         edges[0:-1:2] = at
         np.add(at, 1, out=edges[1::2], casting="same_kind")
         edges[-1] = size + _PAD
         kind = pa.string() if int(data.view(np.int8).min()) >= 0 else pa.binary()
         self._texts = pa.Array.from_buffers(kind, 2 * len(at), [None, pa.py_buffer(edges), pa.py_buffer(data)])
-        return self._names_are_text() and not self._may_have_duplicates(data, at)
 
     def _names_are_text(self) -> bool:
         assert self._texts is not None
