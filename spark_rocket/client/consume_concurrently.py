@@ -277,11 +277,17 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
             return
         limit = int((time.time() - timeout) * 1000)
         for process_queue in process_queues:
-            for _ in range(EXPIRED_AT_ONCE):
-                first = process_queue.first_started_before(limit)
-                if first is None or process_queue.dropped or not self._give_back(first[1], EXPIRED_LEVEL):
-                    break
-                offset, message = first
-                logger.warning("%s was not consumed within %g s: it was given back", message.msg_id, timeout)
-                process_queue.remove([offset])
-                self._has_room(process_queue)
+            try:
+                self._return_first(process_queue, limit)
+            except Exception:
+                logger.exception("what was not consumed of %s in time could not be given back", process_queue.queue)
+
+    def _return_first(self, process_queue: ProcessQueue, limit_ms: int) -> None:
+        for _ in range(EXPIRED_AT_ONCE):
+            first = process_queue.first_started_before(limit_ms)
+            if first is None or process_queue.dropped or not self._give_back(first[1], EXPIRED_LEVEL):
+                return
+            offset = first[0]
+            logger.warning("offset %d of %s was not consumed in time: it was given back", offset, process_queue.queue)
+            process_queue.remove([offset])
+            self._has_room(process_queue)

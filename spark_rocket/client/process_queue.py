@@ -143,7 +143,10 @@ class ProcessQueue:
             message = self._messages.get(offset)
         if message is None:
             return None
-        started = message.get_property(START_TIME) or ""
+        try:
+            started = message.get_property(START_TIME) or ""
+        except Exception:  # a listener that had it made nonsense of its properties
+            started = "0"
         return (offset, message) if started.isdecimal() and int(started) < limit_ms else None
 
     def is_lock_expired(self) -> bool:

@@ -313,6 +313,26 @@ def test_a_call_that_takes_too_long_blocks_its_queue_no_longer(rig: Callable[...
     assert (one.back.given, queue.commit_offset, queue.count, queue.size) == ([(0, 3)], 5, 0, 0)
 
 
+def test_a_message_that_a_listener_spoilt_goes_back_when_its_time_is_up(rig: Callable[..., Rig]) -> None:
+    one, spoilt, worse, queue = rig(), queue_at(), queue_at(), queue_at()
+    one.back.refuses = True
+
+    def answer(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        messages[0].properties = []  # type: ignore[assignment]
+        return AGAIN
+
+    one.answer = answer
+    one.service.receive(spoilt, found([0]))
+    one.later.run()  # and it cannot be consumed again
+    one.back.refuses = False
+    one.answer = lambda *_: SUCCESS
+    one.service.receive(queue, found([0]))
+    one.until(lambda: queue.commit_offset == 1)
+    worse.first_started_before = None  # type: ignore[method-assign, assignment]
+    one.service.return_expired([worse, spoilt], 900)
+    assert (one.back.given, spoilt.commit_offset) == ([(0, 3)], 1)
+
+
 def test_closing_waits_for_calls_and_begins_none(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=1), queue_at()
     began, go = threading.Event(), threading.Event()
