@@ -40,20 +40,20 @@ from spark_rocket.client.destinations import Destinations, left
 from spark_rocket.client.fault_latency import FaultStrategy
 from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook
 from spark_rocket.client.instance import Client, ClientInstance
-from spark_rocket.client.outgoing import STORED_CODES, Outgoing, Packer, split_batch
+from spark_rocket.client.outgoing import Packer, split_batch
 from spark_rocket.client.request_reply import Requester, RequestFuture
 from spark_rocket.client.selectors import Selector, select_by_random, select_by_sharding_key
+from spark_rocket.client.sync_send import attempt, send_and_wait
 from spark_rocket.client.validators import check_group
 from spark_rocket.errors import (
     ClientError,
-    RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
     RocketError,
     StateError,
     TopicNotFoundError,
 )
-from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult, SendStatus
+from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.protocol.compression import DEFAULT_ZLIB_LEVEL
@@ -129,13 +129,13 @@ class Producer(Client):
     ) -> None:
         self.group = check_group(group)
         self.max_message_size = max_message_size
+        self.retry_times_when_send_failed = retry_times_when_send_failed
         self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
         self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
         self.hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
         self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
         self._send_timeout = send_timeout
         self._max_timeout_per_request = send_msg_max_timeout_per_request
-        self._retry_times = retry_times_when_send_failed
         self._retry_codes = frozenset(int(code) for code in retry_response_codes)
         self._packer = Packer(
             self._first_key,
@@ -246,31 +246,8 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         self._check_open()
         out = self._packer.pack(message)
-        destinations = self.destinations
-        fixed = destinations.fixed(message, queue, selector, selector_arg, deadline)
-        last_broker: str | None = None
-        retries = 0 if fixed is not None else self._retry_times
-        while True:
-            chosen, address = (fixed, "") if fixed else destinations.choose(out.topic, last_broker, deadline)
-            try:
-                result = self._send(message, out, chosen, address, deadline)
-            except RocketError as error:
-                if retries <= 0 or not self.may_go_elsewhere(error):
-                    raise
-                if time.monotonic() >= deadline:
-                    raise self.late(out.topic, timeout, error) from error
-                if isinstance(error, RemotingError):
-                    destinations.refresh(out.topic, deadline)
-            else:
-                if (
-                    result.status is SendStatus.SEND_OK
-                    or not self.retry_another_broker_when_not_store_ok
-                    or retries <= 0
-                    or time.monotonic() >= deadline
-                ):
-                    return result
-            retries -= 1
-            last_broker = chosen.broker_name
+        fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+        return send_and_wait(self, message, out, fixed, timeout, deadline)
 
     def send_async(
         self,
@@ -338,7 +315,7 @@ class Producer(Client):
         """
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         self._check_open()
-        return self._send((), self._packer.encoded(queue.topic, body, count), queue, "", deadline)
+        return attempt(self, (), self._packer.encoded(queue.topic, body, count), queue, "", deadline)
 
     def send_batch_body_async(
         self, queue: MessageQueue, body: Buffer, count: int, *, sys_flag: int = 0, timeout: float | None = None
@@ -423,40 +400,6 @@ class Producer(Client):
     def may_go_elsewhere(self, error: RocketError) -> bool:
         """Whether another broker may take what this one did not."""
         return isinstance(error, RemotingError) or error.response_code in self._retry_codes
-
-    def _send(
-        self, message: Message | Sequence[Message], out: Outgoing, queue: MessageQueue, address: str, deadline: float
-    ) -> SendResult:
-        """One attempt. An empty address is asked for."""
-        instance = self.running()
-        hooks, faults = self.hooks, self.faults
-        context: SendContext | None = None
-        if hooks is not None:
-            context = SendContext(self.group, message, queue, "sync")
-            hooks.before(context)
-        begun = time.monotonic() if faults.enabled else 0.0
-        try:
-            if not address:
-                address = self.destinations.address(queue, deadline)
-            answer = instance.remoting.invoke(address, out.request(self.group, queue), self.allowance(deadline))
-            if faults.enabled:
-                faults.update(queue.broker_name, time.monotonic() - begun)
-            if answer.code not in STORED_CODES:
-                raise self.refused(answer, address, queue.topic)
-            result = out.result(queue, answer)
-        except RocketError as error:
-            if isinstance(error, RemotingError):
-                faults.update(queue.broker_name, time.monotonic() - begun, isolated=True)
-                if isinstance(error, RemotingConnectError) and address:
-                    instance.routes.went_away(address)
-            if hooks is not None and context is not None:
-                context.error = error
-                hooks.after(context)
-            raise
-        if hooks is not None and context is not None:
-            context.result = result
-            hooks.after(context)
-        return result
 
     def _may_wait(self) -> bool:
         return not self.running().remoting.is_reading_thread()

@@ -60,7 +60,7 @@ from spark_rocket.protocol.headers import (
 from spark_rocket.protocol.record import decode_messages, view_record
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, parse_tags
 from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.connection import SyncWaiter
+from spark_rocket.remoting.waiters import SyncWaiter
 
 T = TypeVar("T")
 

@@ -33,10 +33,11 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.connecting import Connector, Pending
-from spark_rocket.remoting.connection import Connection, FutureWaiter, RequestHandler, SyncWaiter, Waiter
+from spark_rocket.remoting.connection import Connection, RequestHandler
 from spark_rocket.remoting.outbox import no_answer
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.remoting.waiters import FutureWaiter, SyncWaiter, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +203,8 @@ class RemotingClient:
     def post(self, addr: str, request: RemotingCommand, waiter: Waiter, timeout: float) -> None:
         """As ``invoke_async``, for a caller with a waiter of its own, who also bounds what is in flight himself.
 
-        For requests that are answered soon: many of them are written together, once answers come (``outbox``).
+        For requests that are answered soon: many of them are written together, once answers come (``outbox``), and
+        those that a broker keeps for long would keep the others for up to 10 ms.
         Raises the RemotingError if nothing was sent; afterwards exactly one of the waiter's methods is called.
         """
         if self._closed:

@@ -22,14 +22,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.protocol.command import Buffer
-
-if TYPE_CHECKING:
-    from spark_rocket.remoting.connection import Waiter
-    from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.remoting.waiters import Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ WINDOW = 16  # requests unanswered up to which each is written at once
 FLUSH_SIZE = 32 * 1024
 HOLD = 0.01
 
-Entry: TypeAlias = "tuple[Waiter, float, float, int]"  # and its deadline, its time-out, its request's code
+Entry: TypeAlias = tuple[Waiter, float, float, int]  # and its deadline, its time-out, its request's code
 
 
 class Outbox:
