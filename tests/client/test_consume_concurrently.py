@@ -32,7 +32,7 @@ class Rig:
         self.calls: list[list[int]] = []
         self.room = threading.Condition()
         clustering = settings.pop("clustering", True)
-        limits = {"threads": 2, "batch_size": 1, "flow": FlowControl(10, 100, 20)} | settings
+        limits: dict[str, Any] = {"threads": 2, "batch_size": 1, "flow": FlowControl(10, 100, 20)} | settings
         self.service = ConsumeConcurrently(
             self.listen,
             decode=self.decode,
