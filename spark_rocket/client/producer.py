@@ -271,7 +271,9 @@ class Producer(Client):
         if accumulator is not None and isinstance(message, Message):
             piece = self._packer.accumulable(message)
             if piece is not None:
-                fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
+                fixed = None
+                if queue is not None or selector is not None or message.properties:
+                    fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
                 self.in_flight.reserve(deadline, self._may_wait)
                 key = (message.topic, fixed, message.properties.get(WAIT))
                 future = accumulator.add(key, message, piece, timeout, deadline)

@@ -76,11 +76,16 @@ class UniqKeyGenerator:
         self._clock = clock
         self._counter = count()  # next() on it is one step of the interpreter, so threads need no lock
         self._month = _month_bounds(clock())
+        self._head = -1, ""  # a millisecond, and how its keys begin
 
     def next(self) -> str:
         """A key that this generator has not given before (in this month, 65,536 a millisecond)."""
         now = self._clock()
-        start, end = self._month
-        if not start <= now < end:
-            start, end = self._month = _month_bounds(now)
-        return f"{self._prefix}{now - start & 0xFFFFFFFF:08X}{next(self._counter) & 0xFFFF:04X}"
+        then, head = self._head
+        if now != then:
+            start, end = self._month
+            if not start <= now < end:
+                start, end = self._month = _month_bounds(now)
+            head = f"{self._prefix}{now - start & 0xFFFFFFFF:08X}"
+            self._head = now, head
+        return f"{head}{next(self._counter) & 0xFFFF:04X}"
