@@ -7,13 +7,37 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import broker, client, client_send, codec, reading, spark, spark_lookup, store, store_disk, store_search
+from benchmarks import (
+    broker,
+    client,
+    client_send,
+    codec,
+    reading,
+    spark,
+    spark_lookup,
+    spark_typed,
+    store,
+    store_disk,
+    store_search,
+)
 from benchmarks.lab import Lab
 from benchmarks.registry import REGISTRY, Result, run, select
 from jobs.terminal import table
 
 # Importing them registered their benchmarks.
-FAMILIES = (codec, store, store_disk, store_search, broker, client, client_send, reading, spark, spark_lookup)
+FAMILIES = (
+    codec,
+    store,
+    store_disk,
+    store_search,
+    broker,
+    client,
+    client_send,
+    reading,
+    spark,
+    spark_lookup,
+    spark_typed,
+)
 
 
 def figure(number: float) -> str:

@@ -92,7 +92,7 @@ class AvroSchema:
                 f"option avroSchema is no Avro schema: {reason(error)}.", remedy="Give JSON, or the path of a file."
             ) from None
         self.header = _HEADER + bytes.fromhex(digest)
-        self._named = {}
+        self._named: dict[str, Any] = {}
         _collect(self.parsed, self._named)
         kind = self._spark_type(self.parsed, ())
         if not isinstance(kind, StructType):
