@@ -35,6 +35,7 @@ NAMES_IN_PUBLIC = [
     "broker.sync.1",
     "broker.sync.16",
     "spark.storepath.128",
+    "spark.json.8",
     "store.put",
     "store.batch500",
     "store.backlog8",

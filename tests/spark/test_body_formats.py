@@ -1,0 +1,175 @@
+"""Typed rows: each format there and back, streams, variants, and what becomes of records that cannot be decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_rocket.datasource.bad_records import ORIGIN_BROKER, ORIGIN_OFFSET, ORIGIN_QUEUE, ORIGIN_TOPIC, REASON
+from spark_rocket.model import Message
+from tests.datasource.body_formats.formats import AVRO, descriptor
+from tests.spark.conftest import Rocket
+
+ORDERS = "id bigint, item string, at timestamp, price decimal(10,2), marks map<string,int>, kind string"
+
+
+def typed(mq: Rocket, topic: str, schema: str | None = None, **options: str) -> DataFrame:
+    reader = mq.spark.read.format("rocket").options(nameServer=mq.name_server, subscribe=topic, **options)
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def write(mq: Rocket, frame: DataFrame, **options: str) -> None:
+    frame.write.format("rocket").options(nameServer=mq.name_server, **options).mode("append").save()
+
+
+def test_every_format_there_and_back(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text(AVRO)
+    (tmp_path / "shop.desc").write_bytes(descriptor())
+    orders = spark.range(20, numPartitions=2).selectExpr(
+        "id",
+        "concat('item ö', id) AS item",
+        "timestamp_seconds(1769860800 + id) AS at",
+        "CAST(id * 1.25 AS decimal(10,2)) AS price",
+        "map('k', CAST(id AS INT)) AS marks",
+        "if(id % 2 = 0, 'A', 'B') AS kind",
+        "array(named_struct('n', CAST(id AS INT)), named_struct('n', CAST(NULL AS INT))) AS lines",
+        "named_struct('n', CAST(id AS INT)) AS later",
+        "'12345678-1234-5678-1234-567812345678' AS uid",
+        "CAST(id AS INT) AS clock",
+        "concat('key', id % 3) AS keys",
+    )
+    rows = orders.collect()
+    flat = ["id", "item", "at", "price"]
+    formats: list[tuple[str, list[str], dict[str, str], bool]] = [
+        ("json", orders.columns[:-1], {}, True),
+        ("csv", flat, {"csvDelimiter": ";"}, True),
+        ("arrow", orders.columns[:-1], {"arrowRowsPerMessage": "7"}, True),
+        ("avro", orders.columns[:-1], {"avroSchema": str(tmp_path / "order.avsc")}, False),
+        (
+            "protobuf",
+            ["id", "item", "at", "marks", "kind", "lines"],
+            {"protobufDescriptor": str(tmp_path / "shop.desc"), "protobufMessage": "shop.Order"},
+            False,
+        ),
+        ("text", ["item"], {}, False),
+    ]
+    for form, columns, options, needs_schema in formats:
+        topic = mq.topic(2)
+        frame = orders.select(*columns, "keys")
+        write(mq, frame.coalesce(1) if form == "arrow" else frame, topic=topic, bodyFormat=form, **options)
+        fields = [f"{field.name} {field.dataType.simpleString()}" for field in orders.schema if field.name in columns]
+        schema = f"{', '.join(fields)}, the_keys string" if needs_schema else None
+        both = {name: value for name, value in options.items() if name != "arrowRowsPerMessage"}
+        found = typed(mq, topic, schema, bodyFormat=form, metadataColumns="keys as the_keys", **both)
+        named = columns if form != "text" else ["value"]
+        expected = sorted(tuple(row[name] for name in (*columns, "keys")) for row in rows)
+        assert sorted(tuple(row) for row in found.select(*named, "the_keys").collect()) == expected, form
+
+
+def test_variants(mq: Rocket, spark: SparkSession) -> None:
+    topic = mq.topic(1)
+    write(mq, spark.sql("""SELECT parse_json('{"a": [1, "x"], "b": 2.5}') AS v"""), topic=topic, bodyFormat="variant")
+    found = typed(mq, topic, bodyFormat="variant").selectExpr("value:a[1]::string AS x", "value:b::double AS b")
+    assert [tuple(row) for row in found.collect()] == [("x", 2.5)]
+    assert mq.bodies(topic) == ['{"a":[1,"x"],"b":2.5}']
+
+
+SCHEMA = "queueOffset bigint, id int, v variant, kept binary"
+JSON = {"bodyFormat": "json", "metadataColumns": "queueOffset, body as kept"}
+
+
+def test_records_that_cannot_be_decoded(mq: Rocket, spark: SparkSession) -> None:
+    topic, bad = mq.topic(1), mq.topic(1)
+    queue = mq.queues(topic)[0]
+    bodies = ['{"id":1,"v":{"x":[1]}}', "nonsense", '{"id":"2"}', '{"id":3}']
+    for index, body in enumerate(bodies):
+        mq.producer.send(
+            Message.of(topic, body, tags="T", keys=[f"k{index}"], properties={"mine": str(index)}), queue=queue
+        )
+    with pytest.raises(
+        PySparkException, match=rf"BAD_RECORD.* {topic}/{queue.broker_name}/0 at 1 cannot be decoded as json"
+    ):
+        typed(mq, topic, SCHEMA, **JSON).collect()
+
+    def ids(schema: str = SCHEMA, **options: str) -> list[tuple[int, int | None]]:
+        rows = typed(mq, topic, schema, **JSON, **options).collect()  # sorting in Spark would read twice
+        assert [bytes(row.kept).decode() for row in rows] == [bodies[row.queueOffset] for row in rows]
+        if "worst" in schema:
+            assert [row.worst for row in rows] == [None, "nonsense", '{"id":"2"}', None]
+        return [(row.queueOffset, row.id) for row in rows]
+
+    assert ids(badRecords="null") == [(0, 1), (1, None), (2, None), (3, 3)]
+    assert len(ids(SCHEMA + ", worst string", badRecords="column", badRecordColumn="worst")) == 4
+    assert ids(badRecords="drop") == [(0, 1), (3, 3)]
+    assert ids(badRecords="deadLetter", deadLetterTopic=bad) == [(0, 1), (3, 3)]
+    letters = mq.read(bad).orderBy("queueOffset").collect()
+    assert [bytes(row.body).decode() for row in letters] == bodies[1:3]
+    assert [(row.tags, row["keys"], row.properties["mine"]) for row in letters] == [("T", "k1", "1"), ("T", "k2", "2")]
+    for offset, row in enumerate(letters, 1):
+        origin = {ORIGIN_TOPIC: topic, ORIGIN_BROKER: queue.broker_name, ORIGIN_QUEUE: "0", ORIGIN_OFFSET: str(offset)}
+        assert row.properties.items() >= origin.items()
+    assert letters[1].properties[REASON] == '"2" is not a whole number'
+    # Read again, the same letters have the same ids.
+    ids(badRecords="deadLetter", deadLetterTopic=bad)
+    again = [row.msgId for row in mq.read(bad).collect()]
+    assert (len(again), len(set(again))) == (4, 2)
+    with pytest.raises(PySparkException, match="TOPIC_NOT_FOUND"):
+        ids(badRecords="deadLetter", deadLetterTopic="no-such-topic", retryTimeout="0")
+
+
+def test_a_stream(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+    """JSON in, some of it bad; JSON out, and the bad ones to a topic; restarted, nothing comes twice."""
+    topic, out, bad = mq.topic(2), mq.topic(2), mq.topic(1)
+
+    def run() -> None:
+        options = JSON | {"badRecords": "deadLetter", "deadLetterTopic": bad, "startingOffsets": "earliest"}
+        reader = spark.readStream.format("rocket").options(nameServer=mq.name_server, subscribe=topic, **options)
+        query = (
+            reader.schema("id int, at timestamp, price decimal(10,2), queueOffset bigint, kept binary")
+            .load()
+            .selectExpr("id", "at", "price * 2 AS price", "CAST(id AS STRING) AS keys")
+            .writeStream.format("rocket")
+            .options(nameServer=mq.name_server, topic=out, bodyFormat="json")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    for start in (0, 10):
+        lines = [
+            f'{{"id":{number},"at":"2026-01-31T12:00:0{number % 10}","price":1.5}}'
+            for number in range(start, start + 10)
+        ]
+        mq.send(topic, [*lines, "{"], queue=start // 10)
+        run()
+    found = typed(
+        mq, out, "id int, at timestamp, price decimal(12,2), keys string", bodyFormat="json", metadataColumns="keys"
+    )
+    assert sorted(tuple(row) for row in found.collect()) == [
+        (number, datetime(2026, 1, 31, 12, 0, number % 10), Decimal("3.00"), str(number)) for number in range(20)
+    ]
+    assert mq.bodies(bad) == ["{", "{"]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "wrong"),
+    [
+        (lambda mq: typed(mq, "x", bodyFormat="json").collect(), r"BAD_SCHEMA.*bodyFormat=json needs a schema"),
+        (lambda mq: typed(mq, "x", "id int", badRecords="drop").collect(), "badRecords is given without bodyFormat"),
+        (lambda mq: typed(mq, "x", "id int not null", bodyFormat="csv").collect(), "the column id is of the body"),
+        (
+            lambda mq: write(mq, mq.spark.sql("SELECT map('a', 1) AS m"), topic="x", bodyFormat="csv"),
+            "the column m is map<.*>, which CSV has no values for",
+        ),
+    ],
+)
+def test_what_is_refused_before_any_task(mq: Rocket, attempt: Callable[[Rocket], object], wrong: str) -> None:
+    with pytest.raises(PySparkException, match=wrong):
+        attempt(mq)
