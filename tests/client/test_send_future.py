@@ -1,17 +1,18 @@
-"""Futures of sends: done before anybody asks, asked before they are done, and both at once."""
+"""Futures of sends: done before anybody asks, asked before they are done, and both at once; places in flight."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import sys
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
 
-from spark_rocket.client.async_send import SendFuture, settle
-from spark_rocket.errors import RocketError
+from spark_rocket.client.async_send import InFlight, SendFuture, settle
+from spark_rocket.errors import RemotingTooMuchRequestError, RocketError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
 
@@ -119,3 +120,20 @@ def test_done_and_asked_at_the_same_time() -> None:
     assert totals == [0] + [sum(range(rounds))] * (askers - 1)
     assert sorted(called.get_nowait() for _ in range(rounds)) == list(range(rounds))
     assert called.empty()
+
+
+def test_places_that_come_back_one_by_one() -> None:
+    """Who waits for a place is woken for many at once, but does not miss the few that there are."""
+    places = InFlight(16, block=True)
+    for _ in range(16):
+        places.reserve(0.0, lambda: False)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(places.reserve, time.monotonic() + 20, lambda: True)
+        while not places._waiting:
+            pass
+        places.release(1)
+        waiting.result(20)
+    with pytest.raises(RemotingTooMuchRequestError, match="16 messages are in flight"):
+        places.reserve(time.monotonic() + 0.03, lambda: True)
+    places.release(16)
+    assert places.wait_until_empty(time.monotonic())
