@@ -460,7 +460,7 @@ def _evenly(raw: _U8, starts: _I64, ends: _I64) -> pa.Array | None:
     if not bool((ends - starts == length).all()) or not bool((np.diff(starts) == step).all()):
         return None
     taken = np.ndarray((count, length), np.uint8, raw, int(starts[0]), (step, 1)).copy()
-    bounds = np.arange(0, count * length + 1, length, np.int32)
+    bounds = np.arange(0, count * length + 1, length, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(taken)])
 
 

@@ -33,6 +33,7 @@ _PAD = 8  # bytes of room on both sides, so that eight bytes can be read before 
 _LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _MIX_TAIL = np.uint64(0x9E3779B97F4A7C15)
 _MIX_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
+_AT_ONCE = 64
 _SORT_ABOVE = 64  # pairs in one record above which duplicates are looked for by sorting
 
 
@@ -43,6 +44,16 @@ def to_strings(array: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+def _same_as_first(rows: _U8) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Of each column whether all rows have what the first has. Many rows at a time, for a row is short."""
+    length = rows.shape[1]
+    whole = len(rows) // _AT_ONCE * _AT_ONCE
+    wide = rows[:whole].reshape(-1, _AT_ONCE * length)
+    many = np.equal(wide, np.tile(rows[0], _AT_ONCE)).all(axis=0).reshape(_AT_ONCE, length)
+    same: np.ndarray[Any, np.dtype[np.bool_]] = many.all(axis=0) & np.equal(rows[whole:], rows[0]).all(axis=0)
+    return same
 
 
 class PropertyColumns:
@@ -113,8 +124,8 @@ class PropertyColumns:
         if every and count > 1 and bool((np.diff(begins) == length).all()) and size == count * length:
             rows = data[_PAD : _PAD + size].reshape(count, length)
             if self._find_one_layout(rows, int(np.count_nonzero(is_mark))):
-                marks = np.flatnonzero(is_mark[_PAD : _PAD + length]) + _PAD
-                self._set_texts(np.add.outer(np.arange(0, size, length), marks).ravel(), data, size)
+                marks = np.flatnonzero(is_mark[_PAD : _PAD + length]).astype(np.int32) + np.int32(_PAD)
+                self._set_texts(np.add.outer(np.arange(0, size, length, dtype=np.int32), marks).ravel(), data, size)
                 return True
         at = np.flatnonzero(is_mark)
         if len(at) % 2 or bool((data[at].view("<u2") != 0x0102).any()):
@@ -126,7 +137,7 @@ class PropertyColumns:
     def _find_one_layout(self, rows: _U8, marks: int) -> bool:
         """Whether all records have the same names, in the same places, and all else is values."""
         count, first = len(rows), rows[0]
-        same = np.equal(rows, first).all(axis=0)
+        same = _same_as_first(rows)
         at = np.flatnonzero((first == 1) | (first == 2))
         opens, closes = at[0::2], at[1::2]
         if len(at) % 2 or marks != count * len(at) or not bool(same[at].all()):
@@ -143,13 +154,13 @@ class PropertyColumns:
         self._per_record = len(names)
         self._pair_offsets = np.arange(0, count * len(names) + 1, len(names))
         bounds = np.zeros(count * len(names) + 1, np.int32)
-        ends = np.cumsum([len(name) for name in names])
-        bounds[1:] = np.add.outer(np.arange(count) * ends[-1], ends).ravel()
+        ends = np.cumsum([len(name) for name in names], dtype=np.int32)
+        bounds[1:] = np.add.outer(np.arange(count, dtype=np.int32) * ends[-1], ends).ravel()
         text = pa.py_buffer(b"".join(names) * count)
         self._names = pa.Array.from_buffers(pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), text])
         return True
 
-    def _set_texts(self, at: _I64, data: _U8, size: int) -> None:
+    def _set_texts(self, at: np.ndarray[Any, Any], data: _U8, size: int) -> None:
         """An array of separator, text, separator, text … over ``data``."""
         edges = np.empty(2 * len(at) + 1, np.int32)
         edges[0:-1:2] = at

@@ -529,6 +529,33 @@ def test_plain_strings_do_not_go_the_slow_way(monkeypatch: pytest.MonkeyPatch) -
     assert long_names.value_of("TAGS").null_count == 3
 
 
+@pytest.mark.parametrize("count", [2, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"TAGS\x01A\x02KEYS\x01xyz\x02",
+        b"TAGS\x01A\x02KEYS\x01\xc3\xb6z\x02",
+        b"TAGZ\x01A\x02KEYS\x01xyz\x02",
+        b"TAG\x01AB\x02KEYS\x01xyz\x02",
+        b"TAGS\x01A\x02KEYS\x01x\x01z\x02",
+        b"TAGS\x01A\x02KEYS\x01x\x02z\x02",
+        b"KEYS\x01A\x02KEYS\x01xyz\x02",
+        b"TAGS\x01A\x02KEYSxxyzz\x02",
+        b"",
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_one_layout_but_for_one(count: int, odd: bytes, place: int) -> None:
+    """Strings of one length with the same names in the same places are split at once, and nothing else is."""
+    strings = [b"TAGS\x01A\x02KEYS\x01%03d\x02" % number for number in range(count)]
+    strings[place] = odd
+    columns = columns_of(strings)
+    expected = [decode_properties(string) for string in strings]
+    assert [dict(pairs) for pairs in columns.map_array(MAP).to_pylist()] == expected
+    for name in ("TAGS", "KEYS", "TAG", "none"):
+        assert columns.value_of(name).to_pylist() == [pairs.get(name) for pairs in expected]
+
+
 def test_a_name_given_twice_keeps_the_last() -> None:
     many = b"\x02".join(b"n%d\x01v" % i for i in range(100)) + b"\x02TAGS\x01first\x02n5\x01w\x02TAGS\x01last"
     for strings in ([b"TAGS\x01a\x02TAGS\x01b"] * 2, [b"TAGS\x01a\x02k\x01c\x02TAGS\x01b", b""], [many, b"TAGS\x01b"]):
