@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import spark_rocket
+from spark_rocket.cli.offsets import add_offsets
 from spark_rocket.cli.package import add_package
 from spark_rocket.cli.store import add_store
 from spark_rocket.errors import RocketError
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_namesrv(verbs)
     _add_broker(verbs)
     add_store(verbs)
+    add_offsets(verbs)
     add_package(verbs)
     return parser
 

@@ -17,12 +17,12 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, size_text
+from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, print_table, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.protocol.record import RecordView
@@ -379,7 +379,7 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
             for queue in queues
         ]
     if stats.queues:
-        _print_table(rows, right={1, 2, 3})
+        print_table(rows, right={1, 2, 3})
         print()
     span = stats.log_max_offset - stats.log_min_offset
     until = f"{stats.log_max_offset:,}: {size_text(span)}" if span >= 0 else "?: no consume queue knows of a message"
@@ -401,10 +401,3 @@ def _print_stats(directory: Path, stats: StoreStats, is_scan: bool) -> None:
 def _files(files: Files) -> str:
     word = "file" if files.count == 1 else "files"
     return f"{files.count:,} {word} of {size_text(files.size)}, {size_text(files.on_disk)} on disk"
-
-
-def _print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [text.rjust(widths[i]) if i in right else text.ljust(widths[i]) for i, text in enumerate(row)]
-        print("  ".join(cells).rstrip())

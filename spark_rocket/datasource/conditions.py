@@ -60,6 +60,21 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     # --- positions: found on the driver, while a batch is planned -----------------------------------------------
     Condition(
+        "BAD_OFFSETS.NO_CHECKPOINT",
+        "{directory} is no checkpoint of a streaming query: it has no offsets.",
+        "Name the directory that the query has as checkpointLocation, on a file system that is mounted here.",
+    ),
+    Condition(
+        "BAD_OFFSETS.CHECKPOINT_LOG",
+        "{file} begins with {found}, and only version v1 of Spark's offset log is understood.",
+        "Use a Spark of 4.2 or 4.3, or ask the group's offsets instead.",
+    ),
+    Condition(
+        "BAD_OFFSETS.NOT_OURS",
+        "the query of {directory} reads nothing with format(\"rocket\").",
+        "Name the checkpoint of a query that does.",
+    ),
+    Condition(
         "BAD_OFFSETS.NO_SUCH_QUEUE",
         "option {option} names {queue}, and there is no such queue.",
         "The queues are {queues}.",

@@ -1,0 +1,144 @@
+"""``rocket offsets …``: checkpoints and groups side by side."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.client import Producer, PushConsumer, Reader
+from spark_rocket.datasource.offsets import StreamOffset
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.testing import LocalCluster
+from tests.datasource.test_checkpoint import write
+
+Said = pytest.CaptureFixture[str]
+Rocket = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        running.create_topic("orders", 2)
+        with Producer("tests", name_server=running.name_server) as producer, Reader(running.name_server) as reader:
+            for queue in reader.queues("orders"):
+                messages = [Message.of("orders", f"{number}", tags="t", keys=f"k{number}") for number in range(10)]
+                producer.send(messages, queue=queue)
+        yield running
+
+
+@pytest.fixture
+def queues(cluster: LocalCluster) -> list[MessageQueue]:
+    with Reader(cluster.name_server) as reader:
+        return sorted(reader.queues("orders"))
+
+
+@pytest.fixture
+def rocket(cluster: LocalCluster, capsys: Said) -> Rocket:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(["offsets", arguments[0], "-n", cluster.name_server, *arguments[1:]])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, queues: list[MessageQueue]) -> str:
+    write(tmp_path, 3, StreamOffset(dict(zip(queues, (4, 10), strict=True))).to_json())
+    return str(tmp_path)
+
+
+def committed(cluster: LocalCluster, group: str, queues: list[MessageQueue]) -> list[int | None]:
+    with Reader(cluster.name_server) as reader:
+        return [reader.committed_offset(group, queue) for queue in queues]
+
+
+def test_a_query_and_a_group(
+    rocket: Rocket, checkpoint: str, cluster: LocalCluster, queues: list[MessageQueue]
+) -> None:
+    status, out, _ = rocket("show", checkpoint)
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert lines[0] == ["TOPIC", "BROKER", "QUEUE", "CHECKPOINT", "FIRST", "END", "LEFT"]
+    assert lines[1] == ["orders", "broker-a", "0", "4", "0", "10", "6"]
+    assert lines[2][-1] == "0"
+    assert out.endswith("6 messages left to read in 2 queues\n")
+
+    assert rocket("diff", checkpoint, "-g", "late")[0] == 1
+    status, out, _ = rocket("reset", "-g", "late", "--checkpoint", checkpoint, "--yes")
+    assert (status, committed(cluster, "late", queues)) == (0, [4, 10])
+    assert "10 skipped" in out
+    status, out, _ = rocket("diff", checkpoint, "-g", "late")
+    assert (status, out) == (0, f"{checkpoint} and the group late are at the same offsets\n")
+    rows = [json.loads(line) for line in rocket("show", checkpoint, "-g", "late", "--json")[1].splitlines()]
+    assert rows[0] == {
+        "topic": "orders", "brokerName": "broker-a", "queueId": 0,
+        "checkpoint": 4, "group": 4, "min": 0, "max": 10, "lag": 6,
+    }  # fmt: skip
+
+
+def test_out_and_in_again(
+    rocket: Rocket, checkpoint: str, tmp_path: Path, cluster: LocalCluster, queues: list[MessageQueue],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    file = tmp_path / "offsets.json"
+    assert rocket("export", checkpoint, "-o", str(file))[0] == 0
+    assert json.loads(file.read_text()) == {"orders": {"broker-a": {"0": 4, "1": 10}}}
+    assert rocket("import", str(file), "-g", "imported", "--yes")[0] == 0
+    assert committed(cluster, "imported", queues) == [4, 10]
+    assert json.loads(rocket("export", "-g", "imported", "-t", "orders")[1]) == json.loads(file.read_text())
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"orders": {"broker-a": {"0": -2, "1": -1}}}'))
+    assert rocket("reset", "-g", "imported", "--file", "-", "--yes")[0] == 0
+    assert committed(cluster, "imported", queues) == [0, 10]
+
+
+def test_from_a_time_a_group_or_an_end(rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
+    for where, offsets in ((["--at", "1h"], [0, 0]), (["--latest"], [10, 10]), (["--earliest"], [0, 0])):
+        assert rocket("reset", "-g", "moved", "-t", "orders", *where, "--yes")[0] == 0
+        assert committed(cluster, "moved", queues) == offsets
+    assert rocket("reset", "-g", "follower", "-t", "orders", "--of-group", "moved", "--yes")[0] == 0
+    assert committed(cluster, "follower", queues) == [0, 0]
+
+
+def test_nothing_is_changed_without_a_yes(rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
+    asked = ["reset", "-g", "kept", "-t", "orders", "--latest"]
+    status, out, _ = rocket(*asked, "--dry-run")
+    assert (status, committed(cluster, "kept", queues)) == (0, [None, None])
+    assert out.count("10 skipped") == 2
+    status, _, error = rocket(*asked)
+    assert (status, committed(cluster, "kept", queues)) == (1, [None, None])
+    assert "add --yes" in error
+
+
+def test_what_would_be_read(rocket: Rocket) -> None:
+    status, out, _ = rocket("preview", "-t", "orders", "--earliest", "-l", "2")
+    assert status == 0
+    assert out.count("10 messages, [0, 10)") == 2
+    assert out.count("t k") == 4, "the first two of each queue, with tag and keys"
+    assert out.endswith("20 messages would be read\n")
+    assert rocket("preview", "-t", "orders", "--latest")[1].endswith("0 messages would be read\n")
+
+
+def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster) -> None:
+    (tmp_path / "far.json").write_text('{"orders": {"broker-a": {"0": 99}}}')
+    for arguments, message in (
+        (["show"], "nothing to show"),
+        (["show", str(tmp_path / "none")], "no checkpoint"),
+        (["reset", "-g", "g", "--latest"], "no topic is named"),
+        (["reset", "-g", "g", "-t", "orders", "--of-group", "nobody", "--yes"], "no offsets there"),
+        (["import", str(tmp_path / "far.json"), "-g", "g", "--yes"], "ends at 10"),
+        (["import", str(tmp_path / "missing.json"), "-g", "g"], "missing.json"),
+    ):
+        status, _, error = rocket(*arguments)
+        assert status == 1, arguments
+        assert message in error, error
+    consumer = PushConsumer("busy", lambda messages: None, name_server=cluster.name_server)
+    consumer.subscribe("orders")
+    with consumer:
+        status, _, error = rocket("reset", "-g", "busy", "-t", "orders", "--latest", "--yes")
+    assert (status, "consumers online" in error) == (1, True), error
