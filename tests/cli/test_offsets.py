@@ -140,5 +140,6 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster) ->
     consumer = PushConsumer("busy", lambda messages: None, name_server=cluster.name_server)
     consumer.subscribe("orders")
     with consumer:
+        consumer.start()
         status, _, error = rocket("reset", "-g", "busy", "-t", "orders", "--latest", "--yes")
     assert (status, "consumers online" in error) == (1, True), error
