@@ -11,8 +11,9 @@ off the socket itself and saves two changes of thread. The rules that keep this 
 - only the holder of ``_reading`` touches the incoming side of the socket, and serves whatever comes, for everybody;
 - whoever reads writes what asynchronous requests have left in the outbox (``outbox``) when it has served what came;
 - whoever adds a waiter and does not read, and whoever stops reading while waiters are left, wakes a parked reader;
-- a caller that reads does not sleep at once if the last answer came quickly (``SPIN``): on virtual machines waking its
-  core takes as long as the answer, and a process that has slept runs the slower for it (twice as many calls a second);
+- a caller that reads does not sleep at once if the last answers came quickly (``SPIN``): on virtual machines waking its
+  core takes as long as the answer, and a process that has slept runs the slower for it (twice as many calls a second).
+  Where others want the core, answers are late, and it sleeps as usual;
 - a parked reader that sees no calls for ``PARK`` seconds goes back to reading, and so sees pushed requests and the end.
 
 Thread-safety: ``send`` and the session's tables from any thread; waiters are told on the thread that reads (or on the
@@ -53,7 +54,8 @@ RECEIVE_SIZE = 64 * 1024
 BODY_APART = 16 * 1024  # a body above this is sent beside its head, not joined to it
 PARK = 0.02  # seconds that a parked reader waits for the next synchronous call
 SPIN = 150e-6  # seconds that a caller looks for its answer again and again
-QUICK = 250e-6  # seconds within which an answer must come for the next to be looked for so
+QUICK = 250e-6  # seconds within which answers must come for the next to be looked for so
+QUICK_ANSWERS = 8  # how many of them, one after the other
 SEND_SLICE = 0.25  # seconds after which a send that does not get on looks at its deadline
 
 _several_cores = cores() > 1
@@ -90,7 +92,7 @@ class Connection:
         self._unpark = threading.Lock()
         self._unpark.acquire()
         self._turns = 0  # times that a caller read for itself
-        self._quick = False  # the last of them had its answer at once
+        self._quick = 0  # how many of them one after the other had their answers quickly
         self._reader = threading.Thread(target=self._read, name=f"rocket-reader-{address}", daemon=True)
         self._reader.start()
 
@@ -213,7 +215,7 @@ class Connection:
         self._turns += 1
         clock, poll = time.monotonic, self._readable.poll
         begun = now = clock()
-        until = begun + SPIN if self._quick and _several_cores else 0.0
+        until = begun + SPIN if self._quick >= QUICK_ANSWERS and _several_cores else 0.0
         try:
             while not waiter.told:
                 if now >= deadline:
@@ -222,7 +224,7 @@ class Connection:
                     break
                 now = clock()
         finally:
-            self._quick = now - begun < QUICK
+            self._quick = self._quick + 1 if now - begun < QUICK else 0
             self._stop_reading()
         return waiter.told
 

@@ -208,7 +208,7 @@ def test_what_may_happen_to_who_reads(
     server = serve({9: keep})
     with RemotingClient() as client, ThreadPoolExecutor(2) as pool:
         connection = parked(client, server.address)
-        connection._quick = quick
+        connection._quick = module.QUICK_ANSWERS * quick
         while server.arrived.acquire(blocking=False):
             pass
         reads = pool.submit(client.invoke, server.address, request(9), 0.3 if end == "late" else 30)
@@ -234,8 +234,9 @@ def test_a_slow_answer_ends_the_looking(serve: Serve, client: RemotingClient, mo
     server = serve()
     connection = parked(client, server.address)
     monkeypatch.setattr(module, "QUICK", FOR_EVER)
+    connection._quick = 5
     client.invoke(server.address, request())
-    assert connection._quick
+    assert connection._quick == 6
     monkeypatch.setattr(module, "QUICK", 0.0)
     client.invoke(server.address, request())
-    assert not connection._quick
+    assert connection._quick == 0
