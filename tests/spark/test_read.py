@@ -126,7 +126,7 @@ def test_a_broker_that_gives_few_messages_at_a_time(mq: Rocket) -> None:
     ("options", "wrong"),
     [
         ({"startingoffset": "earliest"}, r"no option startingoffset\. Did you mean startingOffsets\?"),
-        ({"topic": "x"}, r"option topic is for batch writes and streaming writes, not for batch reads"),
+        ({"sendBatchSize": "5"}, r"option sendBatchSize is for batch writes and streaming writes, not for batch reads"),
         ({"startingOffsets": "latest"}, r"would read nothing"),
         ({"startingOffsets": '{"TOPIC": {"nobody": {"0": 1}}}'}, r"BAD_OFFSETS.* names TOPIC/nobody/0"),
         ({"startingOffsets": '{"TOPIC": {"BROKER": {"0": 99}}}'}, r"is 99 for TOPIC/BROKER/0, and the queue ends at 1"),
