@@ -19,6 +19,7 @@ from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.remoting.memory import keep_freed_memory
 
@@ -44,7 +45,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     return rows_of(batches, options, schema)
 
 
-class RocketBatchReader(DataSourceReader):
+class RocketBatchReader(Traveller, DataSourceReader):
     """Plans and reads. It defines no ``pushFilters``: Spark refuses readers that do, unless a setting allows it."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

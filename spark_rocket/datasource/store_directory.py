@@ -41,6 +41,7 @@ from spark_rocket.datasource.option_parsers import Position, Start, is_for_users
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.datasource.store_location import broker_name_of, locate
+from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
@@ -84,7 +85,7 @@ class SpanPartition(InputPartition):
     """Whether a topic that has neither a consume queue nor a place in ``config/topics.json`` was deleted."""
 
 
-class StoreDirectoryReader(DataSourceReader):
+class StoreDirectoryReader(Traveller, DataSourceReader):
     """Plans on the driver, and reads in the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

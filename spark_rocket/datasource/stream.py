@@ -33,12 +33,13 @@ from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import StreamPlanner
 from spark_rocket.datasource.ranges import ranges_between, split
+from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of
 
 _NO_LIMIT = 2**62
 
 
-class RocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RocketStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The planner and the reading tasks in the shape that Spark calls."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
