@@ -279,8 +279,6 @@ def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
     return np.ascontiguousarray(windows[at]).view(kind)[:, 0].astype(np.int64)
 
 
-
-
 @dataclass(slots=True)
 class Remains:
     """What lies behind the end of the good records."""
