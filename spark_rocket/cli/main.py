@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import spark_rocket
+from spark_rocket.cli.doctor import add_doctor
 from spark_rocket.cli.offsets import add_offsets
 from spark_rocket.cli.package import add_package
 from spark_rocket.cli.store import add_store
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_broker(verbs)
     add_store(verbs)
     add_offsets(verbs)
+    add_doctor(verbs)
     add_package(verbs)
     return parser
 

@@ -102,7 +102,7 @@ def _add_topic(action: argparse.ArgumentParser, meaning: str) -> None:
 def _add_where(action: argparse.ArgumentParser) -> None:
     where = action.add_mutually_exclusive_group(required=True)
     where.add_argument("--checkpoint", type=Path, metavar="DIR", help="where a query is")
-    where.add_argument("--at", type=_moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00, ms, or 2h (ago)")
+    where.add_argument("--at", type=_moment, metavar="TIME", help="stored since: 2026-11-21T08:00, ms, or 2h (ago)")
     where.add_argument("--of-group", metavar="GROUP", help="where another group is")
     where.add_argument("--file", type=Path, metavar="FILE", help="offsets as JSON; - is stdin")
     where.add_argument("--earliest", action="store_true", help="the first messages that there are")

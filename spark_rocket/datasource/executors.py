@@ -1,0 +1,85 @@
+"""Asking Spark's executors what they are and whom they can reach, for ``rocket doctor``.
+
+The question is a function of the standard library alone and travels by value, so that a worker that has neither this
+package nor pyarrow can answer it. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TASKS = 8  # enough that a few executors all get some
+
+
+def ask_executors(
+    addresses: Sequence[str], *, master: str | None = None, remote: str | None = None, py_files: str | None = None
+) -> list[dict[str, object]]:
+    """One answer for each machine and Python: host, executable, python, missing modules, unreachable addresses.
+
+    ``addresses`` are ``host:port``. The session is made for it and stopped; Spark's own errors are passed on.
+    """
+    builder = SparkSession.builder.appName("rocket doctor")
+    builder = builder.remote(remote) if remote is not None else builder.master(master or "local[1]")
+    if py_files:
+        builder = builder.config("spark.submit.pyFiles", py_files)
+    session = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
+    look = _question(list(addresses))
+    try:
+        if remote is None:
+            tasks = session.sparkContext.parallelize(range(_TASKS), _TASKS)
+            texts: list[str] = tasks.map(lambda _: look()).collect()
+        else:
+            texts = _through_connect(session, look)
+    finally:
+        session.stop()
+    return [json.loads(text) for text in sorted(set(texts))]
+
+
+def _through_connect(session: SparkSession, look: Callable[[], str]) -> list[str]:
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"answer": [look()]})
+
+    rows = session.range(0, _TASKS, 1, _TASKS).mapInArrow(answer, "answer string").collect()
+    return [str(row.answer) for row in rows]
+
+
+def _question(addresses: list[str]) -> Callable[[], str]:
+    """A function within a function: cloudpickle carries it by value."""
+
+    def look() -> str:
+        import importlib.util
+        import json
+        import platform
+        import socket
+        import sys
+
+        unreachable: dict[str, Any] = {}
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=3.0).close()
+            except (OSError, ValueError) as problem:
+                unreachable[address] = str(problem)
+        modules = ("spark_rocket", "pyarrow", "numpy")
+        return json.dumps(
+            {
+                "host": platform.node(),
+                "executable": sys.executable,
+                "python": platform.python_version(),
+                "missing": [name for name in modules if importlib.util.find_spec(name) is None],
+                "unreachable": unreachable,
+            },
+            sort_keys=True,
+        )
+
+    return look

@@ -1,0 +1,133 @@
+"""``rocket doctor``: what it finds, and what it says to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.cli import doctor, main
+from spark_rocket.testing import LocalCluster
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        running.create_topic("orders", 3)
+        yield running
+
+
+@pytest.fixture
+def no_address() -> Iterator[str]:
+    """An address where nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_all_is_well(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    status = main(["doctor", "-n", cluster.name_server, "-t", "orders"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    assert "3 queues, 0 messages" in said
+    assert said.endswith("nothing is wrong\n")
+
+
+def test_what_is_wrong_has_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["doctor", "-n", no_address, "--json"]) == 1
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    wrong = {finding["about"]: finding for finding in found if finding["grade"] == "wrong"}
+    assert wrong.keys() == {"Java", "workers' Python", "name server"}
+    assert all(finding["remedy"] for finding in wrong.values())
+    assert no_address in wrong["name server"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("said", "grade"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "ok"),
+        ('openjdk version "21" 2023-09-19', "ok"),
+        ('java version "1.8.0_202"', "wrong"),
+        ('openjdk version "11.0.2" 2019-01-15', "wrong"),
+        ("who knows", "warning"),
+    ],
+)
+def test_java(said: str, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin" / "java", f"echo '{said}' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert doctor.check_java().grade == grade
+
+
+def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"pyspark": "4.1.2", "pyarrow": "18.0.0", "pandas": "3.0.1"}
+
+    def version(package: str) -> str:
+        if package not in versions:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = {finding.about: finding for finding in doctor.check_python()}
+    assert {about: finding.grade for about, finding in found.items() if about != "Python"} == {
+        "pyspark": "wrong", "pyarrow": "ok", "numpy": "wrong", "pandas": "wrong",
+    }  # fmt: skip
+    assert "below 3" in found["pandas"].remedy
+    assert found["numpy"].remedy == "pip install numpy"
+
+
+def test_a_workers_python_that_lacks_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = program(tmp_path / "python", f'exec {sys.executable} -S -I "$@"')
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    found = doctor.check_workers_python()
+    assert found.grade == "wrong"
+    assert "lacks pyspark_rocket, pyarrow, numpy" in found.text
+
+
+def test_a_broker_that_advertises_what_nobody_reaches(no_address: str) -> None:
+    assert doctor._check_address("broker a", no_address, ["127.0.0.1:9876"]).grade == "wrong"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert doctor._check_address("broker a", address, ["127.0.0.1:9876"]).grade == "ok"
+        found = doctor._check_address("broker a", address, ["mq.example.com:9876"])
+        assert (found.grade, "brokerIP1" in found.remedy) == ("warning", True)
+
+
+def test_executors() -> None:
+    def worker(host: str, missing: list[str], **unreachable: str) -> dict[str, object]:
+        place = {"host": host, "executable": "/usr/bin/python3", "python": "3.11.2"}
+        return place | {"missing": missing, "unreachable": unreachable}
+
+    found = list(
+        doctor.check_executors(
+            lambda: [worker("a", []), worker("b", ["spark_rocket"]), worker("c", ["pyarrow"], broker="refused")]
+        )
+    )
+    wrong = [(finding.about[-1], finding.text, finding.remedy) for finding in found if finding.grade == "wrong"]
+    assert [text for _, text, _ in wrong] == ["lacks spark_rocket", "lacks pyarrow", "cannot reach broker: refused"]
+    assert "--py-files" in wrong[0][2]
+    assert "PYSPARK_PYTHON" in wrong[1][2]
+
+
+def test_a_job_that_fails() -> None:
+    def ask() -> list[dict[str, object]]:
+        raise RuntimeError("\nno master there\nat org.apache…")
+
+    (found,) = doctor.check_executors(ask)
+    assert (found.grade, found.text) == ("wrong", "the job failed: no master there")
