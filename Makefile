@@ -5,7 +5,7 @@ PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 ARGS   ?=
 
-.PHONY: help demo test crash chaos lint bench setup clean
+.PHONY: help demo test crash chaos lint bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
@@ -14,6 +14,7 @@ help:
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
+	@echo "make soak    a stream under 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
 	@echo "make clean   remove what the others made, .venv too"
 
 demo: $(STAMP)
@@ -39,6 +40,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	@$(RUN) python -m benchmarks $(ARGS)
+
+soak: $(STAMP)
+	@$(RUN) python -m benchmarks.soak $(ARGS)
 
 setup: $(STAMP)
 
