@@ -21,15 +21,27 @@ def unpack(packed):
     try:
         import spark_rocket.datasource
     except ImportError as missing:
-        import platform
+        import glob
+        import importlib
+        import os
         import sys
 
-        raise ImportError(
-            "format(\\"rocket\\") cannot run on the worker %s: %s (Python %s, %s). Install spark-rocket there, "
-            "or take it along: `rocket package` writes spark_rocket.zip for spark-submit --py-files and "
-            "spark.addArtifact(..., pyfile=True); or set PYSPARK_PYTHON to a Python that has it."
-            % (platform.node(), missing, platform.python_version(), sys.executable)
-        ) from None
+        from pyspark import SparkFiles
+
+        # Spark sends files to all tasks, but puts them on the path only for formats registered after that.
+        sys.path[1:1] = sorted(glob.glob(os.path.join(SparkFiles.getRootDirectory(), "spark_rocket*.zip")))
+        importlib.invalidate_caches()
+        try:
+            import spark_rocket.datasource
+        except ImportError as still_missing:
+            import platform
+
+            raise ImportError(
+                "format(\\"rocket\\") cannot run on the worker %s: %s (Python %s, %s). Install spark-rocket there, "
+                "or take it along: `rocket package` writes spark_rocket.zip for spark-submit --py-files and "
+                "spark.addArtifact(..., pyfile=True); or set PYSPARK_PYTHON to a Python that has it."
+                % (platform.node(), still_missing, platform.python_version(), sys.executable)
+            ) from None
     import pickle
 
     kind, state = pickle.loads(packed)
