@@ -5,11 +5,12 @@ PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 ARGS   ?=
 
-.PHONY: help demo test crash chaos lint bench soak setup clean
+.PHONY: help demo test connect crash chaos lint bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
 	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make connect the Spark tests once more, on Spark Connect"
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
@@ -22,6 +23,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(RUN) python -m pytest $(ARGS)
+
+connect: export ON_CONNECT = 1
+connect: $(STAMP)
+	@$(RUN) python -m pytest tests/spark $(ARGS)
 
 crash: export TORN_IMAGES ?= 1000
 crash: export KILL_ROUNDS ?= 50

@@ -1,6 +1,7 @@
 """One Spark session and one cluster for all tests here: a session costs seconds, its first batch more.
 
-The workers run this interpreter (trap T14). ``local[2, 2]`` gives every task a second attempt, which some tests use.
+The workers run this interpreter (trap T14). With ``ON_CONNECT=1`` (``make connect``) all of it runs on Spark Connect,
+but for what is marked ``classic``.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -17,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
-
-ROOT = Path(__file__).parents[2]
+from tests.spark.sessions import ON_CONNECT, ROOT, Found, classic_session, connect_session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+            if ON_CONNECT and (classic := item.get_closest_marker("classic")):
+                item.add_marker(pytest.mark.skip(reason=f"classic Spark only: {classic.args[0]}"))
 
 
 @pytest.fixture(scope="session")
@@ -36,23 +39,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([others] if others else [])])
-    session = (
-        SparkSession.builder.master("local[2, 2]")
-        .appName("spark_rocket tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.default.parallelism", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.stopTimeout", "60s")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    with connect_session(warehouse) if ON_CONNECT else closing(classic_session(warehouse)) as session:
+        yield session
+        for query in session.streams.active:
+            query.stop()
+
+
+@contextmanager
+def closing(session: SparkSession) -> Iterator[SparkSession]:
     yield session
-    for query in session.streams.active:
-        query.stop()
     session.stop()
 
 
@@ -121,19 +117,17 @@ def mq(cluster: LocalCluster, spark: SparkSession) -> Iterator[Rocket]:
 def run(spark: SparkSession, tmp_path: Path) -> Callable[..., list[str]]:
     """Run a stream of bodies to its end (AvailableNow) into a list; the checkpoint is ``tmp_path/checkpoint``."""
 
+    runs = count(1)
+
     def available_now(frame: DataFrame, checkpoint: str = "checkpoint") -> list[str]:
-        found: list[str] = []
-
-        def collect(batch: DataFrame, batch_id: int) -> None:
-            found.extend(bytes(row.body).decode() for row in batch.select("body").collect())
-
+        found = Found(tmp_path / f"found-{next(runs)}")
         query = (
-            frame.writeStream.foreachBatch(collect)
+            frame.writeStream.foreachBatch(found)
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
             .start()
         )
         assert query.awaitTermination(120)
-        return found
+        return found.bodies()
 
     return available_now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ class Watching(RocketLagListener):
         self.lags: list[int] = []
         self.latest: list[int] = []
         self.ended = 0
+        self.both_ended = threading.Event()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         super().onQueryProgress(event)
@@ -29,6 +31,8 @@ class Watching(RocketLagListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         super().onQueryTerminated(event)
         self.ended += 1
+        if self.ended == 2:
+            self.both_ended.set()
 
 
 def _sum(offset: str) -> int:
@@ -49,7 +53,7 @@ def test_the_listener_tells_how_far_a_stream_is_behind(
         assert len(run(frame)) == 100
         mq.send(topic, ["more"] * 5)
         assert len(run(frame)) == 5
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(60_000)  # type: ignore[union-attr]
+        assert listener.both_ended.wait(60)
     finally:
         spark.streams.removeListener(listener)
         listener.close()

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.testing import LocalCluster
 from tests.spark import killed_query
-from tests.spark.conftest import ROOT, Rocket
+from tests.spark.conftest import Rocket
+from tests.spark.sessions import ROOT
 
 Run = Callable[..., list[str]]
 
@@ -160,6 +161,7 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
     assert run(mq.stream(topic)) == ["d"], "and from there on as ever"
 
 
+@pytest.mark.classic("foreachBatch runs in the process of the broker")
 def test_a_broker_that_restarts_under_a_query_is_a_delay(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path / "data") as cluster:
         rocket = Rocket(cluster, spark)

@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.datasource.rows import unique_keys, write_key
 from spark_rocket.datasource.stream import RocketStreamReader
-from tests.spark.conftest import ROOT, Rocket
+from tests.spark.conftest import Rocket
+from tests.spark.sessions import ROOT, Found
 
 Run = Callable[..., list[str]]
 
@@ -75,14 +76,10 @@ def test_t03_a_killed_source_loses_nothing(mq: Rocket, run: Run, tmp_path: Path)
     assert "stop" not in vars(RocketStreamReader), "Spark does not call it reliably, so nothing may depend on it"
     topic = mq.topic(1)
     mq.send(topic, [str(number) for number in range(10)])
-    found: list[str] = []
-
-    def collect(batch: DataFrame, batch_id: int) -> None:
-        found.extend(bytes(row.body).decode() for row in batch.select("body").collect())
-
+    found = Found(tmp_path / "found")
     query = (
         mq.stream(topic, startingOffsets="earliest", consumerGroup="t03")
-        .writeStream.foreachBatch(collect)
+        .writeStream.foreachBatch(found)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
@@ -97,8 +94,8 @@ def test_t03_a_killed_source_loses_nothing(mq: Rocket, run: Run, tmp_path: Path)
     except PySparkException:
         pass  # the query may notice, or may not: Spark decides
     query.stop()
-    found += run(mq.stream(topic, startingOffsets="earliest", consumerGroup="t03"))
-    assert found == [str(number) for number in range(20)]
+    rest = run(mq.stream(topic, startingOffsets="earliest", consumerGroup="t03"))
+    assert found.bodies() + rest == [str(number) for number in range(20)]
     assert mq.committed("t03", topic) == [20]
 
 
@@ -138,23 +135,21 @@ def test_t05_a_limit_holds_and_trigger_once_overrides_it(mq: Rocket, run: Run, t
     topic = mq.topic(2)
     mq.send(topic, ["a"] * 90, queue=0)
     mq.send(topic, ["b"] * 10, queue=1)
-    sizes: list[int] = []
 
-    def start(checkpoint: str, **trigger: object) -> None:
+    def sizes(checkpoint: str, **trigger: object) -> list[int]:
+        found = Found(tmp_path / f"{checkpoint}-found")
         stream = mq.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=30)
         query = (
-            stream.writeStream.foreachBatch(lambda batch, batch_id: sizes.append(batch.count()))
+            stream.writeStream.foreachBatch(found)
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(**trigger)  # type: ignore[call-overload]
             .start()
         )
         assert query.awaitTermination(120)
+        return [len(batch) for batch in found.batches()]
 
-    start("limited", availableNow=True)
-    assert sizes == [30, 30, 30, 10]
-    sizes.clear()
-    start("once", once=True)
-    assert sizes == [100]
+    assert sizes("limited", availableNow=True) == [30, 30, 30, 10]
+    assert sizes("once", once=True) == [100]
 
 
 @pytest.mark.parametrize("pushdown", ["false", "true"])

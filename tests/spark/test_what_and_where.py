@@ -7,14 +7,15 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_rocket.model import MessageQueue
 from tests.spark.conftest import Rocket
+from tests.spark.sessions import Found
 
 Run = Callable[..., list[str]]
 
@@ -23,14 +24,11 @@ class Stream:
     """A query that runs until it is stopped; what each of its batches brought."""
 
     def __init__(self, mq: Rocket, checkpoint: Path, **options: object) -> None:
-        self.batches: list[list[str]] = []
+        self.found = Found(checkpoint.with_name(f"found-{uuid4()}"))
         frame = mq.spark.readStream.format("rocket").options(nameServer=mq.name_server, **options).load()  # type: ignore[arg-type]
 
-        def collect(batch: DataFrame, batch_id: int) -> None:
-            self.batches.append(sorted(bytes(row.body).decode() for row in batch.select("body").collect()))
-
         self.query: StreamingQuery = (
-            frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
+            frame.writeStream.foreachBatch(self.found).option("checkpointLocation", str(checkpoint)).start()
         )
 
     def __enter__(self) -> Stream:
@@ -41,7 +39,7 @@ class Stream:
 
     def rows(self) -> list[str]:
         self.query.processAllAvailable()
-        return sorted(row for batch in self.batches for row in batch)
+        return sorted(self.found.bodies())
 
 
 def offsets_json(offsets: dict[MessageQueue, object]) -> str:
@@ -151,7 +149,7 @@ def test_limits_hold_together(mq: Rocket, tmp_path: Path) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["x" * 1000] * 90)
     mq.send(topic, ["y" * 1000] * 30, queue=1)
-    sizes: list[int] = []
+    found = Found(tmp_path / "found")
     query = (
         mq.stream(
             topic,
@@ -160,12 +158,13 @@ def test_limits_hold_together(mq: Rocket, tmp_path: Path) -> None:
             maxBytesPerTrigger=60_000,
             minOffsetsPerTrigger=50,
         )
-        .writeStream.foreachBatch(lambda batch, number: sizes.append(batch.count()))
+        .writeStream.foreachBatch(found)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
     assert query.awaitTermination(120)
+    sizes = [len(batch) for batch in found.batches()]
     assert sum(sizes) == 120
     assert len(sizes) == 3
     assert max(sizes) < 57, "of 1,000 bytes and what a record has beside"

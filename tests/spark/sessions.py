@@ -1,0 +1,95 @@
+"""Spark for the tests: classic, or Spark Connect with its server in a process of its own.
+
+Run as a program it is that server: ``python -m tests.spark.sessions PORT WAREHOUSE``, until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).parents[2]
+ON_CONNECT = bool(os.environ.get("ON_CONNECT"))
+
+
+def classic_session(warehouse: str, **more: str) -> SparkSession:
+    """``local[2, 2]`` gives every task a second attempt, which some tests use."""
+    builder = (
+        SparkSession.builder.master("local[2, 2]")
+        .appName("spark_rocket tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.stopTimeout", "60s")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", warehouse)
+        .config("spark.log.level", "ERROR")
+    )
+    for name, value in more.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@contextmanager
+def connect_session(warehouse: str) -> Iterator[SparkSession]:
+    """A session of a Spark Connect server that is started for it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tests.spark.sessions", str(port), warehouse]
+    with (
+        Path(warehouse, "server.log").open("wb") as log,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as server,
+    ):
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
+        yield session
+        session.stop()
+        server.communicate(timeout=60)
+
+
+def _serve(port: str, warehouse: str) -> None:
+    more = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+        "spark.sql.artifact.isolation.enabled": "true",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    }
+    session = classic_session(warehouse, **more)
+    print("ready", flush=True)
+    sys.stdin.read()
+    session.stop()
+
+
+class Found:
+    """For ``foreachBatch``: bodies of all batches, in a file, since on Spark Connect the server calls it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        bodies = [bytes(row.body).decode() for row in batch.select("body").collect()]
+        with self._path.open("a") as file:
+            file.write(json.dumps(bodies) + "\n")
+
+    def batches(self) -> list[list[str]]:
+        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
+
+    def bodies(self) -> list[str]:
+        return [body for batch in self.batches() for body in batch]
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])
