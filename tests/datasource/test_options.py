@@ -223,11 +223,11 @@ def test_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_write_options({"writeId": "x"}, Scope.WRITE_STREAM)
 
 
-def test_every_option_is_documented_with_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text()
+def test_every_option_is_documented_with_its_default_and_its_meaning() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "datasource.md").read_text(encoding="utf-8")
     for option in OPTIONS:
         shown = f"`{option.default}`" if option.default else "—"
-        assert f"| `{option.name}` | {shown} |" in page
+        assert f"| `{option.name}` | {shown} | {option.meaning}" in page, option.name
 
 
 def test_filter_pushdown() -> None:
