@@ -1,0 +1,162 @@
+"""The examples of the data source's pages run as they are, each page from its first to its last line.
+
+Python, SQL and ``rocket …`` are run; other blocks (JSON, text) are shown for reading. What stands for a place of the
+reader's own (the name server, directories, a port) is replaced by one of the test's.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_rocket.cli import main
+from spark_rocket.datasource.options import _FROM_ELSEWHERE, OPTIONS
+from spark_rocket.model import Message
+from tests.golden import extract_store
+from tests.spark.conftest import ROOT, Rocket
+
+DATASOURCE = "docs/datasource.md"
+FROM_KAFKA = "docs/from-kafka.md"
+FROM_ROCKETMQ_SPARK = "docs/from-rocketmq-spark.md"
+PAGES = [DATASOURCE, FROM_KAFKA, FROM_ROCKETMQ_SPARK]
+
+
+def _text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def _examples(page: str) -> Iterator[tuple[str, int, str]]:
+    """Language, line, code."""
+    text = _text(page)
+    for found in re.finditer(r"^```(\w+)\n(.*?)^```", text, re.M | re.S):
+        yield found[1], text.count("\n", 0, found.start(2)), found[2]
+
+
+@pytest.fixture(scope="module")
+def shop(mq: Rocket) -> Rocket:
+    """The topics that the pages speak of."""
+    for topic in (
+        "orders",
+        "payments",
+        "orders-eu-1",
+        "flights",
+        "flights-copy",
+        "orders-checked",
+        "orders-from-kafka",
+    ):
+        mq.cluster.create_topic(topic, 2)
+    tags = ("paid", "shipped", "open")
+    messages = [
+        Message.of(
+            "orders",
+            f'{{"id": {number}, "item": "tea", "price": {number}.50}}',
+            tags=tags[number % 3],
+            keys=f"order-{number}",
+            properties={"price": str(number)},
+        )
+        for number in range(20)
+    ]
+    for number, queue in enumerate(mq.queues("orders")):
+        mq.producer.send(messages[number::2], queue=queue)
+    mq.send("flights", ["AA 1", "UA 2"])
+    return mq
+
+
+@pytest.fixture
+def places(shop: Rocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is written on the pages, and what it is here."""
+    monkeypatch.setenv("NAMESRV_ADDR", shop.name_server)
+    monkeypatch.chdir(tmp_path)
+    return {
+        "127.0.0.1:9876": shop.name_server,
+        "checkpoints/": f"{tmp_path}/checkpoints/",
+        "/backup/broker-a/store": str(extract_store("clean", tmp_path / "backup")),
+        "port=9404": "port=0",
+    }
+
+
+@pytest.fixture
+def clean(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session that is left as it was."""
+    yield spark
+    for query in spark.streams.active:
+        query.stop()
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    for table in spark.catalog.listTables():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} IF EXISTS {table.name}")
+
+
+def _python(code: str, line: int, page: str, names: dict[str, object], spark: SparkSession, name_server: str) -> None:
+    if "storePath" not in code:  # Spark asks other processes, which do not have the environment that is set here
+        code = re.sub(r'(\.format\("rocket(mq)?"\))', rf'\1.option("nameServer", "{name_server}")', code)
+    exec(compile("\n" * line + code, page, "exec"), names)
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_pages_examples_run(page: str, shop: Rocket, clean: SparkSession, places: dict[str, str]) -> None:
+    names: dict[str, object] = {"__name__": "__main__", "spark": clean}
+    if page == FROM_KAFKA:
+        names["kafka"] = _as_kafkas_source_gives_it(clean)
+    counted = 0
+    try:
+        for language, line, code in _examples(page):
+            for written, here in places.items():
+                code = code.replace(written, here)
+            if language == "python":
+                _python(code, line, page, names, clean, shop.name_server)
+            elif language == "sql":
+                for statement in filter(str.strip, code.split(";\n")):
+                    clean.sql(statement).collect()
+            elif language == "shell":
+                for command in code.splitlines():
+                    program, *arguments = shlex.split(command, comments=True)
+                    assert program == "rocket", command
+                    assert main(arguments) == 0, command
+            else:
+                continue
+            counted += 1
+    finally:
+        if (listener := names.get("listener")) is not None:
+            clean.streams.removeListener(listener)  # type: ignore[arg-type]
+            listener.close()  # type: ignore[attr-defined]
+    assert counted >= 4
+
+
+def _as_kafkas_source_gives_it(spark: SparkSession) -> DataFrame:
+    schema = (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+        "timestampType int, headers array<struct<key: string, value: binary>>"
+    )
+    rows = [(b"order-1", b"tea", "orders", 0, offset, None, 0, [("trace", b"1")]) for offset in range(3)]
+    return spark.createDataFrame(rows, schema)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([\w-]*\.md)?(?:#([^)]+))?\)", _text(page)):
+        file, anchor = target
+        text = re.sub(r"^```.*?^```", "", _text(f"docs/{file}" if file else page), flags=re.M | re.S)
+        anchors = {
+            re.sub(r"[^\w\- ]", "", found.lower()).replace(" ", "-") for found in re.findall("^#+ (.*)", text, re.M)
+        }
+        assert not anchor or anchor in anchors, target
+
+
+def test_the_options_that_kafkas_are_translated_to_are_there() -> None:
+    page = _text(FROM_KAFKA).partition("## Options when reading")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([\w.]+)`[^|]* \| (.*?) \|", page, re.M))
+    here = {option.name for option in OPTIONS}
+    named = set(re.findall(r"^`(\w+)`", "\n".join(rows.values()), re.M))
+    assert len(named) > 15
+    assert named <= here
+    for theirs, ours in _FROM_ELSEWHERE.items():
+        if "kafka" in theirs:
+            assert {name.lower(): told for name, told in rows.items()}[theirs].startswith(f"`{ours}`"), theirs
