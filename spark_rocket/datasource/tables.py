@@ -34,13 +34,25 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
+from spark_rocket.datasource.body_formats.columns import metadata_fields
+from spark_rocket.datasource.body_formats.settings import BadRecords
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options import READS, WRITES, belongs_to, check_options, is_view
+from spark_rocket.datasource.options import (
+    READS,
+    WRITES,
+    Scope,
+    belongs_to,
+    body_of,
+    check_options,
+    is_view,
+    parse_write_options,
+)
 
 _METADATA = "rocket.options"
 _PREFIX = "option."
 _CATALOGS_OWN = frozenset({"provider", "owner"})  # what the catalog tells beside the options, always
-_WHAT_TO_READ = frozenset({"subscribe", "subscribepattern", "assign"})
+_TOPICS_TO_READ = frozenset({"subscribe", "subscribepattern", "assign"})
+_WHAT_TO_READ = _TOPICS_TO_READ | {"storepath", "view"}
 _SPARKS_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _TOPIC_TYPE = VarcharType(127)
 
@@ -71,8 +83,7 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
         raise error("BAD_OPTION.NONE")
     two_way = is_two_way(options)
     if "topic" in options and not two_way:
-        check_options(options, WRITES)
-        schema = INSERT_SCHEMA
+        schema = _schema_to_insert(options)
     else:
         schema = schema_to_read(one_way(options, reading=True))
         if not is_view(options):
@@ -86,14 +97,35 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
     return StructType(fields)
 
 
+def _schema_to_insert(options: Mapping[str, str]) -> StructType:
+    """The columns of a table that is only inserted into: its bodies' own where their format has any."""
+    check_options(options, WRITES)
+    body = parse_write_options(options, Scope.WRITE).body
+    if body is None:
+        return INSERT_SCHEMA
+    from spark_rocket.datasource.body_formats.codecs import known_columns
+
+    columns = known_columns(body).fields
+    taken = {"body", *(field.name.lower() for field in columns)}
+    return StructType([*columns, *(field for field in INSERT_SCHEMA.fields if field.name.lower() not in taken)])
+
+
 def plain(schema: StructType) -> StructType:
     """A table's schema as anybody else's: without what Spark and we keep in its metadata."""
-    return StructType([StructField(field.name, field.dataType, field.nullable) for field in schema.fields])
+    fields = []
+    for field in schema.fields:
+        kind = StringType() if isinstance(field.dataType, VarcharType) else field.dataType
+        fields.append(StructField(field.name, kind, field.nullable))
+    return StructType(fields)
 
 
 def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """A read's options: the table's, and over them those of the query itself (``SELECT … FROM t WITH (…)``)."""
-    both = _kept(schema) | dict(options)
+    """A read's options: the table's, and over them those of the query itself (``SELECT … FROM t WITH (…)``).
+
+    One that says itself what to read has none of a table's: its schema may be another frame's.
+    """
+    says = not _WHAT_TO_READ.isdisjoint(key.lower() for key in options)
+    both = dict(options) if says else _kept(schema) | dict(options)
     if not any(belongs_to(key, READS | WRITES) for key in both):
         raise error("BAD_OPTION.NONE")
     return one_way(both, reading=True)
@@ -101,14 +133,19 @@ def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str,
 
 def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """A write's options: its own if it has any, else those of the table."""
-    if any(belongs_to(key, READS | WRITES) for key in options):
-        return one_way(options, reading=False)
-    kept = _kept(schema)
-    if not kept:
-        raise error("BAD_OPTION.NONE")
-    if any(_SPARKS_VARCHAR in (field.metadata or {}) for field in schema.fields):
+    found = _options_of_write(options, schema)
+    if found == dict(options):
+        if not any(belongs_to(key, READS | WRITES) for key in found):
+            raise error("BAD_OPTION.NONE")
+    elif any(_SPARKS_VARCHAR in (field.metadata or {}) for field in schema.fields):
         raise error("BAD_OPTION.WHICH_TABLE")
-    return one_way(kept | dict(options), reading=False)
+    return one_way(found, reading=False)
+
+
+def _options_of_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """Those of both ways: rows that come from a table bring its options to whoever writes them, who has his own."""
+    own = any(belongs_to(key, READS | WRITES) for key in options)
+    return dict(options) if own else _kept(schema) | dict(options)
 
 
 def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
@@ -121,16 +158,25 @@ def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:
 
 def written(schema: StructType, options: Mapping[str, str]) -> StructType:
     """The columns that are written: all, but for a table or view that is read as well, those that can be."""
-    if not is_two_way(_kept(schema) | dict(options)):
-        return plain(schema)
+    found = _options_of_write(options, schema)
+    fields = plain(schema).fields
+    if not is_two_way(found):
+        return StructType(fields)
     can_be = {name.lower() for name in INSERT_SCHEMA.names}
-    return StructType([field for field in plain(schema).fields if field.name.lower() in can_be])
+    body = body_of(one_way(found, reading=True))
+    if body is None:
+        return StructType([field for field in fields if field.name.lower() in can_be])
+    only_read = {body.bad_record_column.lower()} if body.bad_records is BadRecords.COLUMN else set()
+    for name, known in metadata_fields(body):
+        if name.lower() != known.name.lower() or name.lower() not in can_be:
+            only_read.add(name.lower())
+    return StructType([field for field in fields if field.name.lower() not in only_read])
 
 
 def is_two_way(options: Mapping[str, str]) -> bool:
     """Whether they say both what to read and where to write."""
     keys = {key.lower() for key in options}
-    return "topic" in keys and not keys.isdisjoint(_WHAT_TO_READ)
+    return "topic" in keys and not keys.isdisjoint(_TOPICS_TO_READ)
 
 
 def _kept(schema: StructType) -> dict[str, str]:

@@ -19,7 +19,7 @@ from spark_rocket.datasource.tables import (
     table_options,
     written,
 )
-from spark_rocket.errors import OptionError
+from spark_rocket.errors import OptionError, SchemaError
 
 READ, WRITE = {"subscribe": "orders"}, {"topic": "orders"}
 BOTH = READ | WRITE | {"nameserver": "127.0.0.1:9876"}
@@ -60,7 +60,14 @@ def test_options_come_back_with_the_schema() -> None:
     schema = table(**READ)
     assert plain(schema) == SOURCE_SCHEMA
     assert options_to_read({}, schema) == READ
-    assert options_to_read({"subscribe": "others", "tags": "a"}, schema) == {"subscribe": "others", "tags": "a"}
+    assert options_to_read({"tags": "a"}, schema) == READ | {"tags": "a"}
+
+
+def test_who_says_what_to_read_has_no_options_of_a_table() -> None:
+    """A schema may be taken from a table's frame and given to another read."""
+    schema = table(**READ, tags="paid", consumerGroup="g")
+    assert options_to_read({"subscribe": "others"}, schema) == {"subscribe": "others"}
+    assert options_to_read({"storePath": "/data"}, schema) == {"storePath": "/data"}
 
 
 def test_a_table_to_insert_into_has_the_columns_that_can_be_written() -> None:
@@ -83,6 +90,29 @@ def test_rows_that_bring_another_tables_options_are_not_written_there() -> None:
     with pytest.raises(OptionError, match=r"WHICH_TABLE.*INSERT INTO t \(body, tags\)"):
         options_to_write({}, table(**BOTH))
     assert options_to_write({"topic": "elsewhere"}, table(**BOTH)) == {"topic": "elsewhere"}
+
+
+def test_a_write_with_options_of_its_own_writes_every_column() -> None:
+    """Columns that came from a table bring its options along."""
+    for schema in (table(**READ), table(**BOTH)):
+        more = StructType([*inserted(schema).fields, StructField("extra", StringType())])
+        assert written(more, {"topic": "elsewhere", "bodyFormat": "json"}).names == more.names
+
+
+def test_typed_tables() -> None:
+    schema = table(**WRITE, bodyFormat="text")
+    assert schema.names == ["value", "tags", "keys", "properties", "shardingKey", "queueId", "topic"]
+    assert written(inserted(schema), {}).names == schema.names
+    schema = table(**BOTH, bodyFormat="text", metadataColumns="tags, queueOffset, topic as origin")
+    assert schema.names == ["value", "tags", "queueOffset", "origin"]
+    assert written(inserted(schema), {}).names == ["value", "tags"]
+    with pytest.raises(SchemaError, match="bodyFormat=json needs a schema"):
+        RocketDataSource(created(**WRITE, bodyFormat="json")).schema()
+
+
+def test_varchar_that_spark_shows_is_text() -> None:
+    """spark.sql.preserveCharVarcharTypeInfo=true."""
+    assert plain(RocketDataSource(created(**READ)).schema()) == SOURCE_SCHEMA
 
 
 def test_a_view_for_both_ways() -> None:
