@@ -47,7 +47,15 @@ from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.resolve import LossPolicy
 from spark_rocket.datasource.schema import Projection
-from spark_rocket.errors import OffsetsError, ProtocolError, QueueNotFoundError, RocketError, TopicNotFoundError
+from spark_rocket.errors import (
+    OffsetsError,
+    ProtocolError,
+    QueueNotFoundError,
+    RocketError,
+    RunTooLargeError,
+    TopicNotFoundError,
+)
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.subscription import SUB_ALL
 
@@ -111,6 +119,7 @@ def _decode(
         return
     records = chunks[0].records if len(chunks) == 1 else b"".join(chunk.records for chunk in chunks)
     start, end = chunks[0].start, min(chunks[-1].end, span.end)
+    expected = sum(min(chunk.end, span.end) - chunk.start for chunk in chunks)
     try:
         batch = decode_records(
             records,
@@ -120,6 +129,9 @@ def _decode(
             end_offset=end,
             tags=None if options.tags is None else frozenset(options.tags),
         )
+    except RunTooLargeError as error:
+        at = error.queue_offset
+        parts = chunks if len(chunks) > 1 else [Chunk(chunks[0].records, start, at), Chunk(chunks[0].records, at, end)]
     except ProtocolError as error:
         raise ProtocolError(
             f"messages {start} to {end - 1} of {name(span.queue)} cannot be decoded: {error.message}",
@@ -127,7 +139,13 @@ def _decode(
             "that cannot be read, or begin after it with startingOffsets as JSON"
             f"{' and a new checkpoint directory' if options.is_stream else ''}.",
         ) from error
-    expected = sum(min(chunk.end, span.end) - chunk.start for chunk in chunks)
+    else:
+        # A broker that gives more than it says: what is too much in one chunk must not stand for what lacks in another.
+        parts = chunks if len(chunks) > 1 and batch.num_rows > expected else []
+    if parts:
+        for part in parts:
+            yield from _decode([part], span, projection, loss, options, repeats)
+        return
     if batch.num_rows < expected and not is_filtered(options):
         loss.missing(span.queue, start, end, expected - batch.num_rows)
     if repeats is not None:
@@ -153,7 +171,9 @@ class _Window:
     could hold more.
     """
 
-    def __init__(self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int], Pending[PullResult]]) -> None:
+    def __init__(
+        self, span: OffsetRange, options: ReadOptions, ask: Callable[[int, int, int], Pending[PullResult]]
+    ) -> None:
         self._ask = ask
         self._end = span.end
         self._next = span.start
@@ -189,7 +209,8 @@ class _Window:
         elif following > pull.end:
             self.restart(following)
         elif following < pull.end:
-            self._pulls.appendleft(_Pull(following, pull.end, self._ask(following, pull.end - following)))
+            answer = self._ask(following, pull.end - following, self._batch_bytes // self._room)
+            self._pulls.appendleft(_Pull(following, pull.end, answer))
         self._fill()
 
     def _learn(self, asked: int, got: int) -> None:
@@ -214,7 +235,7 @@ class _Window:
                     self._full = 0
                     count = min(2 * count, self._batch_size)
             end = min(self._next + count, self._end)
-            answer = self._ask(self._next, end - self._next)
+            answer = self._ask(self._next, end - self._next, self._batch_bytes // self._room)
             self._pulls.append(_Pull(self._next, end, answer))
             self._next = end
             if answer.refused is not None:
@@ -228,12 +249,12 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))
 
-    def ask(offset: int, count: int) -> Pending[PullResult]:
+    def ask(offset: int, count: int, size: int) -> Pending[PullResult]:
         return reader.pull_later(
             span.queue,
             offset,
             max_msgs=count,
-            max_bytes=options.pull_batch_bytes,
+            max_bytes=max(1, size),
             timeout=options.request_timeout_ms / 1000,
             tags=tags,
             sql=options.sql_filter,
@@ -285,6 +306,8 @@ class _Deletions:
         if reached < self._span.end and time.monotonic() < self._checked + _CHECK_SECONDS:
             return
         found = self._reader.pull(queue, first, max_msgs=1)
+        if found.status is not PullStatus.FOUND and not found.from_master:
+            raise _lagging(queue, first, found)
         rows = decode_records(
             found.records, ["queueOffset"], broker_name=queue.broker_name, start_offset=first, end_offset=first + 1
         )
@@ -305,12 +328,7 @@ def _following(
     ):
         return following
     if not answer.from_master:
-        raise QueueNotFoundError(
-            f"the master of {name(queue)} is away, and its slave answered a pull at {offset} with "
-            f"{answer.status.value}: it may lag behind.",
-            remedy="Start the master, or wait until the slave has caught up.",
-            retriable=True,
-        )
+        raise _lagging(queue, offset, answer)
     if answer.status is PullStatus.OFFSET_ILLEGAL and offset < answer.min_offset:
         loss.deleted(queue, offset, answer.min_offset, span.end)
         return answer.min_offset
@@ -329,5 +347,14 @@ def _following(
         f"the broker answered a pull of {name(queue)} at {offset} with {answer.status.value} and the next offset "
         f"{following}, and its queue goes from {answer.min_offset} to {answer.max_offset}.",
         remedy="Check the broker's consume queue (rocket store check); nothing more was read.",
+        retriable=True,
+    )
+
+
+def _lagging(queue: MessageQueue, offset: int, answer: PullResult) -> QueueNotFoundError:
+    return QueueNotFoundError(
+        f"the master of {name(queue)} is away, and its slave answered a pull at {offset} with "
+        f"{answer.status.value}: it may lag behind.",
+        remedy="Start the master, or wait until the slave has caught up.",
         retriable=True,
     )

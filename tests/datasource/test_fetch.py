@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import zlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -31,6 +32,7 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol import columnar_unwrap
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.record import encode_record
 
@@ -38,11 +40,11 @@ QUEUE = MessageQueue("orders", "broker-a", 3)
 HOST = pack_host(("127.0.0.1", 10911))
 
 
-def record(offset: int) -> bytes:
+def record(offset: int, body: bytes | None = None, sys_flag: int = 0) -> bytes:
     return encode_record(
         b"orders",
         3,
-        str(offset).encode(),
+        str(offset).encode() if body is None else body,
         b"TAGS\x01T\x02",
         queue_offset=offset,
         physical_offset=1000 * offset,
@@ -50,6 +52,7 @@ def record(offset: int) -> bytes:
         born_host=HOST,
         store_timestamp=offset,
         store_host=HOST,
+        sys_flag=sys_flag,
     )
 
 
@@ -490,3 +493,70 @@ def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketEr
     broker.instead[0] = [error("away")] * 100
     with pytest.raises(error, match="retryTimeout"):
         read(broker, 0, 100, retryTimeout="5000")
+
+
+# --- answers that hold more than they say, or more than they seem to ------------------------------------------------
+
+
+class Generous(ListBroker):
+    """Gives five records more than it says, but never those in ``gone``."""
+
+    gone = range(0)
+
+    def answer(self, offset: int, max_msgs: int) -> PullResult:
+        until = min(self.high, offset + 32)
+        given = [at for at in range(offset, min(self.high, until + 5)) if at not in self.gone]
+        return self.result(PullStatus.FOUND, until, b"".join(map(record, given)))
+
+
+def test_records_beyond_what_an_answer_says_are_not_read_twice() -> None:
+    assert offsets(read(Generous(0, 200), 0, 200)) == list(range(200))
+
+
+def test_records_that_are_there_twice_hide_none_that_are_missing() -> None:
+    broker = Generous(0, 128)
+    broker.gone = range(96, 101)
+    with pytest.raises(DataLossError, match="MESSAGES_MISSING"):
+        read(broker, 0, 128)
+
+
+def test_pulls_at_once_may_hold_no_more_than_one_large_one() -> None:
+    """Small messages, and then large ones: what is under way was asked for when they were small."""
+    sizes: list[int] = []
+
+    class Measured(ListBroker):
+        def pull_later(self, queue: MessageQueue, offset: int, *, max_bytes: int, **rest: Any) -> Answered:
+            sizes.append(max_bytes)
+            return super().pull_later(queue, offset, max_bytes=max_bytes, **rest)
+
+    list(pull_chunks(OffsetRange(QUEUE, 0, 2000), options(), Measured(0, 2000, most=32)))  # type: ignore[arg-type]
+    assert max(sizes[40:]) <= 4 * 1024 * 1024 // 32
+
+
+def test_bodies_that_inflate_to_more_than_fits_one_batch_make_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [zlib.compress(bytes([number]) * 300_000) for number in range(40)]
+    monkeypatch.setattr(columnar_unwrap, "MAX_RUN", 1_000_000)
+
+    class Inflating(ListBroker):
+        def answer(self, offset: int, max_msgs: int) -> PullResult:
+            until = min(self.high, offset + 8)
+            records = b"".join(record(at, bodies[at], 1) for at in range(offset, until))
+            return self.result(PullStatus.FOUND, until, records)
+
+    batches = read(Inflating(0, 40), 0, 40)
+    assert [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()] == list(range(40))
+    assert max(batch.num_rows for batch in batches) <= 3
+
+
+def test_a_filters_check_believes_no_slave_that_lags_behind(no_waiting: list[float]) -> None:
+    class Lagging(ListBroker):
+        checks = 0
+
+        def pull(self, queue: MessageQueue, offset: int, *, max_msgs: int) -> PullResult:
+            self.checks += 1
+            if self.checks > 2:
+                return super().pull(queue, offset, max_msgs=max_msgs)
+            return PullResult(PullStatus.OFFSET_ILLEGAL, 50, 0, 50, memoryview(b""), False)
+
+    assert offsets(read(Lagging(0, 200), 100, 200, tags="T")) == list(range(100, 200))
+    assert len(no_waiting) == 2
