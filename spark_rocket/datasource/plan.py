@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import Positions, StreamOffset, name
+from spark_rocket.datasource.offsets import EARLIEST, Positions, StreamOffset, name
+from spark_rocket.datasource.option_parsers import now_ms
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.datasource.resolve import LossPolicy, Queues, Seen, fit, resolve_end, resolve_start, starts_of_new
@@ -24,6 +25,7 @@ from spark_rocket.model import MessageQueue
 log = logging.getLogger("spark_rocket.datasource")
 
 RECHECK_SECONDS = 60.0
+CLOCKS_APART_MS = 600_000
 
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
@@ -47,9 +49,16 @@ def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     loss = LossPolicy(options)
     starts = resolve_start(queues, options.starting, latest, group=options.consumer_group, loss=loss)
     ends = resolve_end(queues, options.ending, latest, starts, group=options.consumer_group, loss=loss)
-    for queue, end in ends.items():
-        if starts[queue] > end:
-            raise error("BAD_OFFSETS.END_BEFORE_START", queue=name(queue), start=starts[queue], end=end)
+    backwards = sorted(queue for queue, end in ends.items() if starts[queue] > end)
+    firsts = queues.min_offsets(backwards) if backwards else {}
+    for queue in backwards:
+        start, end = starts[queue], ends[queue]
+        asked = (options.starting.offsets or {}).get(queue, EARLIEST)
+        if asked > end or start > firsts[queue]:
+            raise error("BAD_OFFSETS.END_BEFORE_START", queue=name(queue), start=start, end=end)
+        if end:  # what was to be read is deleted, up to its end and beyond
+            loss.all_deleted(queue, max(asked, 0), end, firsts[queue])
+        ends[queue] = start
     return ranges_between(starts, ends)
 
 
@@ -73,6 +82,7 @@ class StreamPlanner:
         self._seen = Seen()
         self._latest: Positions = {}
         self._parted: set[MessageQueue] = set()
+        self._missed: dict[MessageQueue, int] = {}  # of deleted topics, and when that was noticed, in ms
         self._matches_nothing = False
         self._clock = clock
         self._last_batch: float | None = None
@@ -97,18 +107,19 @@ class StreamPlanner:
         """
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
         view = self._pinned or self._look({queue.topic for queue in before})
-        latest = view.latest
         if previous is not None:
             self.commit(previous)
         if previous is None:
             self._check_all_there(view.found)
             fresh = resolve_start(
-                self._queues, self._options.starting, latest, group=self._options.consumer_group, loss=self._loss
+                self._queues, self._options.starting, view.latest, group=self._options.consumer_group, loss=self._loss
             )
         else:
             self._note_lost_topics(before, view)
-            fresh = self._moved(before, latest)
+            fresh = self._moved(before, view.latest)
         starts = before | fresh
+        view = self._passed(view, starts)
+        latest = view.latest
         self._note_absent(starts, view)
         known = {queue: starts[queue] for queue in latest}
         if is_limited and previous is not None and not fresh and self._waits(known, latest):
@@ -126,6 +137,15 @@ class StreamPlanner:
         found = self._what.now(known)
         self._latest = self._queues.max_offsets(found.wanted)
         return _View(found, self._latest)
+
+    def _passed(self, view: _View, starts: Positions) -> _View:
+        """The view with no end before its start: retention may pass an end that was looked up before, or pinned."""
+        latest = {queue: max(end, starts[queue]) for queue, end in view.latest.items()}
+        if latest != view.latest:
+            view = _View(view.found, latest)
+            if self._pinned is not None:
+                self._pinned = view
+        return view
 
     def _waits(self, starts: Positions, latest: Positions) -> bool:
         """Whether there are too few messages yet. The first batch of a query, or after its restart, does not wait."""
@@ -156,6 +176,9 @@ class StreamPlanner:
             missing = missing | self._what.now(gone).missing
         for topic in sorted(missing.keys() & read):
             self._loss.topic_deleted(topic, before)
+            for queue in before:
+                if queue.topic == topic:
+                    self._missed.setdefault(queue, now_ms())
         self._check_all_there(view.found, before)
 
     def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
@@ -166,8 +189,30 @@ class StreamPlanner:
             ends = {queue: latest[queue] for queue in queues}
             moved |= resolve_start(self._queues, position, ends, group=self._options.consumer_group, loss=self._loss)
         old = {queue: before[queue] for queue in latest if queue not in new}
+        old |= self._made_anew({queue: latest[queue] for queue in old if queue in self._missed})
         fitted = fit(self._queues, old, latest, self._loss, self._seen)
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
+
+    def _made_anew(self, latest: Positions) -> dict[MessageQueue, int]:
+        """The first messages of queues that are back, if their topic was deleted and created again meanwhile.
+
+        Brokers that were away also bring a topic back. Then its first message was stored before it was missed; the
+        clocks of driver and brokers may be ``CLOCKS_APART_MS`` apart. In doubt it is a new one, by which nothing is
+        lost.
+        """
+        if not latest:
+            return {}
+        firsts = self._queues.min_offsets(latest.keys())
+        missed = {queue: max(0, self._missed[queue] - CLOCKS_APART_MS) for queue in latest}
+        since = self._queues.offsets_for_times(missed)
+        anew = {queue: first for queue, first in firsts.items() if since[queue] <= first}
+        for queue in latest:
+            del self._missed[queue]
+        for queue in anew:
+            self._seen.forget(queue)
+        for topic in sorted({queue.topic for queue in anew}):
+            log.warning("topic %s was deleted and created again: it is read from its first message on.", topic)
+        return anew
 
     def _note_absent(self, starts: Positions, view: _View) -> None:
         self._parted -= view.latest.keys()

@@ -67,6 +67,12 @@ class LossPolicy:
         last = (first_left if until is None else min(first_left, until)) - 1
         self._lost(queue, "MESSAGES_DELETED", queue=name(queue), first=wanted, last=last, left=first_left)
 
+    def all_deleted(self, queue: MessageQueue, wanted: int, end: int, first_left: int) -> None:
+        """Everything from ``wanted`` to ``end`` is gone."""
+        self._lost(
+            queue, "MESSAGES_DELETED", "without them", queue=name(queue), first=wanted, last=end - 1, left=first_left
+        )
+
     def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
         """The broker passed over messages without a word: their file was deleted, or the topic is compacted."""
         self._lost(queue, "MESSAGES_MISSING", queue=name(queue), first=start, last=end - 1, count=count)
@@ -108,6 +114,10 @@ class Seen:
     def note(self, firsts: Positions, ends: Positions) -> None:
         self.firsts |= firsts
         self.ends |= ends
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.firsts.pop(queue, None)
+        self.ends.pop(queue, None)
 
 
 def fit(

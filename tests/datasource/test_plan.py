@@ -218,6 +218,42 @@ def test_a_topic_that_was_created_again_is_an_error_or_begun_again() -> None:
     assert plan.next_end(end, None) is None
 
 
+@pytest.mark.parametrize(
+    "limits", [{}, {"maxBytesPerTrigger": "1000"}, {"maxOffsetsPerTrigger": "5"}], ids=["none", "bytes", "offsets"]
+)
+def test_retention_that_passes_the_end_of_an_available_now_query(
+    limits: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 100))
+    count = 5 if "maxOffsetsPerTrigger" in limits else None
+    plan, failing = (
+        planner(queues, startingOffsets="earliest", failOnDataLoss=fail, **limits) for fail in ("false", "true")
+    )
+    for each in (plan, failing):
+        each.pin()
+        before = each.next_end(None, 10)
+    assert before is not None
+    read = before.ends[q(1)]
+    queues.spans[q(0)] = (150, 300)
+    with pytest.raises(DataLossError, match=r"MESSAGES_DELETED.*orders/broker-a/0: messages 5 to 149"):
+        failing.next_end(before, count)
+    with caplog.at_level(logging.WARNING):
+        while (end := plan.next_end(before, count)) is not None:
+            spans = ranges_between(starts_of(before, end), end.ends)
+            assert {span.queue for span in spans} == {q(1)}, "nothing behind the end that was there at the start"
+            read += spans[0].size
+            before = end
+    assert (read, before.ends) == (100, {q(0): 150, q(1): 100})
+    assert [record.getMessage().partition("]")[0] for record in caplog.records] == ["[DATA_LOSS.MESSAGES_DELETED"]
+
+
+def test_available_now_still_sees_a_topic_that_was_created_again() -> None:
+    plan = planner(FakeQueues(q0=(0, 7)))
+    plan.pin()
+    with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*offset 100 was expected"):
+        plan.next_end(StreamOffset({q(0): 100}), None)
+
+
 # --- the group --------------------------------------------------------------------------------------------------
 
 
@@ -360,3 +396,34 @@ def test_a_batch_read_whose_end_is_before_its_start() -> None:
     ending = '{"orders": {"broker-a": {"0": 101}}}'
     with pytest.raises(OffsetsError, match="endingOffsets is 101 for orders/broker-a/0"):
         plan_batch(queues, batch(endingOffsets=ending))
+
+
+@pytest.mark.parametrize("start", ["earliest", '{"orders": {"broker-a": {"0": 2, "1": -2}}}', "group", "-1d"])
+def test_a_batch_read_of_which_a_queue_is_deleted_up_to_its_end_and_beyond(
+    start: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = FakeQueues(q0=(10, 100), q1=(0, 50))
+    queues.groups["g", q(0)] = 2
+    given = {"startingTimestamp" if start == "-1d" else "startingOffsets": start, "consumerGroup": "g"}
+    queues.offsets_for_times = lambda times_ms: {q(0): 10, q(1): 0}  # type: ignore[method-assign]
+    given["endingOffsets"] = '{"orders": {"broker-a": {"0": 5, "1": 30}}}'
+    with pytest.raises(DataLossError, match=r"MESSAGES_DELETED.*orders/broker-a/0: messages [02] to [49] were deleted"):
+        plan_batch(queues, batch(**given))
+    with caplog.at_level(logging.WARNING):
+        assert plan_batch(queues, batch(**given, failOnDataLoss="false")) == [OffsetRange(q(1), 0, 30)]
+    assert caplog.text.count("DATA_LOSS.MESSAGES_DELETED") == 1
+    given["endingOffsets"] = given["endingOffsets"].replace("5", "0")
+    if start in ("earliest", "-1d"):
+        assert plan_batch(queues, batch(**given)) == [OffsetRange(q(1), 0, 30)], "nothing was wanted of it"
+
+
+def test_a_deleted_stretch_does_not_excuse_an_end_before_the_start() -> None:
+    queues = FakeQueues(q0=(10, 100))
+    queues.groups["g", q(0)] = 50
+    ending = '{"orders": {"broker-a": {"0": 5}}}'
+    for starting in (
+        {"startingOffsets": '{"orders": {"broker-a": {"0": 7}}}', "failOnDataLoss": "false"},
+        {"startingOffsets": "group", "consumerGroup": "g"},
+    ):
+        with pytest.raises(OffsetsError, match=r"END_BEFORE_START.*orders/broker-a/0"):
+            plan_batch(queues, batch(**starting, endingOffsets=ending))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -13,6 +14,7 @@ from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_optio
 from spark_rocket.datasource.plan import StreamPlanner, plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.errors import DataLossError, OffsetsError, TopicNotFoundError
+from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
 PATTERN = {"subscribePattern": "orders-.*"}
@@ -167,6 +169,50 @@ def test_a_topic_that_is_deleted_in_mid_stream(caplog: pytest.LogCaptureFixture)
         assert plan.next_end(end, None) == StreamOffset(
             {q(0, "orders-a"): 10, q(0, "orders-b"): 2}, {q(0, "orders-b"): 0}
         )
+
+
+class Stored(FakeQueues):
+    """Offset 0 was stored at ``began``, in ms, and the others after it, one each 10 ms."""
+
+    began = 0
+
+    def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        return super().offsets_for_times({queue: max(0, time - self.began) for queue, time in times_ms.items()})
+
+
+@pytest.mark.parametrize("what", [{"subscribe": "orders,x"}, {"subscribePattern": "orders|x"}], ids=[*"sp"])
+@pytest.mark.parametrize(
+    ("began", "start"),
+    [(5_000_100, 0), (4_500_000, 0), (0, 10), (4_399_000, 10)],
+    ids=["made again", "by a clock that is slow", "the old one, whose brokers were away", "the old one, young"],
+)
+def test_a_topic_that_was_seen_deleted_and_is_back_with_more_messages_than_before(
+    what: dict[str, str], began: int, start: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [5_000_000]
+    monkeypatch.setattr("spark_rocket.datasource.plan.now_ms", lambda: now[0])
+    queues = Stored(q0=(0, 10), q1=(0, 10))
+    queues.spans[q(0, "x")] = (0, 1)
+    plan = StreamPlanner(queues, stream(**what, failOnDataLoss="false", startingOffsets="earliest"))
+    end = plan.next_end(None, None)
+    del queues.spans[q(0)], queues.spans[q(1)]
+    assert plan.next_end(end, None) is None
+    now[0] = 6_000_000
+    assert plan.next_end(end, None) is None
+    queues.began = began
+    queues.spans[q(0)] = (0, 300)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        back = plan.next_end(end, None)
+    assert back is not None
+    assert (starts_of(end, back)[q(0)], back.ends[q(0)]) == (start, 300)
+    assert ("topic orders was deleted and created again" in caplog.text) == (start == 0)
+    queues.spans[q(0)] = (0, 400)
+    queues.spans[q(1)] = (0, 200)  # a queue that comes later
+    following = plan.next_end(back, None)
+    assert following is not None
+    assert starts_of(back, following) == {q(0): 300, q(1): start, q(0, "x"): 1}
+    assert "WENT_BACK" not in caplog.text
 
 
 def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
