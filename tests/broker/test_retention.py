@@ -210,6 +210,7 @@ def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
     fill(here, topic)
     insides.store.flush()
     given = {"subscribe": topic, "nameServer": broker.name_server, "pullBatchSize": "5", "arrowBatchRows": "5"}
+    given["maxPullsInFlight"] = "1"  # no more than the next pull is under way when the queue is trimmed
     options = parse_read_options({**given, "failOnDataLoss": fail}, Scope.READ)
     with Reader(broker.name_server) as reader:
         (queue,) = reader.queues(topic)
