@@ -28,7 +28,7 @@ def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
 ) -> None:
     topic = mq.topic(3)
     for queue in range(3):
-        mq.send(topic, [f"{queue}-{number}" for number in range(200)], queue)
+        mq.send(topic, [f"{queue}-{number}" for number in range(120)], queue)
     checkpoint, output, fifo = (str(tmp_path / name) for name in ("checkpoint", "output", "fifo"))
     os.mkfifo(fifo)
     # Open for both, so that neither end waits for the other and the file is ready only once something is written.
@@ -52,7 +52,7 @@ def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     done = sorted(path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     assert done == ["0", "1"], "two batches were finished and one was not"
     assert sum(filter(None, mq.committed("killed", topic))) == 200, "the group has what is finished, and no more"
-    mq.send(topic, [f"0-{number}" for number in range(200, 250)], 0)
+    mq.send(topic, [f"0-{number}" for number in range(120, 150)], 0)
 
     query = (
         killed_query.source(spark, mq.name_server, topic)
@@ -64,9 +64,9 @@ def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     )
     assert query.awaitTermination(120)
     rows = spark.read.parquet(output).collect()
-    expected = [(queue, offset, f"{queue}-{offset}") for queue in range(3) for offset in range(200 + 50 * (queue == 0))]
+    expected = [(queue, offset, f"{queue}-{offset}") for queue in range(3) for offset in range(120 + 30 * (queue == 0))]
     assert sorted((row.queueId, row.queueOffset, row.body) for row in rows) == expected
-    assert mq.committed("killed", topic) == [250, 200, 200]
+    assert mq.committed("killed", topic) == [150, 120, 120]
 
 
 def test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer_counts(mq: Rocket, run: Run) -> None:
