@@ -42,7 +42,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
         batches = read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
     else:
         batches = read_range(partition.span, options, projection, reader)
-    return rows_of(batches, options, schema)
+    return rows_of(batches, options, schema, projection)
 
 
 class RocketBatchReader(Traveller, DataSourceReader):

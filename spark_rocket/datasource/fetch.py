@@ -128,6 +128,7 @@ def _decode(
             start_offset=start,
             end_offset=end,
             tags=None if options.tags is None else frozenset(options.tags),
+            damaged=projection.damaged,
         )
     except RunTooLargeError as error:
         at = error.queue_offset

@@ -59,6 +59,8 @@ class Projection:
 
     columns: tuple[str, ...]
     target: pa.Schema
+    damaged: dict[int, str] | None = None
+    """Where to say, by queue offset, that a body cannot be decompressed; None: that is an error."""
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give decoded columns their target types. Nothing is copied but what has another type, which none has."""

@@ -9,6 +9,7 @@ Belongs to one task.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,15 +35,26 @@ def projection_of(options: ReadOptions, schema: StructType) -> Projection:
     return project(schema) if options.body is None else TypedRows(options, options.body, schema).projection
 
 
-def rows_of(batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """A task's batches, as Spark is to get them."""
-    return batches if options.body is None else TypedRows(options, options.body, schema).rows(batches)
+def rows_of(
+    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    """A task's batches, made with ``projection``, as Spark is to get them."""
+    if options.body is None:
+        return batches
+    return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
 
 
 class TypedRows:
     """Decodes the bodies of a task's batches."""
 
-    def __init__(self, options: ReadOptions, settings: BodySettings, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        settings: BodySettings,
+        schema: StructType,
+        damaged: dict[int, str] | None = None,
+    ) -> None:
+        self._damaged = {} if damaged is None else damaged
         self._layout = layout(settings, schema)
         self._decoder = decoder(settings, self._layout.body)
         self._counter = BadRecordCounter(options, settings)
@@ -52,16 +64,30 @@ class TypedRows:
             schema[self._layout.bad_column].dataType, StringType
         )
         needed = {"body", *self._layout.metadata.values(), *self._counter.needed()}
-        self.projection = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in needed]))
+        projection = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in needed]))
+        self.projection = replace(projection, damaged=self._damaged)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             for batch in batches:
-                rows = self._assemble(batch, self._decoder.decode(batch.column("body")))
+                rows = self._assemble(batch, self._spoilt(batch, self._decoder.decode(batch.column("body"))))
                 for start in range(0, rows.num_rows, self._limit):
                     yield rows.slice(start, self._limit)
         finally:
             self._counter.report()
+
+    def _spoilt(self, batch: pa.RecordBatch, decoded: Decoded) -> Decoded:
+        """With the bodies that could not be decompressed among the bad ones, whatever was made of their bytes."""
+        if not self._damaged:
+            return decoded
+        offsets = batch.column("queueOffset").to_numpy()
+        found = np.flatnonzero(np.isin(offsets, np.fromiter(self._damaged, np.int64)))
+        for index in found.tolist():
+            decoded.bad[index] = self._damaged[int(offsets[index])]
+        self._damaged.clear()
+        of_body = np.arange(batch.num_rows) if decoded.rows is None else decoded.rows
+        values = pa.array(np.arange(len(of_body)), mask=np.isin(of_body, found))
+        return replace(decoded, columns=[column.take(values) for column in decoded.columns])
 
     def _assemble(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
         dropped = self._counter.take(batch, decoded.bad)

@@ -45,11 +45,12 @@ from spark_rocket.protocol.columnar_properties import PropertyColumns, to_string
 from spark_rocket.protocol.columnar_scratch import Scratch, borrowed_scratch
 from spark_rocket.protocol.columnar_unwrap import needs_unwrap, record_name, unwrap_records
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host
-from spark_rocket.protocol.record import BORN_HOST_V6, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
+from spark_rocket.protocol.record import BORN_HOST_V6, COMPRESSED, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 
 __all__ = [
     "ARROW_SCHEMA",
     "COLUMNS",
+    "STORED_SCHEMA",
     "decode_records",
     "encode_batch",
     "encode_properties_columns",
@@ -79,6 +80,15 @@ ARROW_SCHEMA: pa.Schema = pa.schema(
     ]
 )
 COLUMNS: tuple[str, ...] = tuple(ARROW_SCHEMA.names)
+# What is stored, to compare records by; asked for by name like the columns, but no columns of a message.
+STORED_SCHEMA: pa.Schema = pa.schema(
+    [
+        # CRC of the body as it is stored, and its length: 0 if it is compressed, so that inflating it changes nothing.
+        pa.field("storedBody", pa.int64(), nullable=False),
+        # The property string.
+        pa.field("storedProperties", pa.binary(), nullable=False),
+    ]
+)
 
 _MAGIC_FIRST_BYTE = MAGIC_V1 >> 24
 _SCAN_BELOW = 640  # record size in bytes under which one scan is faster than following the chain
@@ -123,12 +133,14 @@ def decode_records(
     tags: frozenset[str] | None = None,
     check_crc: bool = False,
     schema: pa.Schema | None = None,
+    damaged: dict[int, str] | None = None,
 ) -> pa.RecordBatch:
     """Decode the records that fill ``buffer``; see the module's text for what happens to odd ones.
 
     Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
     one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
-    description of the columns: same names and types, but possibly other nullability.
+    description of the columns: same names and types, but possibly other nullability. A body that cannot be
+    decompressed is an error, unless ``damaged`` is given: it is told why, by queue offset, and the body stays as it is.
 
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
     beyond ``columnar_unwrap.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.
@@ -136,6 +148,9 @@ def decode_records(
     described = ARROW_SCHEMA if schema is None else schema
     fields = []
     for name in columns:
+        if name in STORED_SCHEMA.names:
+            fields.append(STORED_SCHEMA.field(name))
+            continue
         index = described.get_field_index(name)
         if index < 0 or name not in COLUMNS:
             raise ProtocolError(f"Records have no column {name!r}.", remedy=f"Columns are {', '.join(COLUMNS)}.")
@@ -148,7 +163,7 @@ def decode_records(
             run.check_crc()
         wrapped = needs_unwrap(run.number("sysFlag"), bodies="body" in columns)
         if wrapped.any():
-            run = _Run(run.unwrapped(wrapped, start_offset, end_offset), scratch)
+            run = _Run(run.unwrapped(wrapped, start_offset, end_offset, damaged), scratch)
             run.keep_offsets(start_offset, end_offset)
         maker = _Columns(run, broker_name, scratch)
         arrays = [maker.column(field) for field in fields]
@@ -234,7 +249,9 @@ class _Run:
         real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & 0x7FFFFFFF
         _refuse(real != self.number("crc"), self.raw, self.starts, "has a body that does not match its CRC")
 
-    def unwrapped(self, wrapped: _Any, start: int | None, end: int | None) -> bytearray:
+    def unwrapped(
+        self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None
+    ) -> bytearray:
         """The same records with compressed bodies and inner batches undone."""
         return unwrap_records(
             self.raw.data,
@@ -248,6 +265,7 @@ class _Run:
             self.body_start,
             self.body_end,
             self.properties_start,
+            damaged,
         )
 
     def keep_offsets(self, start: int | None, end: int | None) -> None:
@@ -327,6 +345,18 @@ class _Columns:
                 return pa.repeat(pa.scalar(topics[0].tobytes().decode("utf-8", "replace"), pa.string()), len(run))
         return to_strings(self._part(3))
 
+    def _stored_body(self) -> pa.Array:
+        run = self._run
+        lengths = np.where(run.number("sysFlag") & COMPRESSED, 0, run.body_end - run.body_start)
+        return pa.array((run.number("crc") & 0xFFFFFFFF) | (lengths << 32))
+
+    def _stored_properties(self) -> pa.Array:
+        run = self._run
+        bounds = np.zeros(2 * len(run) + 1, np.int32)
+        bounds[1::2], bounds[2::2] = run.properties_start, run.properties_end
+        strings = pa.Array.from_buffers(pa.binary(), 2 * len(run), [None, pa.py_buffer(bounds), pa.py_buffer(run.raw)])
+        return strings.take(pa.array(np.arange(1, 2 * len(run), 2)))
+
     def _message_id(self) -> pa.Array:
         unique = self.properties().value_of("UNIQ_KEY")
         if unique.null_count == 0 and pc.min(pc.binary_length(unique)).as_py() != 0:
@@ -376,6 +406,8 @@ _MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
     "tags": lambda make: make.properties().value_of("TAGS"),
     "keys": lambda make: make.properties().value_of("KEYS"),
     "msgId": _Columns._message_id,
+    "storedBody": _Columns._stored_body,
+    "storedProperties": _Columns._stored_properties,
     "bornTimestamp": lambda make: _times(make._run.number("bornTimestamp")),
     "storeTimestamp": lambda make: _times(make._run.number_after_hosts("storeTimestamp", 56)),
     "bornHost": lambda make: make._host("bornHost"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -64,11 +65,13 @@ def unwrap_records(
     body_starts: _I64,
     body_ends: _I64,
     properties_starts: _I64,
+    damaged: dict[int, str] | None = None,
 ) -> bytearray:
     """The same records in a new buffer, with those that are ``wrapped`` made plain.
 
     The positions are those of whole, checked records. Of inner batches only those that may have messages within the
-    offsets are looked into.
+    offsets are looked into. Records whose bodies cannot be decompressed are left as they are if ``damaged`` is given,
+    which is told why.
     """
     view = memoryview(buffer).cast("B")
     out = bytearray()
@@ -92,6 +95,10 @@ def unwrap_records(
                 body = decompress_body(body, flag)
             parts = decode_batch_body(body) if inner else None
         except ProtocolError as error:
+            if damaged is not None and not inner:
+                damaged[queue_offset] = error.message
+                out += view[start:end]
+                continue
             name = record_name(queue_offset, start)
             raise ProtocolError(f"The {name}: {error.message}", remedy=error.remedy) from None
         if parts is None:
@@ -141,6 +148,7 @@ def _append_parts(
     (sys_flag,) = _INT.unpack_from(head, 36)
     for offset, (flag, body, properties) in enumerate(parts, queue_offset):
         at = _append(out, head, body, b"".join((topic, _SHORT.pack(len(properties)), properties)))
+        _INT.pack_into(out, at + 8, crc32(body) & 0x7FFFFFFF)
         _INT.pack_into(out, at + 16, flag)
         _LONG.pack_into(out, at + 20, (offset + 2**63) % 2**64 - 2**63)
         _INT.pack_into(out, at + 36, sys_flag & _NOT_INNER)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_rocket.client.reader import PullResult, PullStatus
 from spark_rocket.datasource.fetch import pull_chunks, read_range
@@ -20,6 +21,7 @@ from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_optio
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,
@@ -560,3 +562,24 @@ def test_a_filters_check_believes_no_slave_that_lags_behind(no_waiting: list[flo
 
     assert offsets(read(Lagging(0, 200), 100, 200, tags="T")) == list(range(100, 200))
     assert len(no_waiting) == 2
+
+
+@pytest.mark.parametrize("policy", ["null", "drop"])
+def test_a_body_that_cannot_be_decompressed_is_a_bad_record(policy: str) -> None:
+    class Damaged(ListBroker):
+        def answer(self, offset: int, max_msgs: int) -> PullResult:
+            until = min(self.high, offset + max_msgs)
+            bodies = {5: (b"7", 1), 6: (zlib.compress(b'{"id":6}'), 1)}  # 5 says that it is compressed
+            records = [record(at, *bodies.get(at, (f'{{"id":{at}}}'.encode(), 0))) for at in range(offset, until)]
+            return self.result(PullStatus.FOUND, until, b"".join(records))
+
+    given = options(bodyFormat="json", badRecords=policy, metadataColumns="queueOffset")
+    schema = StructType([StructField("id", LongType()), StructField("queueOffset", LongType(), False)])
+    projection = projection_of(given, schema)
+    batches = read_range(OffsetRange(QUEUE, 0, 10), given, projection, Damaged(0, 10))  # type: ignore[arg-type]
+    rows = {
+        row["queueOffset"]: row["id"]
+        for batch in rows_of(batches, given, schema, projection)
+        for row in batch.to_pylist()
+    }
+    assert rows == {at: None if at == 5 else at for at in range(10) if policy == "null" or at != 5}
