@@ -253,7 +253,10 @@ class MessageAppender:
         except StructError as error:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a number is out of its field's range: {error}")
         records, physical = build_records(plan, template, topic_field, queue_offset, physical_offset)
-        log.write(records)
+        try:
+            log.write(records)
+        except OSError as error:
+            return self._full(error)
         log.advance(plan.total)
         entries = np.empty(plan.count, ENTRY_TYPE)
         entries["physical_offset"] = physical

@@ -7,7 +7,9 @@ Disk blocks are taken and pages touched ahead of the writer by the allocator thr
 file is made before it is needed: a first write to a cold page costs a hundred times a warm one, and a roll-over would
 otherwise stall every sender. Should the thread fall behind, or fail, the writer takes blocks itself, and it is here
 that a full disk is noticed (``OSError``), before a byte is written. Long batches go to the file and not through the
-mapping, which saves zeroing and mapping their pages: while most bytes come like that, none are touched ahead.
+mapping, which saves zeroing and mapping their pages: while most bytes come like that, none are touched ahead. A disk
+may refuse these although it has promised the blocks (copy-on-write, quotas, thin disks): then the batch is refused, for
+through the mapping the same shortage would be the process's end, and nothing is written before zeros are there again.
 
 Readers copy from mappings too. So that memory does not grow with the log, only its end stays in this process's memory:
 the last 64 MiB that are on disk, and what is not there yet. Older bytes that readers want are there by windows of
@@ -22,17 +24,19 @@ Corresponds to org.apache.rocketmq.store.CommitLog and AllocateMappedFileService
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 import os
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record import MAGIC_BLANK
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, SIZE_AND_MAGIC
-from spark_rocket.store.mapped_file import MappedFile, sync_directory
+from spark_rocket.store.mapped_file import MappedFile, sync_data, sync_directory
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
 
 Bytes = bytes | bytearray | memoryview
@@ -42,6 +46,7 @@ _MOST_DAMAGED = 10_000  # places that are told of
 _LONG_RUN = 64 << 10  # from here on a batch is written past the mapping
 _WARM = 64 << 20  # flushed bytes behind the writer that stay in memory, for readers at the tail
 _RELEASE = 8 << 20  # at a time
+_ZEROS = bytes(1 << 20)
 _WINDOW = 1 << 20
 _WINDOWS = 64
 _SPARSE = 64 << 10  # cold ranges that lie further apart are read from the file: nothing else is wanted of their pages
@@ -64,6 +69,7 @@ class CommitLog:
         self.position = 0
         self.soft_limit = 0
         self.written_past_mapping = 0  # bytes, since the start
+        self._left_behind = 0  # bytes behind ``position`` that a refused run left there
         self._current: MappedFile | None = None
         self._next: MappedFile | None = None
         self._next_lock = threading.Lock()
@@ -135,6 +141,8 @@ class CommitLog:
 
     def make_room(self, size: int) -> None:
         """Have ``size`` writable bytes at ``position``, in the next file if need be. OSError: nothing was changed."""
+        if self._left_behind:
+            self.wipe()
         file = self._current
         need = size + END_FILE_MIN_BLANK_LENGTH
         if file is None or self.position + need > self.file_size:
@@ -170,24 +178,46 @@ class CommitLog:
             return file
 
     def write(self, records: Bytes) -> None:
-        """Write a run at ``position``, its first four bytes last; there is room.
+        """Write a run at ``position``, its first four bytes last; there is room. OSError: there is no run.
 
         A long run goes to the file and not through the mapping: pages that are written whole need not be zeroed and
         mapped first.
         """
         position, size, mm = self.position, len(records), self.mm
         view = memoryview(records)
-        if size >= _LONG_RUN:
-            assert self._current is not None
-            try:
-                with self._current.descriptor() as fd:
-                    if os.pwrite(fd, view[4:], position + 4) == size - 4 and os.pwrite(fd, view[:4], position) == 4:
-                        self.written_past_mapping += size
-                        return
-            except OSError:  # the disk blocks are there, so memory takes it
-                _log.warning("a run could not be written to %s; through the mapping instead", self._current.path)
-        mm[position + 4 : position + size] = view[4:]
-        mm[position : position + 4] = view[:4]
+        if size < _LONG_RUN:
+            mm[position + 4 : position + size] = view[4:]
+            mm[position : position + 4] = view[:4]
+            return
+        assert self._current is not None
+        done = 4
+        try:
+            with self._current.descriptor() as fd:
+                while done < size:
+                    done += os.pwrite(fd, view[done:], position + done)
+                if os.pwrite(fd, view[:4], position) < 4:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._current.path))
+        except OSError:
+            self._left_behind = done if done > 4 else 0
+            self.soft_limit = 0  # the next put comes by make_room(), which wipes what is left
+            with suppress(OSError):
+                self.wipe()
+            raise
+        self.written_past_mapping += size
+
+    def wipe(self) -> None:
+        """Zeros over what a refused run left behind ``position``: nothing may lie behind the end of a stopped log."""
+        if not self._left_behind:
+            return
+        assert self._current is not None
+        with self._current.descriptor() as fd:
+            while self._left_behind > 0:
+                start = max(self._left_behind - len(_ZEROS), 0)
+                count = self._left_behind - start
+                if os.pwrite(fd, _ZEROS[:count], self.position + start) < count:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._current.path))
+                self._left_behind = start
+            sync_data(fd)
 
     def advance(self, size: int) -> None:
         """The writer has written ``size`` bytes at ``position``: let others see them."""
