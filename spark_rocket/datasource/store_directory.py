@@ -12,7 +12,8 @@ an earlier topic of the same name    left out where the consume queue shows that
                                      consume queues an Apache store does not tell, and both are read
 system topics, %RETRY%…, %DLQ%…      only when ``subscribe`` names them: they hold copies, or what brokers note
 what is not a whole record           an error that names file and offset, or passed over (``failOnDataLoss=false``);
-                                     behind the last whole record of all it is a torn tail, and left out
+                                     behind the last whole record of all it is a torn tail, and left out; so is
+                                     what a killed broker's next start would cut off
 ===================================  ================================================================================
 
 Planning holds the store's lock, shared; tasks only read, each one span of one file (``log_span.py``), decoded in
@@ -48,6 +49,7 @@ from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.record import scan_record
 from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from spark_rocket.store.log_end import cut_of
 from spark_rocket.store.log_span import LogSpan, Lost, plan_spans, read_span
 from spark_rocket.store.queue_table import is_storable
 from spark_rocket.store.record_scan import RecordBlock
@@ -101,8 +103,8 @@ class StoreDirectoryReader(Traveller, DataSourceReader):
         if not isinstance(partition, SpanPartition):
             return iter(())
         keep_freed_memory()
-        batches = read_partition(partition, self._options, projection_of(self._options, self._schema))
-        return rows_of(batches, self._options, self._schema)
+        projection = projection_of(self._options, self._schema)
+        return rows_of(read_partition(partition, self._options, projection), self._options, self._schema, projection)
 
 
 # --- planning: on the driver ------------------------------------------------------------------------------------
@@ -129,7 +131,8 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
             total = view.data_end() - view.log.min_offset
             pieces = options.min_partitions + len(view.log.files)  # the last of each file may be half as long again
             size = min(size, max(total // pieces, _SMALLEST_SPAN))
-        spans = plan_spans(view.log, size, queued_end=0 if view.is_killed else queued_end, lost=_lost(options))
+        queued_end = 0 if view.is_killed else queued_end
+        spans = plan_spans(view.log, size, queued_end=queued_end, cut=cut_of(view), lost=_lost(options))
         return [
             SpanPartition(
                 span,

@@ -155,7 +155,7 @@ class _Check:
         if not self._log.files:
             return
         start, total = self._log.min_offset, self._view.data_end() - self._log.min_offset
-        scan = Salvage(self._log)
+        scan = Salvage(self._view)
         for part in scan:
             if isinstance(part, Damage):
                 self._report(part, part.offset + part.length)

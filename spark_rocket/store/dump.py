@@ -111,7 +111,7 @@ def dump_log(
     """Wanted messages, and every damage, in the order of the log. A record's memory is shared: use it and let it go."""
     wanted = wanted or DumpFilter()
     start, total = view.log.min_offset, view.data_end() - view.log.min_offset
-    scan = Salvage(view.log)
+    scan = Salvage(view)
     for part in scan:
         if isinstance(part, Damage):
             yield part

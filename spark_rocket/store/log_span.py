@@ -7,8 +7,8 @@ records arrives exactly at its end.
 
 What is not a whole record is told to ``lost``, which raises or lets the reading go on at the next whole record: a
 record that is damaged, zeros in the middle, a file that is missing or too short. Bytes behind which no whole record
-comes are the torn tail that a killed broker leaves, and are left out; not so when consume queues of a cleanly stopped
-store have entries for them.
+comes are the torn tail that a killed broker leaves, and are left out, as is what its next start would cut off
+(log_end.py); not so when consume queues of a cleanly stopped store have entries for them.
 
 Thread-safety: reads files only, with descriptors of its own. Values, but for the iteration.
 Corresponds to nothing in RocketMQ.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,8 +55,13 @@ class LogSpan:
     """The log is known to reach so far. For the last span of a store that was stopped cleanly."""
 
 
-def plan_spans(log: MappedFileQueue, size: int, *, queued_end: int, lost: Lost) -> list[LogSpan]:
-    """Cut a log into spans of about ``size`` bytes; a rest of less than half of that is not cut off."""
+def plan_spans(
+    log: MappedFileQueue, size: int, *, queued_end: int, cut: int | None = None, lost: Lost
+) -> list[LogSpan]:
+    """Cut a log into spans of about ``size`` bytes; a rest of less than half of that is not cut off.
+
+    ``cut``: where the log ends, whatever lies behind.
+    """
     files = list(log.files)
     while files and _store_timestamp(files[-1], 0) is None and next_good(files[-1], 0) == files[-1].size:
         files.pop()  # made ahead of the writer, or nothing whole ever got there
@@ -72,16 +77,17 @@ def plan_spans(log: MappedFileQueue, size: int, *, queued_end: int, lost: Lost) 
             LogSpan(file.path, base, file.size, base + low, base + high, _store_timestamp(file, low))
             for low, high in pairwise(edges)
         ]
+    if cut is not None:
+        spans = [replace(span, end=min(span.end, cut)) for span in spans if span.start < cut]
     if not spans:
+        if cut is not None:
+            return []
         if queued_end > behind:
             lost(f"{log.directory} has no records, but consume queues have entries for some up to offset {queued_end}")
         elif any(file.has_data(0) for file in log.files):
             lost(f"{log.directory} has no whole record, but something else than zeros")
         return []
-    last = spans[-1]
-    spans[-1] = LogSpan(
-        last.path, last.file_from_offset, last.file_size, last.start, last.end, last.store_timestamp, True, queued_end
-    )
+    spans[-1] = replace(spans[-1], is_last=True, queued_end=queued_end)
     return spans
 
 

@@ -203,7 +203,7 @@ class _Rebuild:
         report, view = self._report, self._view
         start, total = view.log.min_offset, view.data_end() - view.log.min_offset
         last_time = -1
-        scan = Salvage(view.log)
+        scan = Salvage(view)
         try:
             for part in scan:
                 if isinstance(part, Damage):

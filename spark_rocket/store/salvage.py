@@ -3,7 +3,8 @@
 A stretch of :class:`Damage` begins where no good record stands and ends where the next one does: that of the size that
 the bad record says it has, if one follows there, or else the first in the file whose magic, lengths, place and CRC are
 right. Zeros are the end of the log, unless good records come behind them. What lies behind the last good record is the
-``tail``. So nothing good is hidden, and nothing bad is passed over in silence.
+``tail``. So nothing good is hidden, and nothing bad is passed over in silence. After a kill the tail begins where the
+next start cuts the log, even if whole records were left behind (log_end.py).
 
 For the tools, which look at stopped stores; a broker's own start is stricter (recovery.py).
 Thread-safety: reads files only. Corresponds to nothing in RocketMQ.
@@ -16,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_rocket.protocol.record import FIXED_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, ScanKind, scan_record
+from spark_rocket.store.log_end import cut_of
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.record_scan import CHUNK, LogScan, RecordBlock, Stop, look_behind
-from spark_rocket.store.store_view import ViewedFiles
+from spark_rocket.store.store_view import StoreView
 
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
@@ -42,10 +44,10 @@ class Damage:
 class Salvage:
     """Iterates over the good blocks of a log and the damage between them, in the order of the log."""
 
-    def __init__(self, log: ViewedFiles, *, check_crc: bool = True) -> None:
-        self._log = log
-        self._check_crc = check_crc
-        self.end = log.min_offset
+    def __init__(self, view: StoreView) -> None:
+        self._log = view.log
+        self._cut = cut_of(view)
+        self.end = view.log.min_offset
         """Where the last good record ends; known when the iteration is over."""
         self.tail: Damage | None = None
         """What is behind ``end``, if that is something else than zeros."""
@@ -55,12 +57,14 @@ class Salvage:
         behind = self._log.min_offset
         for file in self._log.files:
             base = file.file_from_offset
+            if self._cut is not None and base >= self._cut:
+                break
             if base > behind and pending is None:
                 pending = Damage(self._log.directory, 0, behind, 0, "files are missing or too short")
             offset = base
-            stop = base + file.size
+            stop = base + file.size if self._cut is None else min(base + file.size, self._cut)
             while offset < stop:
-                scan = LogScan(self._log, offset, stop, check_crc=self._check_crc)
+                scan = LogScan(self._log, offset, stop)
                 for block in scan:
                     start = int(block.physical_offsets[0])
                     if pending is not None:
@@ -77,10 +81,18 @@ class Salvage:
                     pending = Damage(file.path, offset - base, offset, 0, reason, is_zero)
                 offset = base + next_good(file, offset - base)
             behind = stop
+        if pending is None and self._cut is not None:
+            pending = self._cut_off(self._cut)
         if pending is not None:
             self.end = pending.offset
             if not pending.is_zero or look_behind(self._log, pending.offset).has_data:
                 self.tail = _until(pending, self._log.end_offset)
+
+    def _cut_off(self, cut: int) -> Damage:
+        file = self._log.find(cut)
+        path, base = (file.path, file.file_from_offset) if file is not None else (self._log.directory, 0)
+        reason = "the log of a killed broker ends here, before what it was writing"
+        return Damage(path, cut - base, cut, 0, reason, is_zero=True)
 
 
 def _until(damage: Damage, end: int) -> Damage:

@@ -162,7 +162,7 @@ def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> l
     """From the log itself."""
     found: dict[tuple[str, int], QueueStats] = {}
     start, total = view.log.min_offset, view.data_end() - view.log.min_offset
-    scan = Salvage(view.log)
+    scan = Salvage(view)
     for part in scan:
         if isinstance(part, Damage):
             stats.damage.append(part)

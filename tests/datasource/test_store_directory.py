@@ -12,6 +12,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,12 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.protocol.record import encode_batch_body
-from spark_rocket.store import MessageStore
+from spark_rocket.store import MessageStore, commit_log
 from spark_rocket.store.check import check_store
+from spark_rocket.store.dump import dump_log
 from spark_rocket.store.rebuild import rebuild_store
+from spark_rocket.store.salvage import Damage
+from spark_rocket.store.store_view import view_store
 from tests.golden import expected, extract_store
 from tests.store.helpers import Clock, opened, put, put_batch, small
 
@@ -514,6 +518,91 @@ def test_damage_before_whole_records(
         found = bodies(full, minPartitions=partitions, failOnDataLoss="false")
     assert found == NUMBERS[:broken] + NUMBERS[broken + 1 :]
     assert len([text for text in caplog.messages if str(start) in text]) == 1
+
+
+class Killed:
+    """What a kill inside a long batch's first write leaves, as a copy; the batch itself goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, after: int) -> None:
+        self.path = directory.with_name("killed")
+        real = os.pwrite
+
+        def pwrite(fd: int, data: memoryview, offset: int) -> int:
+            if len(data) > 4 and not self.path.exists():
+                real(fd, data[:after], offset)
+                shutil.copytree(directory, self.path)
+            return real(fd, data, offset)
+
+        monkeypatch.setattr(os, "pwrite", pwrite)
+
+
+@pytest.mark.parametrize("after", [1, 100, 4096, 15_001, 1 << 30])
+@pytest.mark.parametrize("before", ["nothing", "flushed", "unflushed", "no checkpoint", "file full"])
+def test_a_kill_while_a_long_batch_is_written(
+    directory: Path, before: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole records behind a size of zero: nobody was told that they are stored, and no broker serves them."""
+    monkeypatch.setattr(commit_log, "_LONG_RUN", 8192)
+    clock = Clock()
+    store = opened(config := small(directory), clock)
+    count = {"nothing": 0, "file full": 70}.get(before, 20)
+    promised = [b"%d" % number * 100 for number in range(count)]
+    for body in promised[: count // 2]:
+        put(store, "Orders", 0, body)
+    if before in ("flushed", "file full"):
+        store.flush()
+    clock.now += 10_000
+    for body in promised[count // 2 :]:
+        put(store, "Orders", 0, body)
+    if before == "flushed":
+        store.flush()
+    with monkeypatch.context() as context:
+        killed = Killed(context, directory, after).path
+        put_batch(store, "Orders", 0, [(0, b"%d" % number * 100, b"") for number in range(80)])
+    store.close()
+    if before == "no checkpoint":
+        (killed / "checkpoint").unlink()
+    config = replace(config, store_path=killed)
+    with caplog.at_level(logging.WARNING):
+        for partitions in (1, 9):
+            assert bodies(killed, minPartitions=partitions) == promised
+    assert ("its next start cuts them off" in caplog.text) == (after >= 4096)
+    assert [problem.kind for problem in check_store(killed, config)] in (["abort"], ["abort", "checkpoint"])
+    with view_store(killed, config) as view:
+        found = list(dump_log(view))
+        assert [bytes(record.body) for record in found if not isinstance(record, Damage)] == promised
+        assert len([record for record in found if isinstance(record, Damage)]) == 1
+    again = opened(config)
+    assert again.get_max_offset("Orders", 0) == count
+    again.close()
+    assert check_store(killed, config) == []
+    assert bodies(killed) == promised
+
+
+@pytest.mark.parametrize("place", [0, 12, 30, 95])
+@pytest.mark.parametrize("width", [4, 80])
+@pytest.mark.parametrize("lost", ["nothing", "consumequeue"])
+def test_zeros_in_what_a_killed_broker_had_flushed_are_damage(
+    directory: Path, place: int, width: int, lost: str
+) -> None:
+    store = opened(small(directory), clock := Clock())
+    for number in range(100):
+        clock.now += 1000
+        put(store, "Orders", 0, b"%03d" % number * 100)
+    store.flush()
+    killed = directory.with_name("killed")
+    shutil.copytree(directory, killed)
+    store.close()
+    shutil.rmtree(killed / lost, ignore_errors=True)
+    for file in log_files(killed):
+        for at, size in _records(file.read_bytes()):
+            if file.read_bytes()[at + 88 : at + 91] == b"%03d" % place:
+                garble(file, at, bytes(min(width, size)))
+                found = (file.name, at)
+    with pytest.raises(DataLossError, match=f"{found[0]} at byte {found[1]} "):
+        bodies(killed)
+    rows = bodies(killed, failOnDataLoss="false")
+    assert rows == [b"%03d" % number * 100 for number in range(100) if number != place]
 
 
 def test_messages_that_only_the_consume_queue_remembers(full: Path) -> None:
