@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store import MessageStore, StoreConfig
+from spark_rocket.store import MessageStore, StoreConfig, index_service
 from spark_rocket.store.check import check_store
 from tests.store.helpers import Clock, opened, small
 
 MakeStore = Callable[..., MessageStore]
+
+
+@pytest.fixture(autouse=True)
+def _index_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's stop and queries wait only so long for the index; on a busy machine that would fail tests."""
+    monkeypatch.setattr(index_service, "_CLOSE_PATIENCE", 60.0)
+    monkeypatch.setattr(index_service, "_QUERY_PATIENCE", 60.0)
 
 
 @pytest.fixture
