@@ -18,7 +18,7 @@ from spark_rocket.datasource.option_parsers import now_ms
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.datasource.resolve import LossPolicy, Queues, Seen, fit, resolve_end, resolve_start, starts_of_new
-from spark_rocket.datasource.sizes import limit_bytes
+from spark_rocket.datasource.sizes import UNSIZED, limit_bytes, limit_unsized
 from spark_rocket.datasource.topics import Found, WhatToRead
 from spark_rocket.model import MessageQueue
 
@@ -126,7 +126,7 @@ class StreamPlanner:
             return None
         upto = limit_ends(known, latest, max_records) if max_records is not None else dict(latest)
         if is_limited and self._options.max_bytes_per_trigger is not None:
-            upto = limit_bytes(known, upto, self._options.max_bytes_per_trigger, self._queues.message_sizes)
+            upto = self._limited(known, upto, self._options.max_bytes_per_trigger)
         ends = starts | upto
         if previous is not None and not fresh and ends == previous.ends:
             return None
@@ -146,6 +146,16 @@ class StreamPlanner:
             if self._pinned is not None:
                 self._pinned = view
         return view
+
+    def _limited(self, starts: Positions, ends: dict[MessageQueue, int], max_bytes: int) -> dict[MessageQueue, int]:
+        limited = limit_bytes(starts, ends, max_bytes, self._queues.message_sizes)
+        if limited is None:
+            self._say(
+                "The brokers do not tell sizes of messages, so maxBytesPerTrigger cannot be reckoned: "
+                f"a batch takes {UNSIZED} messages of each queue instead."
+            )
+            limited = limit_unsized(starts, ends)
+        return limited
 
     def _waits(self, starts: Positions, latest: Positions) -> bool:
         """Whether there are too few messages yet. The first batch of a query, or after its restart, does not wait."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options import Scope, parse_read_options
 from spark_rocket.datasource.plan import StreamPlanner
-from spark_rocket.datasource.sizes import MOST_RUNS, RUN, limit_bytes
+from spark_rocket.datasource.sizes import MOST_QUEUES, ROUNDS, RUN, UNSIZED, limit_bytes
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
@@ -31,6 +31,7 @@ def limited(queues: FakeQueues, max_bytes: int) -> tuple[dict[MessageQueue, int]
     ends = limit_bytes(
         starts, {queue: high for queue, (_, high) in queues.spans.items()}, max_bytes, queues.message_sizes
     )
+    assert ends is not None
     return ends, total(queues, starts, ends)
 
 
@@ -80,8 +81,39 @@ def test_a_queue_that_tells_no_sizes_counts_as_the_others() -> None:
     assert sum(ends.values()) in range(800, 1001)
 
 
-def test_few_questions_are_asked_whatever_there_is_to_read() -> None:
-    queues = FakeQueues(**{f"q{number}": (0, 10_000_000) for number in range(100)})
+@pytest.mark.parametrize("sizes", [[], [0]])
+def test_without_any_size_a_batch_takes_a_few_messages_of_each_queue(
+    sizes: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = FakeQueues(q0=(0, 100_000), q1=(7, 9), q2=(0, 0))
+    queues.message_sizes = lambda starts, count: dict.fromkeys(starts, sizes)  # type: ignore[method-assign]
+    plan = planner(queues, maxBytesPerTrigger="1000")
+    end = plan.next_end(None, None)
+    assert end is not None
+    assert end.ends == {q(0): UNSIZED, q(1): 9, q(2): 0}
+    assert plan.next_end(end, 5) == StreamOffset({q(0): UNSIZED + 5, q(1): 9, q(2): 0}), "the other limit counts too"
+    assert plan.next_end(end, None) == StreamOffset({q(0): 2 * UNSIZED, q(1): 9, q(2): 0})
+    assert caplog.text.count("do not tell sizes of messages") == 1
+
+
+@pytest.mark.parametrize("limit", [2, 150])
+def test_of_many_queues_some_are_asked_and_stand_for_the_others(limit: int) -> None:
+    """A few busy queues, many quiet ones, and a topic of messages that are much larger."""
+    queues = FakeQueues()
+    for number in range(900):
+        queues.spans[q(number, "a-quiet")] = (0, 3)
+    for number in range(50):
+        queues.spans[q(number, "busy")] = (0, 4000)
+        queues.spans[q(number, "large")] = (0, 400)
+    queues.size_of = lambda queue, offset: 5000 if queue.topic == "large" else 100 + offset % 50
+    whole = total(queues, dict.fromkeys(queues.spans, 0), {queue: end for queue, (_, end) in queues.spans.items()})
+    _, size = limited(queues, whole // limit)
+    assert 0.75 * whole / limit <= size <= 1.25 * whole / limit
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_few_questions_are_asked_whatever_there_is_to_read(count: int) -> None:
+    queues = FakeQueues(**{f"q{number}": (0, 10_000_000) for number in range(count)})
     asked = 0
     told = queues.message_sizes
 
@@ -92,7 +124,7 @@ def test_few_questions_are_asked_whatever_there_is_to_read() -> None:
 
     queues.message_sizes = counted  # type: ignore[assignment,method-assign]
     limited(queues, 10_000_000)
-    assert asked <= 12 * max(MOST_RUNS, 100)
+    assert asked <= ROUNDS * MOST_QUEUES
 
 
 # --- a least count, and all together ----------------------------------------------------------------------------
