@@ -6,8 +6,8 @@ behind it may lie whole records: of a long batch, which nobody was told is store
 
 The rule is recovery's, but stricter, because nobody is asked to start anything: the size is zero, the store was not
 stopped cleanly, and no whole record behind is older than what the checkpoint says was flushed. All else is for the
-reader to judge. Looked at is what recovery looks at, from the file before the checkpoint's time on; without a checkpoint
-only the last two files. Bodies are not checked here: who reads them does.
+reader to judge. Looked at is what recovery looks at, from the file before the checkpoint's time on; without a
+checkpoint only the last two files. Bodies are not checked here: who reads them does.
 
 Reads files only. Corresponds to a part of CommitLog.recoverAbnormally.
 """
