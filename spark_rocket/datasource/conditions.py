@@ -48,6 +48,12 @@ CONDITIONS: tuple[Condition, ...] = (
         "Use {others}.",
     ),
     Condition(
+        "BAD_OPTION.TO_COME",
+        "option {option} is {time}, which is still to come (it is {now}), and a stream cannot wait for it.",
+        "Choose a time that has passed, start the query then, or use startingOffsets=latest for what is stored from now "
+        "on.",
+    ),
+    Condition(
         "BAD_OPTION.NONE",
         'format("rocket") was given no options.',
         "Say what to read or where to write with .option(…). A table has them from CREATE TABLE … USING rocket "

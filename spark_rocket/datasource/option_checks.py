@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import listed, name
-from spark_rocket.datasource.option_parsers import Fallback, Moment, Position, Start, Strategy, matching
+from spark_rocket.datasource.option_parsers import Fallback, Moment, Position, Start, Strategy, matching, now_ms
 from spark_rocket.model import MessageQueue
 
 T = TypeVar("T")
+
+CLOCKS_APART_MS = 60_000
 
 
 def as_kind(kind: type[T], value: object) -> T | None:
@@ -130,6 +133,20 @@ def check_named(
             choice, chosen, is_read = "subscribe", ", ".join(topics), queue.topic in topics
         if not is_read:
             raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
+
+
+def shown_time(ms: int) -> str:
+    """A time in messages to people."""
+    return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
+
+
+def check_not_to_come(starting: Position) -> None:
+    """A stream begins at what is there: messages stored before a time that is to come would be read too."""
+    latest = max((starting.timestamp_ms, *(starting.times or {}).values()))
+    now = now_ms()
+    if latest > now + CLOCKS_APART_MS:
+        option = "startingTimestamp" if starting.times is None else "startingOffsetsByTimestamp"
+        raise error("BAD_OPTION.TO_COME", option=option, time=shown_time(latest), now=shown_time(now))
 
 
 def check_limits(values: Mapping[str, object]) -> None:

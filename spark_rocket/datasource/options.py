@@ -34,6 +34,7 @@ from spark_rocket.datasource.option_checks import (
     as_kind,
     check_limits,
     check_named,
+    check_not_to_come,
     is_given,
     position_with_times,
     starting_position,
@@ -377,6 +378,8 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         if store_path is None:
             others = "earliest, timestamp, group or JSON, or spark.readStream"
         raise error("BAD_OPTION.READS_NOTHING", others=others)
+    if scope is Scope.READ_STREAM:
+        check_not_to_come(starting)
     group = as_kind(str, values.get("consumerGroup"))
     for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
         if position.kind is Start.GROUP and group is None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Protocol
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, listed, listed_at, name
+from spark_rocket.datasource.option_checks import shown_time
 from spark_rocket.datasource.option_parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.errors import RocketError
@@ -158,7 +158,7 @@ def _at_times(
 ) -> dict[MessageQueue, int]:
     found = queues.offsets_for_times({queue: times_ms[queue] for queue in latest})
     if position.strategy is Strategy.ERROR and (none := sorted(q for q, at in found.items() if at >= latest[q])):
-        time = datetime.fromtimestamp(min(times_ms[none[0]] / 1000, 253_402_300_799), UTC).isoformat(" ")
+        time = shown_time(times_ms[none[0]])
         raise error("BAD_OFFSETS.NOTHING_SINCE", option=option, queue=name(none[0]), time=time)
     return {queue: min(offset, latest[queue]) for queue, offset in found.items()}
 

@@ -13,7 +13,7 @@ from spark_rocket.datasource.option_parsers import matching
 from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
 from spark_rocket.datasource.plan import StreamPlanner, plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
-from spark_rocket.errors import DataLossError, OffsetsError, TopicNotFoundError
+from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
 
@@ -360,6 +360,40 @@ def test_a_relative_time_is_resolved_once_and_what_came_out_is_in_the_checkpoint
     assert starts_of(None, end) == {q(0): 41}
     ends = {"startingTimestamp": "-1h", "endingOffsetsByTimestamp": '{"orders": {"broker-a": {"0": "-3600000ms"}}}'}
     assert plan_batch(queues, batch(subscribe="orders", **ends)) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "TIME"},
+        {"startingOffsetsByTimestamp": '{"orders": {"broker-a": {"0": 0, "1": TIME}}}'},
+        {
+            "startingOffsets": "group",
+            "consumerGroup": "g",
+            "groupOffsetsFallback": "timestamp",
+            "startingTimestamp": "TIME",
+        },
+    ],
+    ids=["one", "each", "fallback"],
+)
+def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
+    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would begin at the end, and read what is stored until then; a batch read ends there."""
+    monkeypatch.setattr("spark_rocket.datasource.option_checks.now_ms", lambda: 100_000_000)
+
+    def at(time_ms: int) -> dict[str, str]:
+        return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}
+
+    option = next(reversed(given))
+    with pytest.raises(
+        OptionError, match=rf"TO_COME.*{option} is 1970-01-02 03:47:40.001.*\(it is 1970-01-02 03:46:40"
+    ):
+        stream(**at(100_060_001))
+    with pytest.raises(OptionError, match=r"TO_COME.*9999-12-31"):
+        stream(**at(2**63 - 1))
+    stream(**at(100_060_000))
+    assert plan_batch(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(100_060_001))) == []
 
 
 @pytest.mark.parametrize(
