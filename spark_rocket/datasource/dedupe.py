@@ -1,12 +1,17 @@
-"""``dedupeWindow``: messages left out because one of those just before them in their queue has the same ``msgId``.
+"""``dedupeWindow``: messages left out because one of those just before them in their queue is the same.
 
-A writer's repeat has the ``msgId`` of the first attempt, and goes to the same queue whenever that can be written. A
-message at offset ``o`` is left out if, and only if, one at an offset from ``o - window`` to ``o - 1`` has its id,
+Two messages are the same if they have the same ``msgId``, the same body (CRC and length, as stored) and the same
+properties but those in which a broker notes times of its own. The ``msgId`` alone would not do: a writer makes it of a
+row's number, and a task that Spark repeats may have its rows in another order, or cut otherwise, so that another row
+gets it. So a row is never left out unless its equal is there; repeats with other contents, or under another id, stay.
+
+A message at offset ``o`` is left out if, and only if, one at an offset from ``o - window`` to ``o - 1`` is the same,
 whether that one was left out itself or not. So it is decided by the queue alone: the same after a restart, and wherever
-the queue is cut into ranges. A task reads the ids of the ``window`` messages before its range first.
+the queue is cut into ranges. A task reads the ``window`` messages before its range first.
 
 What was deleted before the range is no longer there to be found. With ``tags`` or ``sqlFilter`` only messages that the
-broker chooses are seen; a repeat is chosen as its first is. No Python runs per row.
+broker chooses are seen; a repeat is chosen as its first is. Of a compressed body the CRC alone is compared. No Python
+runs per row.
 
 Belongs to one task and thread. Corresponds to nothing in RocketMQ.
 """
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_rocket.client.reader import Reader
@@ -29,67 +35,104 @@ from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
+from spark_rocket.protocol.columnar import STORED_SCHEMA
 
 log = logging.getLogger("spark_rocket.datasource")
 
 _NEEDED = ("queueOffset", "msgId")
+_STORED = tuple(STORED_SCHEMA.names)
 _WIDTH = 32  # of an id: 32 hexadecimal digits, nearly always
+# What brokers write into a delayed message when they deliver it, and a CRC over all of a record, its place included.
+_BROKERS_OWN = r"(TIMER_ENQUEUE_MS|TIMER_DEQUEUE_MS|TIMER_ROLL_TIMES|__CRC32#)\x01"
+_NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # of a string that begins with 0x02; the last 0x02 may be missing
+_NOTHING = pa.scalar(b"", pa.large_binary())
+I64 = np.ndarray[Any, np.dtype[np.int64]]
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
 
 class Repeats:
-    """The ids of the last ``window`` messages of a queue.
+    """The last ``window`` messages of a queue.
 
-    Most ids are met once, which numbers made of them say several times faster than texts: only ids whose number occurs
-    twice are compared.
+    Most ids are met once, which numbers made of them say several times faster than texts: only messages whose number
+    occurs twice are compared.
     """
 
     def __init__(self, window: int) -> None:
         self._window = window
         self._ids = pa.array([], pa.string())
         self._offsets = np.zeros(0, np.int64)
+        self._bodies = np.zeros(0, np.int64)
         self._marks = np.zeros(0, np.uint64)
+        self._properties: list[pa.Array] = []  # of all these messages, batch by batch: they are too large to be joined
         self.count = 0
         """Messages left out."""
 
     @staticmethod
     def columns(wanted: tuple[str, ...]) -> tuple[str, ...]:
         """What is to be decoded for ``wanted``."""
-        return (*wanted, *(column for column in _NEEDED if column not in wanted))
+        return (*wanted, *(column for column in _NEEDED if column not in wanted), *_STORED)
 
     def drop(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch without repeats; it goes on behind the one before."""
         if not batch.num_rows:
             return batch
         fresh = batch.column("msgId").cast(pa.string())
-        ids = pa.concat_arrays([self._ids, fresh]) if len(self._ids) else fresh
+        ids = self._ids = pa.concat_arrays([self._ids, fresh]) if len(self._ids) else fresh
         offsets = np.concatenate([self._offsets, batch.column("queueOffset").to_numpy()])
+        self._bodies = np.concatenate([self._bodies, batch.column("storedBody").to_numpy()])
+        self._properties.append(batch.column("storedProperties"))
         marks = _marks(fresh)
         known = np.concatenate([self._marks, marks]) if marks is not None else self._marks
         keep = np.ones(len(ids), bool)
-        if len(known) == len(ids):
-            order = np.argsort(known)
-            again = known[order[1:]] == known[order[:-1]]
-            twice = np.zeros(len(ids), bool)
-            twice[order[1:][again]] = twice[order[:-1][again]] = True
-            maybe = np.flatnonzero(twice)
-        else:
-            maybe = np.arange(len(ids))
+        maybe = _doubtful(known, len(ids) - batch.num_rows) if len(known) == len(ids) else np.arange(len(ids))
         if len(maybe):
-            texts = ids.take(pa.array(maybe)) if len(maybe) < len(ids) else ids
-            codes = texts.dictionary_encode().indices.to_numpy()
-            order = np.argsort(codes, kind="stable")  # each id's messages together, in the order of the queue
+            codes = self._contents(maybe).dictionary_encode().indices.to_numpy()
+            order = np.argsort(codes, kind="stable")  # those that are the same together, in the order of the queue
             before, after = maybe[order[:-1]], maybe[order[1:]]
             near = offsets[after] - offsets[before] <= self._window
             keep[after[(codes[order[1:]] == codes[order[:-1]]) & near]] = False
         first = int(np.searchsorted(offsets, int(offsets[-1]) + 1 - self._window))
-        self._ids, self._offsets = ids.slice(first), offsets[first:]
+        self._ids, self._offsets, self._bodies = ids.slice(first), offsets[first:], self._bodies[first:]
         self._marks = known[first:] if len(known) == len(ids) else np.zeros(0, np.uint64)
+        while self._properties and first >= len(self._properties[0]):
+            first -= len(self._properties.pop(0))
+        if first:
+            self._properties[0] = self._properties[0].slice(first)
         keep = keep[len(ids) - batch.num_rows :]
         if keep.all():
             return batch
         self.count += int(batch.num_rows - keep.sum())
         return batch.filter(pa.array(keep))
+
+    def _contents(self, at: I64) -> pa.Array:
+        """A text for each of these messages, the same for those that are the same."""
+        edges = np.cumsum([0, *(len(part) for part in self._properties)])
+        cuts = np.searchsorted(at, edges)
+        properties = pa.concat_arrays(
+            [
+                part.take(pa.array(at[low:high] - edge)).cast(pa.large_binary())
+                for part, edge, low, high in zip(self._properties, edges, cuts, cuts[1:], strict=False)
+                if high > low
+            ]
+        )
+        if pc.any(pc.match_substring_regex(properties, _BROKERS_OWN)).as_py():
+            begun = pc.binary_join_element_wise(pa.scalar(b"\x02", properties.type), properties, _NOTHING)
+            properties = pc.replace_substring_regex(begun, _NOT_COMPARED, "")
+        bodies = pa.Array.from_buffers(pa.binary(8), len(at), [None, pa.py_buffer(self._bodies[at])])
+        ids = self._ids.take(pa.array(at))
+        texts = (bodies.cast(pa.large_binary()), ids.cast(pa.large_binary()), properties)
+        return pc.binary_join_element_wise(*texts, pa.scalar(b"\x02", pa.large_binary()))
+
+
+def _doubtful(marks: np.ndarray[Any, np.dtype[np.uint64]], old: int) -> I64:
+    """Where marks are that occur twice, and not only among the first ``old``."""
+    order = np.argsort(marks)
+    again = marks[order[1:]] == marks[order[:-1]]
+    if not again.any():
+        return np.zeros(0, np.int64)
+    group = np.concatenate([[0], np.cumsum(~again)])
+    chosen = (np.bincount(group) > 1) & (np.bincount(group, order >= old) > 0)
+    return np.sort(order[chosen[group]])
 
 
 def _marks(ids: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]] | None:

@@ -263,8 +263,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("arrowBatchBytes", READS, number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
            "Bytes at which an Arrow batch is handed to Spark."),
     Option("dedupeWindow", READS, number(1, 10_000_000), None,
-           "Leave out messages whose `msgId` one of the so many messages before them in their queue has. See "
-           "[below](#leaving-out-repeats)."),
+           "Leave out messages that are the same, `msgId` and contents, as one of the so many before them in their "
+           "queue. See [below](#leaving-out-repeats)."),
     Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
     Option("producerGroup", WRITES | VIEWS, group_name, "spark_rocket_writer",
            "The producer group that brokers are told."),

@@ -249,9 +249,7 @@ class _Run:
         real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & 0x7FFFFFFF
         _refuse(real != self.number("crc"), self.raw, self.starts, "has a body that does not match its CRC")
 
-    def unwrapped(
-        self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None
-    ) -> bytearray:
+    def unwrapped(self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None) -> bytearray:
         """The same records with compressed bodies and inner batches undone."""
         return unwrap_records(
             self.raw.data,

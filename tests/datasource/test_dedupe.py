@@ -15,13 +15,27 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource import dedupe
 from spark_rocket.datasource.dedupe import Repeats, read_without_repeats
-from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
+from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options, parse_write_options
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import OptionError, RemotingTimeoutError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.columnar import decode_records
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.record import decode_batch_body, encode_record
 from tests.datasource.fakes import q
 
-Log = list[tuple[int, str]]
+HOSTS: dict[str, Any] = {
+    "queue_offset": 0,
+    "physical_offset": 0,
+    "born_timestamp": 1,
+    "born_host": pack_host(("10.0.0.1", 5000)),
+    "store_timestamp": 1,
+    "store_host": pack_host(("127.0.0.1", 10911)),
+}
+Same = tuple[str, int, bytes]  # id, body, properties
+Log = list[tuple[int, Same]]
 
 
 def options(**given: str) -> ReadOptions:
@@ -37,38 +51,99 @@ def kept(log: Log, window: int) -> Log:
     ]
 
 
+def batch_of(log: Log) -> pa.RecordBatch:
+    offsets, keys = zip(*log, strict=True) if log else ((), ())
+    return pa.record_batch(
+        {
+            "queueOffset": pa.array(offsets, pa.int64()),
+            "msgId": pa.array([key[0] for key in keys], pa.string()),
+            "storedBody": pa.array([key[1] for key in keys], pa.int64()),
+            "storedProperties": pa.array([key[2] for key in keys], pa.binary()),
+        }
+    )
+
+
 def rows(batch: pa.RecordBatch) -> Log:
-    return list(zip(batch.column("queueOffset").to_pylist(), batch.column("msgId").to_pylist(), strict=True))
+    offsets, *keys = (batch.column(name).to_pylist() for name in batch.schema.names)
+    return list(zip(offsets, zip(*keys, strict=True), strict=True))
 
 
 @settings(max_examples=200)
 @given(
-    keys=st.lists(st.none() | st.sampled_from("abcdefgh"), max_size=60),  # None: deleted
+    keys=st.lists(  # None: deleted
+        st.none() | st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 1), st.sampled_from([b"", b"p\x01\xff"])),
+        max_size=60,
+    ),
     window=st.integers(1, 12),
     cuts=st.lists(st.integers(0, 60), max_size=6),
     step=st.integers(1, 9),
     wide=st.sampled_from(["", "a", "abcdefgh"]),  # which ids are 32 digits, as nearly all are
 )
 def test_any_queue_in_any_ranges_gives_what_the_definition_says(
-    keys: list[str | None], window: int, cuts: list[int], step: int, wide: str
+    keys: list[Same | None], window: int, cuts: list[int], step: int, wide: str
 ) -> None:
-    log = [(offset, key * 32 if key in wide else key) for offset, key in enumerate(keys) if key is not None]
+    log = [
+        (offset, (key[0] * 32 if key[0] in wide else key[0], *key[1:]))
+        for offset, key in enumerate(keys)
+        if key is not None
+    ]
     edges = sorted({0, len(keys), *(cut for cut in cuts if cut < len(keys))})
     found: Log = []
     for start, end in pairwise(edges):
         repeats = Repeats(window)
         for low in range(max(0, start - window), end, step):
             for first, last in ((low, min(start, low + step, end)), (max(low, start), min(low + step, end))):
-                part = [(offset, key) for offset, key in log if first <= offset < last]
-                batch = pa.record_batch(
-                    {"queueOffset": pa.array([p[0] for p in part], pa.int64()), "msgId": pa.array([p[1] for p in part])}
-                    if part
-                    else {"queueOffset": pa.array([], pa.int64()), "msgId": pa.array([], pa.string())}
-                )
-                rest = repeats.drop(batch)
+                rest = repeats.drop(batch_of([(offset, key) for offset, key in log if first <= offset < last]))
                 if first >= start:
                     found += rows(rest)
     assert found == kept(log, window)
+
+
+def test_times_that_brokers_note_in_delayed_messages_are_not_compared() -> None:
+    def stored(*pairs: str) -> bytes:
+        return "".join(pair.replace("=", "\x01") + "\x02" for pair in pairs).encode()
+
+    mine, other = ("a=1", "UNIQ_KEY=K", "REAL_TOPIC=t"), ("a=2", "UNIQ_KEY=K", "REAL_TOPIC=t")
+    texts = [
+        stored(*mine, "TIMER_ENQUEUE_MS=1", "TIMER_DEQUEUE_MS=2"),
+        stored("TIMER_ROLL_TIMES=1", *mine, "TIMER_ENQUEUE_MS=3", "TIMER_DEQUEUE_MS=4", "__CRC32#=0000000017"),
+        stored(*mine),
+        stored(*mine, "TIMER_DEQUEUE_MS=5")[:-1],
+        stored(*other, "TIMER_DEQUEUE_MS=5"),
+        stored(*mine, "xTIMER_DEQUEUE_MS=5"),
+        stored(*mine, "x=TIMER_DEQUEUE_MS"),
+    ]
+    batch = batch_of([(at, ("K" * 32, 0, text)) for at, text in enumerate(texts)])
+    for step in (1, 3, 7):
+        repeats = Repeats(100)
+        left = [row[0] for low in range(0, 7, step) for row in rows(repeats.drop(batch.slice(low, step)))]
+        assert left == [0, 4, 5, 6]
+
+
+def test_a_row_that_has_another_rows_id_is_not_left_out() -> None:
+    """A task died behind A and B; repeated, it had the rows in another order, and A's and B's ids went to others."""
+    key = write_key("query", "7", 0)
+    written: dict[MessageQueue | None, list[bytes]] = {}
+    for bodies, stored in (("ABCD", 2), ("CADB", 4)):
+        encoder = RowEncoder(parse_write_options({"topic": "t"}, Scope.WRITE), lambda topic: [q(0)], key, "")
+        for block in encoder.blocks(pa.record_batch({"body": [body.encode() for body in bodies]})):
+            parts = list(decode_batch_body(block.body))[:stored]
+            written.setdefault(block.queue, []).extend(
+                encode_record(b"t", 0, bytes(body), bytes(properties), **HOSTS) for _, body, properties in parts
+            )
+    ((_, records),) = written.items()
+    for offset, record in enumerate(records):
+        records[offset] = record[:20] + offset.to_bytes(8, "big") + record[28:]
+    columns = Repeats.columns(("body",))
+    for window, left in ((100, b"ABCADB"), (1, b"ABCADB")):
+        batch = decode_records(b"".join(records), columns, broker_name="b")
+        assert b"".join(Repeats(window).drop(batch).column("body").to_pylist()) == left
+    # In the same order they are found.
+    again = records[:2] + [
+        record[:20] + offset.to_bytes(8, "big") + record[28:] for offset, record in enumerate(records[:2], 2)
+    ]
+    batch = decode_records(b"".join(again), columns, broker_name="b")
+    assert Repeats(100).drop(batch).column("body").to_pylist() == [b"A", b"B"]
 
 
 def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_loss(
@@ -82,9 +157,8 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
         asked.append((span.start, span.end, options.fail_on_data_loss, repeats.columns(projection.columns)))
         count = span.end - span.start
         ids = ["same" if span.start + i in (99, 105) else str(span.start + i) for i in range(count)]
-        yield repeats.drop(
-            pa.record_batch({"queueOffset": pa.array(range(span.start, span.end)), "msgId": ids, "body": ids})
-        )
+        batch = batch_of([(span.start + i, (ids[i], 0, b"")) for i in range(count)])
+        yield repeats.drop(batch.append_column("body", pa.array(ids)))
 
     answers: list[int | Exception] = [RemotingTimeoutError("late"), 95]
 
@@ -101,8 +175,8 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
     span = OffsetRange(q(0), 100, 110)
     (batch,) = read_without_repeats(span, replace(options(), retry_timeout_ms=60_000), body, reader, 50)
     assert asked == [
-        (95, 100, False, ("queueOffset", "msgId")),
-        (100, 110, True, ("body", "queueOffset", "msgId")),
+        (95, 100, False, ("queueOffset", "msgId", "storedBody", "storedProperties")),
+        (100, 110, True, ("body", "queueOffset", "msgId", "storedBody", "storedProperties")),
     ]
     assert 105 not in batch.column("queueOffset").to_pylist()
     assert batch.num_rows == 9

@@ -25,6 +25,7 @@ from spark_rocket.protocol import columnar_unwrap
 from spark_rocket.protocol.columnar import (
     ARROW_SCHEMA,
     COLUMNS,
+    STORED_SCHEMA,
     decode_records,
     encode_batch,
     encode_properties_columns,
@@ -354,6 +355,27 @@ def test_only_the_columns_asked_for_in_their_order(columns: list[str]) -> None:
     whole = decode_records(record(7) + record(8), broker_name="b")
     for name in columns:
         assert batch.column(name).equals(whole.column(name))
+
+
+@pytest.mark.parametrize("columns", [[], ["body"]])
+def test_what_is_stored_is_the_same_whether_bodies_are_asked_for_or_not(columns: list[str]) -> None:
+    packed, a, b = zlib.compress(b"x" * 500), b"a", b"bb"
+    inner = encode_batch_body([(0, a, b"p\x01q"), (0, b, b"")])
+    data = b"".join(
+        (
+            record(0, body=b"plain"),
+            record(1, body=packed, sys_flag=COMPRESSED, properties=b"\xffodd\x02"),
+            record(2, body=inner, sys_flag=INNER_BATCH | NEED_UNWRAP),
+            record(4, body=b"", store_host=pack_host(("::1", 7)), properties=b""),
+        )
+    )
+    batch = decode_records(data, [*columns, *STORED_SCHEMA.names], broker_name="b")
+    bodies = [(b"plain", 5), (packed, 0), (a, 1), (b, 2), (b"", 0)]
+    assert batch.column("storedBody").to_pylist() == [
+        zlib.crc32(body) & 0x7FFFFFFF | length << 32 for body, length in bodies
+    ]
+    assert batch.column("storedProperties").to_pylist() == [b"TAGS\x01A", b"\xffodd\x02", b"p\x01q", b"", b""]
+    assert decode_records(b"", STORED_SCHEMA.names, broker_name="b").num_rows == 0
 
 
 def test_unknown_column() -> None:
