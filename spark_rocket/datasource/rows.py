@@ -12,8 +12,9 @@ it), so rows that go to one queue make up to three kinds of blocks:
 * delayed rows, each a block of its own. They are delivered later than the rows around them anyhow.
 
 Which queue: ``queueId`` names it; else ``shardingKey`` chooses as RocketMQ's SelectMessageQueueByHash does, so that
-Java producers and this one put a key into the same queue; else the row is *free* and its block takes the next queue
-in turn.
+Java producers and this one put a key into the same queue; else the row is *free*. A task's rows are in *lots* of at
+most 10,000 rows and about 4 MiB of bodies; the free ones of a lot go to one queue that is drawn for it. A lot follows
+from the rows alone: where batches and requests are cut, and what is compressed, moves no row to another queue.
 
 UNIQ_KEY (16 bytes, shown as 32 hexadecimal digits; the size and shape of the classic client's):
 
@@ -55,9 +56,11 @@ from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH
 from spark_rocket.protocol.subscription import java_hash
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and more
-FREE = -1  # a row whose queue is chosen block by block
+FREE = -1  # a row whose queue is drawn
+LOT_ROWS, LOT_BYTES = 10_000, 4 << 20
 MOST_DELAY_LEVEL = 18
 # What brokers and clients set by themselves, or what belongs to one stored message: not copied from one that was read.
 _NOT_COPIED = (
@@ -90,6 +93,8 @@ class Block:
     """One row, to be sent singly."""
     order: str | None = None
     """Of delayed rows only those with the same text have an order."""
+    lot: int = 0
+    """Free blocks of one lot go to one queue; a delayed row is a lot of its own."""
 
     def rows(self) -> str:
         """The rows in messages to people."""
@@ -125,6 +130,7 @@ class RowEncoder:
         self._key = key
         self._where = where
         self._rows_before = 0
+        self._bytes_before = 0  # of bodies
         self._queues: dict[str, list[MessageQueue]] = {}
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[Block]:
@@ -142,12 +148,16 @@ class RowEncoder:
         }
         properties = _copied(columns.get("properties"))
         queues, targets = self._targets(count, columns)
-        kinds = self._kinds(targets, [queue is None for _, queue in queues], lengths, given)
+        is_free = np.array([queue is None for _, queue in queues])[targets]
+        kinds = self._kinds(targets, is_free, lengths, given)
         groups = targets * 3 + kinds
         rows = np.arange(self._rows_before, self._rows_before + count)
+        ends = self._bytes_before + np.cumsum(lengths)
+        self._bytes_before = int(ends[-1])
+        lots = np.where(is_free, rows // LOT_ROWS + (ends - lengths) // LOT_BYTES, 0)
         if bool((groups != groups[0]).any()):
             order = np.argsort(groups, kind="stable")
-            groups, rows, kinds = groups[order], rows[order], kinds[order]
+            groups, rows, kinds, lots = groups[order], rows[order], kinds[order], lots[order]
             taken = pa.array(order)
             given = {name: column if column is None else column.take(taken) for name, column in given.items()}
             body, properties = body.take(taken), properties if properties is None else properties.take(taken)
@@ -159,7 +169,7 @@ class RowEncoder:
             raise self._bad_row(rows, error) from None
         self._rows_before += count
         sharding = given[SHARDING_KEY]
-        for low, high in self._cuts(groups, positions):
+        for low, high in self._cuts(groups, lots, positions):
             topic, queue = queues[int(groups[low]) // 3]
             kind = int(kinds[low])
             yield Block(
@@ -171,6 +181,7 @@ class RowEncoder:
                 COMPRESSION_BITS[self._options.compression] if kind == _COMPRESSED else 0,
                 kind == _DELAYED,
                 sharding[low].as_py() if kind == _DELAYED and sharding is not None else None,
+                int(rows[low] if kind == _DELAYED else lots[low]),
             )
 
     # --- kinds ------------------------------------------------------------------------------------------------
@@ -202,24 +213,23 @@ class RowEncoder:
         return {name: column for name, column in delays.items() if column.null_count < len(column)}
 
     def _kinds(
-        self, targets: I64, is_free: list[bool], lengths: I64, given: dict[str, pa.Array | None]
+        self, targets: I64, is_free: Mask, lengths: I64, given: dict[str, pa.Array | None]
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         kinds = np.full(len(targets), _PLAIN, np.int64)
         if self._options.compression != "none":
             large = lengths >= self._options.compress_above
             # A body that may not fit into a batch goes alone, and the producer compresses it.
             small_enough = lengths <= self._options.max_message_size - _ROOM
-            any_large = np.bincount(targets, large, len(is_free)) > 0
-            all_fit = np.bincount(targets, ~small_enough, len(is_free)) == 0
-            free = np.array(is_free)[targets]
-            kinds[np.where(free, large & small_enough, (any_large & all_fit)[targets])] = _COMPRESSED
+            any_large = np.bincount(targets, large) > 0
+            all_fit = np.bincount(targets, ~small_enough) == 0
+            kinds[np.where(is_free, large & small_enough, (any_large & all_fit)[targets])] = _COMPRESSED
         for name in (DELAY, TIMER_DELIVER_MS):
             column = given.get(name)
             if column is not None:
                 kinds[column.is_valid().to_numpy(zero_copy_only=False)] = _DELAYED
         return kinds
 
-    def _compressed(self, body: pa.Array, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Array:
+    def _compressed(self, body: pa.Array, chosen: Mask) -> pa.Array:
         if not chosen.any():
             return body
         kind = self._options.compression
@@ -342,8 +352,9 @@ class RowEncoder:
 
     # --- blocks -----------------------------------------------------------------------------------------------
 
-    def _cuts(self, groups: I64, positions: I64) -> Iterator[tuple[int, int]]:
-        edges = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+    def _cuts(self, groups: I64, lots: I64, positions: I64) -> Iterator[tuple[int, int]]:
+        changes = (np.diff(groups) != 0) | (np.diff(lots) != 0)
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(groups)]
         for low, end in pairwise(edges):
             if groups[low] % 3 == _DELAYED:
                 yield from pairwise(range(low, end + 1))

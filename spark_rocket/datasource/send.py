@@ -3,11 +3,11 @@ help.
 
 A block for a given queue waits until the queue's last one is answered, retries included, so that rows keep their order
 even if a broker handles requests of one connection in several threads. Of delayed rows only those of one sharding key
-wait for each other. A free block's queue is a function of the write, the row and the queues that there are, such that a
-queue that comes or goes moves no block between the others: a repeat of the block finds the queue of the first attempt,
-where a reader can tell it. After a failure a free block goes to another broker; one that will not take the topic (codes
-1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows may be stored twice: at
-least once, and the repeat has the same UNIQ_KEY.
+wait for each other. A free block's queue is a function of the write, the block's lot and the queues that there are:
+a queue that comes or goes moves no lot between the others, and a repeat of the rows finds the queue of the first
+attempt, where a reader can tell it. After a failure a free block goes to another broker; one that will not take the
+topic (codes 1, 16, 17) is left out from then on. A request that failed may have been carried out, so rows may be stored
+twice: at least once, and the repeat has the same UNIQ_KEY.
 
 A broker that could not flush or replicate in time has the messages all the same (RocketMQ counts it as sent). They are
 counted as ``unconfirmed`` and logged once.
@@ -102,12 +102,12 @@ class BlockSender:
             self._settle()
 
     def _choose(self, block: Block, queues: Sequence[MessageQueue]) -> MessageQueue:
-        """Each queue draws a number for the block; the highest has it."""
-        row = block.first_row.to_bytes(8, "big")
+        """Each queue draws a number for the block's lot; the highest has it."""
+        lot = block.lot.to_bytes(8, "big")
 
         def drawn(queue: MessageQueue) -> bytes:
             name = f"{queue.broker_name}\0{queue.queue_id}".encode()
-            return hashlib.blake2b(name, digest_size=8, key=self._key, salt=row).digest()
+            return hashlib.blake2b(name, digest_size=8, key=self._key, salt=lot).digest()
 
         return max(queues, key=drawn)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_rocket.datasource import rows
 from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_options
 from spark_rocket.datasource.rows import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
@@ -284,6 +286,54 @@ def test_a_message_that_was_read_can_be_written_again() -> None:
         {"TAGS": "from-column", "mine": "1", "UNIQ_KEY": ids[0]},
         {"TAGS": "from-map", "mine": "1", "UNIQ_KEY": ids[1]},
     ]
+
+
+def lots_of(batch: pa.RecordBatch, batch_rows: int, **given: str) -> dict[bytes, tuple[str, int]]:
+    """Where each row's queue is drawn by, with Arrow batches of so many rows."""
+    target = encoder(**given)
+    return {
+        bytes(properties)[:80]: (block.topic, block.lot)
+        for low in range(0, batch.num_rows, batch_rows)
+        for block in target.blocks(batch.slice(low, batch_rows))
+        if block.queue is None
+        for _, _, properties in decode_batch_body(block.body)
+    }
+
+
+def test_a_free_rows_queue_does_not_depend_on_where_batches_and_requests_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rows, "LOT_ROWS", 1000)
+    monkeypatch.setattr(rows, "LOT_BYTES", 50_000)
+    count = 5000
+    batch = pa.record_batch(
+        {
+            "body": pa.array([b"x" * (number % 100 + number // 20) for number in range(count)], pa.binary()),
+            "topic": pa.array(["a" if number % 3 else "b" for number in range(count)]),
+            "shardingKey": pa.array([None if number % 7 else "k" for number in range(count)]),
+            "delayLevel": pa.array([None if number % 50 else 1 for number in range(count)], pa.int32()),
+        }
+    )
+    found = lots_of(batch, count)
+    assert len(found) == sum(1 for number in range(count) if number % 7)
+    for batch_rows, cut in (
+        (1000, {}),
+        (777, {}),
+        (count, {"sendBatchSize": "13"}),
+        (count, {"sendBatchBytes": "3000"}),
+        (1001, {"compression": "zlib", "compressAbove": "200"}),
+    ):
+        assert lots_of(batch, batch_rows, **cut) == found, (batch_rows, cut)
+    sizes = Counter(lot for _, lot in found.values())
+    assert max(sizes.values()) <= 1000
+    assert len(sizes) > 10
+
+
+def test_the_default_lot_costs_an_ordinary_batch_no_request() -> None:
+    batch = pa.record_batch({"body": pa.array([b"x" * 100] * 10_000, pa.binary())})
+    target = encoder(topic="t")
+    blocks = [block for _ in range(3) for block in target.blocks(batch)]
+    assert [(block.count, block.lot) for block in blocks] == [(10_000, 0), (10_000, 1), (10_000, 2)]
 
 
 @given(

@@ -70,7 +70,7 @@ class Wire:
 
 
 def block(number: int, queue: MessageQueue | None = None) -> Block:
-    return Block("t", queue, memoryview(b"x" * 10), 5, number)
+    return Block("t", queue, memoryview(b"x" * 10), 5, number, lot=number)
 
 
 def messages(sender: BlockSender) -> int:
