@@ -50,8 +50,8 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         "BAD_OPTION.TO_COME",
         "option {option} is {time}, which is still to come (it is {now}), and a stream cannot wait for it.",
-        "Choose a time that has passed, start the query then, or use startingOffsets=latest for what is stored from now "
-        "on.",
+        "Choose a time that has passed, start the query then, or use startingOffsets=latest for what is stored from "
+        "now on.",
     ),
     Condition(
         "BAD_OPTION.NONE",
