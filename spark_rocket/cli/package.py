@@ -27,7 +27,12 @@ def add_package(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "machines it goes to need pyspark, pyarrow and numpy.",
     )
     package.add_argument(
-        "-o", "--output", type=Path, default=Path("spark_rocket.zip"), metavar="FILE", help="./spark_rocket.zip"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("spark_rocket.zip"),
+        metavar="FILE",
+        help="./spark_rocket.zip; workers look for spark_rocket*.zip",
     )
     package.set_defaults(run=_run)
 
@@ -38,7 +43,7 @@ def _run(options: argparse.Namespace) -> int:
     print(f"{output} has {count} files, {output.stat().st_size:,} bytes. Take it along with")
     print(f"  spark-submit --py-files {output} job.py")
     print(f'  spark.addArtifact("{output}", pyfile=True)        in a session, Spark Connect too')
-    print("and, where Spark does not find the format by itself:")
+    print("and, where the driver (or the Spark Connect server) does not have the package either:")
     print("  from spark_rocket.datasource import RocketDataSource; spark.dataSource.register(RocketDataSource)")
     return 0
 

@@ -26,10 +26,14 @@ def ask_executors(
     ``addresses`` are ``host:port``. The session is made for it and stopped; Spark's own errors are passed on.
     """
     builder = SparkSession.builder.appName("rocket doctor")
-    builder = builder.remote(remote) if remote is not None else builder.master(master or "local[1]")
-    if py_files:
-        builder = builder.config("spark.submit.pyFiles", py_files)
-    session = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR").getOrCreate()
+    if remote is not None:
+        builder = builder.remote(remote)
+    else:
+        builder = builder.master(master or "local[1]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.log.level", "ERROR")
+        if py_files:
+            builder = builder.config("spark.submit.pyFiles", py_files)
+    session = builder.getOrCreate()
     look = _question(list(addresses))
     try:
         if remote is None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from spark_rocket.datasource.travel import Traveller
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from spark_rocket.datasource.writer import RocketStreamWriter, RocketWriter
 
 
-class RocketDataSource(DataSource):
+class RocketDataSource(Traveller, DataSource):
     """RocketMQ topics as data frames."""
 
     @classmethod

@@ -1,8 +1,10 @@
 """What Spark carries from the driver to the executors, and what it says where this package is missing.
 
-Readers and writers are pickled by reference to their class, so a worker without the package could only say ``No module
-named 'spark_rocket'``. A ``Traveller`` is pickled as a call of a small function, which is carried by value: it needs
-nothing of ours to run, and where the package cannot be imported it names the machine, its Python and the remedy.
+The source, readers and writers are pickled by reference to their class, so a worker without the package could only say
+``No module named 'spark_rocket'``. A ``Traveller`` is pickled as a call of a small function, which is carried by value:
+it needs nothing of ours to run. It looks for the package among the files that Spark sent too, for Spark itself puts
+them on the path only for formats that were registered after; and where there is none it names the machine, its Python
+and the remedy.
 
 Values only. Corresponds to nothing in RocketMQ.
 """
@@ -28,7 +30,6 @@ def unpack(packed):
 
         from pyspark import SparkFiles
 
-        # Spark sends files to all tasks, but puts them on the path only for formats registered after that.
         sys.path[1:1] = sorted(glob.glob(os.path.join(SparkFiles.getRootDirectory(), "spark_rocket*.zip")))
         importlib.invalidate_caches()
         try:
@@ -75,5 +76,5 @@ class Traveller:
     """Mixed into what is carried. ``__getstate__`` says what goes along, as ever."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        packed = pickle.dumps((type(self), self.__getstate__()))
+        packed = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]
         return pickle.loads, (cloudpickle.dumps(_Unpacking(packed)),)  # type: ignore[no-untyped-call]

@@ -80,4 +80,4 @@ def test_the_setting_that_is_missing_is_named(mq: Rocket, topics: tuple[str, str
     with pytest.raises(PySparkException, match=rf"{SETTING}.* is false\. Set it to true"):
         mq.read(topics[0], filterPushdown="true").where("queueId = 1").collect()
     with pytest.raises(PySparkException, match="filterPushdown is 'yes'"):
-        mq.read(topics[0], filterPushdown="yes")
+        mq.read(topics[0], filterPushdown="yes").collect()

@@ -323,4 +323,4 @@ def test_t15_option_names_have_no_case_and_errors_have_the_documented_spelling(m
     with pytest.raises(PySparkException, match=r"option maxRecordsPerPartition is '0'"):
         mq.read(topic, MAXRECORDSPERPARTITION=0).count()
     with pytest.raises(PySparkException, match=r"no option startingofsets\. Did you mean startingOffsets\?"):
-        mq.read(topic, startingOfsets="earliest")
+        mq.read(topic, startingOfsets="earliest").count()

@@ -28,4 +28,4 @@ def test_views_are_data_frames(mq: Rocket, spark: SparkSession) -> None:
     assert bytes(row.body) == b"7"
     assert row.asDict() == mq.read(topic).where("queueOffset = 7").collect()[0].asDict()
     with pytest.raises(PySparkException, match="option key is given together with view=lag"):
-        mq.frame(view="lag", key="k")
+        mq.frame(view="lag", key="k").collect()
