@@ -5,49 +5,58 @@ Messages for one topic, queue and WAIT are held until they take ``batch_max_byte
 that fails fails each. What all batches hold and have under way is bounded by ``total_batch_max_bytes``: above it a
 message is sent alone.
 
-The order of messages for a given queue is kept: whoever takes a batch out sends it before anybody takes out the next.
+The order of messages for a given queue is kept: a key's batches that are to go stand in a *lane*, and one thread at a
+time sends a lane's. It is the one that took a batch out, a caller or the accumulator's own, as long as nothing has to
+be waited for; where a route is not known or a broker not connected a thread of the lane's own waits, so that no topic
+is held up by another's broker.
 
-Thread-safety: all methods. One daemon thread, started with the first message. After a crash: what was held is lost, as
-its futures say by never being done.
+Thread-safety: all methods. One daemon thread, started with the first message, and one for each lane that waits. Whoever
+is interrupted fails the batch that it was sending and leaves the lane to a thread. After a crash: what was held is
+lost, as its futures say by never being done.
 Corresponds to org.apache.rocketmq.client.producer.ProduceAccumulator.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
-from spark_rocket.client.async_send import AsyncSend, SendFuture, settle
+from spark_rocket.client.async_send import AsyncSend, SendFuture, interrupted, settle
 from spark_rocket.client.outgoing import Outgoing, batch_properties
 from spark_rocket.model import Message, MessageQueue, SendResult
 
 if TYPE_CHECKING:
     from spark_rocket.client.producer import Producer
 
+logger = logging.getLogger(__name__)
+
 BATCH_MAX_BYTES = 32 * 1024
 BATCH_MAX_DELAY = 0.010
 TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
+AT_ONCE = 16  # batches that one thread sends for others too
 
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 
 
 class Batch:
-    """Messages on their way into one request: their keys, their pieces of its body, and who waits for them."""
+    """Messages on their way into one request. ``sent``: somebody has begun to send it; ``entered``: it is in flight."""
 
-    __slots__ = ("deadline", "due", "futures", "keys", "messages", "pieces", "size", "timeout")
+    __slots__ = ("deadline", "due", "entered", "entries", "sent", "size", "timeout")
 
     def __init__(self, due: float, timeout: float, deadline: float) -> None:
         self.due = due
         self.timeout = timeout
         self.deadline = deadline
         self.size = 0
-        self.messages: list[Message] = []
-        self.keys: list[str] = []
-        self.pieces: list[bytes] = []
-        self.futures: list[SendFuture] = []
+        self.entries: list[tuple[Message, str, bytes, SendFuture]] = []  # with key and piece of the body
+        self.sent = False
+        self.entered = False
 
 
 class BatchResult:
@@ -69,18 +78,22 @@ class BatchResult:
 class BatchSend(AsyncSend):
     """A batch under way. It has the places in flight of all its messages."""
 
-    __slots__ = ("_accumulator", "_futures", "_keys", "_size", "count")
+    __slots__ = ("_accumulator", "_batch", "_futures", "_keys", "_size", "count")
 
     def __init__(self, accumulator: Accumulator, producer: Producer, key: Key, batch: Batch) -> None:
         topic, queue, wait = key
-        self._keys = batch.keys
-        body = b"".join(batch.pieces)
-        out = Outgoing(topic, body, properties=batch_properties(wait), msg_id=",".join(batch.keys))
-        super().__init__(producer, out, batch.messages, queue, batch.timeout, batch.deadline)
-        self.count = len(batch.keys)
-        self._futures = batch.futures
+        messages, self._keys, pieces, self._futures = zip(*batch.entries, strict=True)
+        out = Outgoing(topic, b"".join(pieces), properties=batch_properties(wait), msg_id=",".join(self._keys))
+        super().__init__(producer, out, messages, queue, batch.timeout, batch.deadline)
+        self.count = len(self._keys)
         self._accumulator = accumulator
+        self._batch = batch
         self._size = batch.size
+
+    def _enter(self) -> None:
+        self._producer.in_flight.add(self)
+        self._batch.entered = True
+        self._batch.entries = []  # the body has it all
 
     def _succeeded(self, result: SendResult) -> None:
         self._accumulator.answered(self._size)
@@ -88,8 +101,18 @@ class BatchSend(AsyncSend):
 
     def _failed(self, error: Exception) -> None:
         self._accumulator.answered(self._size)
-        for future in self._futures:
+        fail_each(self._futures, error)
+
+    def _fail_rest(self, error: Exception) -> None:
+        fail_each(self._futures, error)
+
+
+def fail_each(futures: Sequence[SendFuture], error: Exception) -> None:
+    """Those that are not done, with an error of its own each: tracebacks are not shared."""
+    for future in futures:
+        if not future.is_over():
             future.set_exception(error)
+            error = copy.copy(error)
 
 
 class Accumulator:
@@ -104,7 +127,7 @@ class Accumulator:
         self._batches: dict[Key, Batch] = {}  # oldest first, since all wait equally long
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._sending = threading.Lock()
+        self._lanes: dict[Key, deque[Batch]] = {}  # of keys whose batches somebody sends
         self._thread: threading.Thread | None = None
         self._idle = False
         self._closed = False
@@ -112,25 +135,34 @@ class Accumulator:
     def add(
         self, key: Key, message: Message, piece: tuple[str, bytes], timeout: float, deadline: float
     ) -> Future[SendResult] | None:
-        """Have a message sent with others; None if it has to go alone. Its place in flight is taken already."""
+        """Have a message sent with others; None if it has to go alone. Its place in flight is taken already.
+
+        Whatever is raised, the place is not the caller's any more.
+        """
         size = len(piece[1])
-        with self._lock:
-            if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
-                return None
-            self._total += size
-            batch = self._batches.get(key)
-            if batch is None:
-                batch = self._batches[key] = Batch(time.monotonic() + self._max_delay, timeout, deadline)
-                self._wake()
-            elif deadline < batch.deadline:
-                batch.timeout, batch.deadline = timeout, deadline
-            future = SendFuture()
-            batch.messages.append(message)
-            batch.keys.append(piece[0])
-            batch.pieces.append(piece[1])
-            batch.futures.append(future)
-            batch.size += size
-            full = batch.size >= self._max_bytes
+        added = False
+        try:
+            with self._lock:
+                if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
+                    return None
+                batch = self._batches.get(key)
+                if batch is None:
+                    self._wake()
+                    batch = self._batches[key] = Batch(time.monotonic() + self._max_delay, timeout, deadline)
+                elif deadline < batch.deadline:
+                    batch.timeout, batch.deadline = timeout, deadline
+                future = SendFuture()
+                entry = message, piece[0], piece[1], future
+                # An interrupt comes after a call, so between these only when all of it is done.
+                self._total += size
+                batch.size += size
+                added = True
+                batch.entries.append(entry)
+                full = batch.size >= self._max_bytes
+        except BaseException:
+            if not added:
+                self._producer.in_flight.release(1)
+            raise
         if full:
             self._send(key, batch)
         return future
@@ -150,20 +182,95 @@ class Accumulator:
             self._send(key, batch)
 
     def _send(self, key: Key, batch: Batch) -> None:
-        with self._sending:
+        """Take a batch out and send it, or leave it to who sends the lane's."""
+        mine = False
+        lane: deque[Batch] = deque()
+        try:
             with self._lock:
                 if self._batches.get(key) is not batch:
-                    return  # somebody else has sent it
+                    return  # somebody else has
+                if key in self._lanes:
+                    lane = self._lanes[key]
+                else:
+                    self._lanes[key] = lane
+                    mine = True
                 del self._batches[key]
-            BatchSend(self, self._producer, key, batch).start()
+                lane.append(batch)
+            if mine:
+                self._drain(key, lane)
+        except BaseException:
+            if mine:
+                self._hand_over(key, lane)
+            raise
+
+    def _drain(self, key: Key, lane: deque[Batch]) -> None:
+        """Send what stands in a lane; what has to wait is left to another thread."""
+        for _ in range(AT_ONCE):
+            batch = self._first(key, lane)
+            if batch is None:
+                return
+            if not self._goes_at_once(key):
+                break
+            self._start(key, batch)
+        self._hand_over(key, lane)
+
+    def _first(self, key: Key, lane: deque[Batch]) -> Batch | None:
+        """What comes next; None at the end of the lane."""
+        with self._lock:
+            while lane and lane[0].sent:
+                lane.popleft()
+            if lane:
+                return lane[0]
+            if self._lanes.get(key) is lane:
+                del self._lanes[key]
+            return None
+
+    def _goes_at_once(self, key: Key) -> bool:
+        """Whether a batch need not wait for a route or a connection."""
+        instance = self._producer.shared
+        if instance is None:
+            return True  # closed, which it is told
+        topic, queue, _ = key
+        route = instance.routes.known(topic)
+        if route is None:
+            return False
+        masters = route.masters
+        wanted = masters.values() if queue is None else (masters.get(queue.broker_name, ""),)
+        return all(map(instance.remoting.is_connected, wanted))
+
+    def _start(self, key: Key, batch: Batch) -> None:
+        batch.sent = True
+        try:
+            if batch.entries:
+                BatchSend(self, self._producer, key, batch).start()
+        except BaseException as error:
+            if not batch.entered:
+                self.answered(batch.size)
+                self._producer.in_flight.release(len(batch.entries))
+                fail_each([entry[3] for entry in batch.entries], interrupted(key[0], error))
+            raise
+
+    def _hand_over(self, key: Key, lane: deque[Batch]) -> None:
+        """Have a thread of its own send what stands in a lane."""
+        try:
+            threading.Thread(target=self._wait, args=(key, lane), name="rocket-accumulator-lane", daemon=True).start()
+        except RuntimeError:  # there are too many threads
+            self._wait(key, lane)
+
+    def _wait(self, key: Key, lane: deque[Batch]) -> None:
+        while (batch := self._first(key, lane)) is not None:
+            try:
+                self._start(key, batch)
+            except Exception:
+                logger.exception("messages for %s could not be sent", key[0])
 
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="rocket-accumulator", daemon=True)
             self._thread.start()
         elif self._idle:
-            self._idle = False
             self._changed.notify()
+            self._idle = False  # in this order: an interrupt in between wakes once too often, not never again
 
     def _run(self) -> None:
         while True:
@@ -179,4 +286,7 @@ class Accumulator:
                 if left > 0 and not self._closed:
                     self._changed.wait(left)
                     continue
-            self._send(key, batch)
+            try:
+                self._send(key, batch)
+            except Exception:
+                logger.exception("messages for %s could not be sent", key[0])

@@ -65,6 +65,10 @@ class SendFuture(Future[SendResult]):
     def cancel(self) -> bool:
         return False
 
+    def is_over(self) -> bool:
+        """``done``, without what a first question costs."""
+        return self._state == FINISHED
+
     def result(self, timeout: float | None = None) -> SendResult:
         result = self._result  # mostly it is there already, and no lock is needed
         if result is None:
@@ -131,12 +135,21 @@ class InFlight:
         self._changed = threading.Condition(self._lock)
         self._sends: dict[AsyncSend, None] = {}
 
-    def reserve(self, deadline: float, may_wait: Callable[[], bool]) -> None:
-        """Take a place for one message. RemotingTooMuchRequestError if there is none in time."""
-        with self._lock:
-            if self._count < self._limit or (self._block and may_wait() and self._wait_for_place(deadline)):
-                self._count += 1
-                return
+    def reserve(self, deadline: float, may_wait: Callable[[], bool], send: AsyncSend | None = None) -> None:
+        """Take a place for one message, of ``send`` if there is one. RemotingTooMuchRequestError if none is in time."""
+        taken = False
+        try:
+            with self._lock:
+                if self._count < self._limit or (self._block and may_wait() and self._wait_for_place(deadline)):
+                    self._count += 1
+                    taken = True
+                    if send is not None:
+                        self._sends[send] = None
+                    return
+        except BaseException:
+            if taken and send is None:
+                self.release(1)
+            raise
         raise RemotingTooMuchRequestError(
             f"{self._limit:,} messages are in flight already; this one was not sent.",
             remedy="Send more slowly, or raise the producer's max_in_flight.",
@@ -159,7 +172,16 @@ class InFlight:
             del self._sends[send]
         except KeyError:
             return False
-        self.release(count)
+        try:
+            with self._lock:
+                self._count -= count
+                count = 0
+                if self._waiting and self._count <= self._wake_at:
+                    self._changed.notify_all()
+        except BaseException:  # interrupted while it waited for the lock, or just after
+            if count:
+                self.release(count)
+            raise
         return True
 
     def has(self, send: AsyncSend) -> bool:
@@ -217,7 +239,7 @@ class AsyncSend:
         timeout: float,
         deadline: float,
     ) -> None:
-        self.future: Future[SendResult] = SendFuture()
+        self.future = SendFuture()
         self._producer = producer
         self._out = out
         self._messages = messages
@@ -232,9 +254,16 @@ class AsyncSend:
         self._context: SendContext | None = None
 
     def start(self) -> None:
-        """The places in flight are taken already."""
-        self._producer.in_flight.add(self)
-        self._attempt()
+        """Take a place in flight and make the first attempt. Whoever is interrupted has it end here."""
+        try:
+            self._enter()
+            self._attempt()
+        except BaseException as error:
+            self._over(None, interrupted(self._out.topic, error))
+            raise
+
+    def _enter(self) -> None:
+        self._producer.in_flight.reserve(self._deadline, self._producer.may_wait, self)
 
     def _attempt(self) -> None:
         producer = self._producer
@@ -290,6 +319,8 @@ class AsyncSend:
 
     def fail(self, error: RemotingError) -> None:
         """For the connection."""
+        if not self.needed():
+            return
         producer = self._producer
         if self._queue is not None:
             producer.faults.update(self._queue.broker_name, time.monotonic() - self._begun, isolated=True)
@@ -343,17 +374,33 @@ class AsyncSend:
         self._over(None, self._producer.closed())
 
     def _over(self, result: SendResult | None, error: Exception | None) -> None:
-        if not self._producer.in_flight.remove(self, self.count):
-            return
-        if error is not None:
-            self._tell_hooks(None, error)
-            self._failed(error)
-        else:
-            assert result is not None
-            self._succeeded(result)
+        in_flight = self._producer.in_flight
+        try:
+            if not in_flight.remove(self, self.count):
+                return
+            if error is not None:
+                self._tell_hooks(None, error)
+                self._failed(error)
+            else:
+                assert result is not None
+                self._succeeded(result)
+        except BaseException as cause:  # an interrupt: its place was given back, and now everybody is told
+            if not in_flight.has(self):
+                self._fail_rest(interrupted(self._out.topic, cause))
+            raise
 
     def _succeeded(self, result: SendResult) -> None:
         self.future.set_result(result)
 
     def _failed(self, error: Exception) -> None:
         self.future.set_exception(error)
+
+    def _fail_rest(self, error: Exception) -> None:
+        if not self.future.is_over():
+            self.future.set_exception(error)
+
+
+def interrupted(topic: str, cause: BaseException) -> RemotingError:
+    return RemotingError(
+        f"The send to {topic} was interrupted: {type(cause).__name__}.", remedy="It may have been stored or not."
+    )

@@ -74,6 +74,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "spark_rocket_producer"
 MAX_IN_FLIGHT = 10_000
+TIMER_GRACE = 0.1  # seconds after its deadline in which a send with others is told by the timer
 REPLY_GRACE = 1.0  # seconds after its deadline in which a request is told so by the timer
 
 RETRY_RESPONSE_CODES = frozenset(
@@ -239,15 +240,29 @@ class Producer(Client):
     ) -> SendResult:
         """Send and wait until the broker has it. A sequence of messages of one topic goes out as one batch."""
         if self._accumulator is not None and isinstance(message, Message):
-            return self.send_async(
-                message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout
-            ).result()
+            return self._send_with_others(message, queue, selector, selector_arg, timeout)
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
         self._check_open()
         out = self._packer.pack(message)
         fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
         return send_and_wait(self, message, out, fixed, timeout, deadline)
+
+    def _send_with_others(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        selector_arg: Any,
+        timeout: float | None,
+    ) -> SendResult:
+        timeout = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        future = self.send_async(message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout)
+        try:
+            return future.result(left(deadline) + TIMER_GRACE)
+        except TimeoutError:
+            raise self.late(message.topic, timeout, None) from None
 
     def send_async(
         self,
@@ -274,15 +289,14 @@ class Producer(Client):
                 fixed = None
                 if queue is not None or selector is not None or message.properties:
                     fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-                self.in_flight.reserve(deadline, self._may_wait)
                 key = (message.topic, fixed, message.properties.get(WAIT))
+                self.in_flight.reserve(deadline, self.may_wait)
                 future = accumulator.add(key, message, piece, timeout, deadline)
                 if future is not None:
                     return future
                 self.in_flight.release(1)
         out = self._packer.pack(message)
         fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-        self.in_flight.reserve(deadline, self._may_wait)
         send = AsyncSend(self, out, message, fixed, timeout, deadline)
         send.start()
         return send.future
@@ -330,7 +344,6 @@ class Producer(Client):
         deadline = time.monotonic() + timeout
         self._check_open()
         out = self._packer.encoded(queue.topic, body, count, sys_flag)
-        self.in_flight.reserve(deadline, self._may_wait)
         send = AsyncSend(self, out, (), queue, timeout, deadline)
         send.start()
         return send.future
@@ -403,7 +416,7 @@ class Producer(Client):
         """Whether another broker may take what this one did not."""
         return isinstance(error, RemotingError) or error.response_code in self._retry_codes
 
-    def _may_wait(self) -> bool:
+    def may_wait(self) -> bool:
         return not self.running().remoting.is_reading_thread()
 
     def _first_key(self) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, select_by_sharding_key, split_batch
+from spark_rocket.client.async_send import AsyncSend
+from spark_rocket.client.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -17,6 +21,7 @@ from spark_rocket.errors import (
     ProtocolError,
     QueueNotFoundError,
     RemotingConnectError,
+    RemotingError,
     RemotingTimeoutError,
     StateError,
     TopicNotFoundError,
@@ -29,6 +34,7 @@ from spark_rocket.protocol.headers import SendMessageRequestHeader
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import decode_batch_body
 from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.remoting.client import RemotingClient
 from tests.client.fakes import Fake, FakeCluster, says
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -328,3 +334,37 @@ def test_unknown_codes(produce: Callable[..., Producer], mq: FakeCluster) -> Non
         produce().send(Message.of("t", "b"))
     assert not caught.value.retriable
     assert isinstance(mq.brokers[0], Fake)
+
+
+def test_an_interrupted_send_leaves_no_place_taken(
+    mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = produce()
+    producer.send(Message.of("t", "a"))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RemotingClient, "post", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send_async(Message.of("t", "a"))
+    assert producer.in_flight._count == 0
+    assert not producer.in_flight.sends()
+
+
+def test_a_future_whose_end_is_interrupted_is_done(
+    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that reads its own answer ends others' sends too."""
+    producer = produce()
+    producer.start()
+    monkeypatch.setattr(RemotingClient, "post", Mock())
+    send = AsyncSend(producer, Outgoing("t", b"x"), (), MessageQueue("t", "b0", 0), 3.0, time.monotonic() + 3)
+    send.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(AsyncSend, "_failed", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            send.abandon()
+    assert isinstance(send.future.exception(0), RemotingError)
+    assert producer.in_flight._count == 0

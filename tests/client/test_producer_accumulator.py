@@ -8,19 +8,30 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.errors import BrokerError, MessageTooLargeError, ProtocolError
-from spark_rocket.model import Message, MessageQueue, SendStatus
+from spark_rocket.client.async_send import SendFuture
+from spark_rocket.client.outgoing import Outgoing
+from spark_rocket.errors import (
+    BrokerError,
+    MessageTooLargeError,
+    ProtocolError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import decode_batch_body
+from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import FakeCluster, route, says
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 HOUR = 3600.0
@@ -56,6 +67,16 @@ def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callabl
 
 def sends(mq: FakeCluster) -> list[RemotingCommand]:
     return [request for broker in mq.brokers for request in broker.requests]
+
+
+def send_third(producer: Producer) -> Future[SendResult]:
+    """A third of what ``batch_max_bytes`` of 1000 takes."""
+    return producer.send_async(Message("t", b"x" * 300), queue=MessageQueue("t", "b0", 0))
+
+
+def send_full_batch(producer: Producer) -> None:
+    futures = [send_third(producer) for _ in range(3)]
+    assert [future.result(20).queue_offset for future in futures] == [100, 101, 102]
 
 
 def test_each_message_has_a_result_of_its_own(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
@@ -157,7 +178,9 @@ def test_a_batch_that_fails_fails_each(mq: FakeCluster, produce: Callable[..., P
     producer = produce()
     futures = [producer.send_async(Message.of("t", "a")) for _ in range(3)]
     producer.close()
-    assert {type(future.exception(20)) for future in futures} == {BrokerError}
+    errors = [future.exception(20) for future in futures]
+    assert {type(error) for error in errors} == {BrokerError}
+    assert len({id(error) for error in errors}) == len({str(error) for error in errors}) * 3 == 3
     assert len(sends(mq)) == 1
 
 
@@ -168,6 +191,90 @@ def test_a_batch_is_tried_again_elsewhere(mq: FakeCluster, produce: Callable[...
     assert [future.result(20).queue_offset for future in futures] == [100, 101] * 2
     assert {future.result().queue.broker_name for future in futures} == {"b1"}
     assert [len(broker.requests) for broker in mq.brokers] == [1, 2]
+
+
+def test_a_broker_that_does_not_answer_holds_up_no_other_topic(
+    mq: FakeCluster, produce: Callable[..., Producer], silent: Callable[[], str]
+) -> None:
+    mq.topics["dead"] = route({"dead": (1, 1, 6)}, {"dead": {0: silent()}})
+    producer = produce(batch_max_delay=0.01, send_timeout=2.0)
+    lost = [producer.send_async(Message.of("dead", "a"), queue=MessageQueue("dead", "dead", 0)) for _ in range(2)]
+    for _ in range(3):
+        assert producer.send(Message.of("t", "a")).queue_offset == 100
+        assert not any(future.done() for future in lost)
+    assert all(isinstance(future.exception(20), RemotingError) for future in lost)
+
+
+def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
+    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = produce()
+
+    def lose(*_: object) -> SendFuture:
+        producer.in_flight.release(1)
+        return SendFuture()
+
+    monkeypatch.setattr(producer._accumulator, "add", lose)
+    with pytest.raises(RemotingTimeoutError, match=r"within 0\.01 s"):
+        producer.send(Message.of("t", "a"), timeout=0.01)
+
+
+@pytest.mark.parametrize("where", [RemotingClient, Outgoing], ids=["while it is sent", "before"])
+def test_an_interrupted_caller_leaves_nobody_waiting(
+    mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, where: type
+) -> None:
+    """Of the messages in the batch that it was sending, most are others'."""
+    producer = produce(batch_max_bytes=1000)
+    send_full_batch(producer)  # the broker is connected
+
+    def interrupt(*_: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, "post" if where is RemotingClient else "__init__", interrupt)
+        others = [send_third(producer) for _ in range(2)]
+        with pytest.raises(KeyboardInterrupt):
+            send_third(producer)
+    for future in others:
+        with pytest.raises(RemotingError, match="interrupted"):
+            future.result(20)
+    assert producer.in_flight._count == 0
+    send_full_batch(producer)
+
+
+def test_what_stands_behind_an_interrupted_batch_is_sent(
+    mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = produce(batch_max_bytes=1000)
+    send_full_batch(producer)
+    post, behind = RemotingClient.post, []
+
+    def interrupt(*args: Any) -> None:
+        monkeypatch.setattr(RemotingClient, "post", post)
+        behind.extend(send_third(producer) for _ in range(3))  # as another thread would
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RemotingClient, "post", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        send_full_batch(producer)
+    assert [future.result(20).queue_offset for future in behind] == [100, 101, 102]
+    producer.close()
+    assert producer._accumulator is not None
+    assert not producer._accumulator._lanes
+
+
+def test_a_message_that_was_not_taken_leaves_its_place(
+    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = produce()
+    monkeypatch.setattr(producer._accumulator, "_wake", Mock(side_effect=RuntimeError("can't start new thread")))
+    with pytest.raises(RuntimeError):
+        producer.send_async(Message.of("t", "a"))
+    assert producer.in_flight._count == 0
+    monkeypatch.undo()
+    future = producer.send_async(Message.of("t", "a"))
+    producer.close()
+    assert future.result(20).queue_offset == 100
 
 
 def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
