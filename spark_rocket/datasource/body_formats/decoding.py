@@ -37,6 +37,8 @@ class Decoded:
     """Why a body could not be decoded, by its place in the batch."""
     rows: I64 | None = None
     """The body that each row is of; None is one row for each body."""
+    count: int | None = None
+    """How many of the bodies these are (at least one), if they become so much that the rest must wait; None is all."""
 
 
 class Decoder(Protocol):
@@ -48,8 +50,14 @@ class Decoder(Protocol):
 
 def reason(error: BaseException) -> str:
     """An error's text in one short line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"
+    return line(str(error)) or type(error).__name__
+
+
+def line(text: str) -> str:
+    """A text in one short line that can be shown and stored anywhere: parsers quote what they could not read."""
+    text = " ".join(text.split())
+    text = text if len(text) <= 200 else text[:200] + "…"
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 def raw(bodies: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], I64]:

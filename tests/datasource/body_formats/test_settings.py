@@ -189,11 +189,11 @@ def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         "keys": None,
         "properties": [
             ("mine", "1"),
+            ("ROCKET_ORIGIN_MSG_ID", "U"),
             ("ROCKET_ORIGIN_TOPIC", "orders"),
             ("ROCKET_ORIGIN_BROKER", "broker-a"),
             ("ROCKET_ORIGIN_QUEUE", "3"),
             ("ROCKET_ORIGIN_OFFSET", "101"),
-            ("ROCKET_ORIGIN_MSG_ID", "U"),
             ("ROCKET_BAD_RECORD_REASON", '"x" is not a whole number'),
         ],
     }

@@ -1,0 +1,157 @@
+"""Of every message there can be a dead letter: whatever its bytes, and whatever brokers take."""
+
+from __future__ import annotations
+
+import zlib
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.datasource import writer
+from spark_rocket.datasource.body_formats.decoding import reason
+from spark_rocket.datasource.dead_letters import (
+    BODY_LENGTH,
+    LEFT_OUT,
+    LETTER,
+    ORIGIN_BROKER,
+    ORIGIN_ID,
+    ORIGIN_OFFSET,
+    ORIGIN_QUEUE,
+    ORIGIN_TOPIC,
+    PLACE,
+    REASON,
+    send_letters,
+)
+from spark_rocket.datasource.options import Scope, WriteOptions, parse_read_options
+from spark_rocket.datasource.rows import PROPERTIES_LIMIT, Block
+from spark_rocket.errors import BrokerError, RowError
+from spark_rocket.model import MessageQueue, SendResult, SendStatus
+from spark_rocket.protocol.columnar import decode_records
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import decode_batch_body, encode_record
+
+OPTIONS = parse_read_options({"nameServer": "x:1", "subscribe": "orders", "retryTimeout": "0"}, Scope.READ)
+HOST: Any = pack_host(("10.0.0.1", 5000))
+
+
+def message(body: bytes, properties: bytes, offset: int = 5) -> bytes:
+    return encode_record(
+        b"orders",
+        3,
+        body,
+        properties,
+        queue_offset=offset,
+        physical_offset=0,
+        born_timestamp=1,
+        born_host=HOST,
+        store_timestamp=1,
+        store_host=HOST,
+    )
+
+
+class Broker:
+    """Takes what is not too large, and stores it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, largest: int = 1 << 30) -> None:
+        self.largest = largest
+        self.stored: list[tuple[bytes, dict[str, str]]] = []
+        monkeypatch.setattr(writer, "sink_for", self._sink)
+
+    def _sink(self, options: WriteOptions) -> Broker:
+        return self
+
+    def queues_of(self, topic: str) -> list[MessageQueue]:
+        return [MessageQueue(topic, "b", 0)]
+
+    def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
+        answer: Future[SendResult] = Future()
+        parts = list(decode_batch_body(block.body))
+        if any(len(body) + len(properties) > self.largest for _, body, properties in parts):
+            answer.set_exception(BrokerError("the message is illegal: maybe msg body length", response_code=13))
+            return answer
+        for _, body, properties in parts:
+            assert len(properties) <= PROPERTIES_LIMIT
+            raw = zlib.decompress(body) if block.sys_flag else bytes(body)
+            self.stored.append((raw, decode_properties(bytes(properties))))
+        answer.set_result(SendResult(SendStatus.SEND_OK, "", "", queue, 0))
+        return answer
+
+    def letters(self, records: bytes, *reasons: str) -> list[tuple[bytes, dict[str, str]]]:
+        self.stored.clear()
+        batch = decode_records(records, ["body", *PLACE, *LETTER], broker_name="b")
+        send_letters(batch, dict(enumerate(reasons)), OPTIONS, "bad")
+        return self.stored
+
+
+ORIGIN = {ORIGIN_TOPIC: "orders", ORIGIN_BROKER: "b", ORIGIN_QUEUE: "3", ORIGIN_OFFSET: "5"}
+
+
+@settings(max_examples=150)
+@given(
+    body=st.binary(max_size=50),
+    properties=st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"KEYS", b"UNIQ_KEY", b"\xff", b"\x00"]))
+    | st.lists(st.binary(max_size=20)),
+    times=st.sampled_from([1, 1, 1, 300, 2000]),
+    why=st.text(max_size=300) | st.characters(categories=["Cs", "Cc"]),
+)
+@example(b"", [b"TAGS\x01" + b"\xff" * 32_000], 1, "")
+@example(b"", [b"UNIQ_KEY\x01" + b"\x01" * 32_000], 1, "\ud800\x01\x02")
+@example(b"", [b"p\x01" + b"x" * 32_700], 1, "€" * 300)
+def test_of_any_message_there_is_a_letter(body: bytes, properties: list[bytes], times: int, why: str) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        ((found, got),) = Broker(monkeypatch).letters(
+            message(body, (b"".join(properties) * times)[:32_767]), reason(ValueError(why))
+        )
+    assert found == body
+    assert got.items() >= ORIGIN.items()
+    assert got[REASON].isprintable()
+    assert got[REASON]
+
+
+def test_what_cannot_be_a_property_is_replaced_and_what_is_too_large_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(monkeypatch)
+    pairs = [("small", b"1"), ("large", b"x" * 20_000), ("KEYS", b"k" * 12_000), ("odd", b"a\x01b"), ("", b"unnamed")]
+    records = message(b"b", b"".join(key.encode() + b"\x01" + value + b"\x02" for key, value in pairs))
+    ((_, got),) = broker.letters(records, "not \x01 a\x02number")
+    got.pop("UNIQ_KEY")
+    assert got.pop(ORIGIN_ID)
+    assert got == ORIGIN | {
+        "small": "1",
+        "odd": "a\ufffdb",
+        "KEYS": "k" * 12_000,
+        REASON: "not \ufffd a\ufffdnumber",
+        LEFT_OUT: ", large",
+    }
+
+
+def test_a_body_that_brokers_refuse_is_cut_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(monkeypatch, largest=100_000)
+    large = b"".join(number.to_bytes(4, "big") for number in range(30_000))
+    records = b"".join(message(body, b"", 5 + at) for at, body in enumerate((b"a", large, b"c" * 90_000)))
+    found = broker.letters(records, "why", "why", "why")[-3:]
+    assert [body for body, _ in found] == [b"a", large[: 64 * 1024], b"c" * 90_000]
+    assert [got.get(BODY_LENGTH) for _, got in found] == [None, "120000", None]
+    assert len({got["UNIQ_KEY"] for _, got in found}) == 3
+    broker.largest = 1000
+    assert broker.letters(records, "why", "why", "why")[-1][0] == b""
+    broker.largest = 10
+    with pytest.raises(RowError, match="cannot be sent"):
+        broker.letters(records, "why", "why", "why")
+
+
+def test_bodies_that_were_compressed_are_again_and_those_above_every_limit_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = Broker(monkeypatch, largest=4 << 20)
+    sizes = (5 << 20, 13 << 20)
+    found = broker.letters(b"".join(message(bytes(size), b"", 5 + at) for at, size in enumerate(sizes)), "a", "b")
+    assert [(len(body), got.get(BODY_LENGTH)) for body, got in found] == [
+        (5 << 20, None),
+        ((12 << 20) - 65_536, str(13 << 20)),
+    ]
