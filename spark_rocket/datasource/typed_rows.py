@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructType
 from spark_rocket.datasource.bad_records import BadRecordCounter, kept_rows
 from spark_rocket.datasource.body_formats.codecs import decoder, known_columns
 from spark_rocket.datasource.body_formats.columns import default_schema, layout
-from spark_rocket.datasource.body_formats.decoding import Decoded
+from spark_rocket.datasource.body_formats.decoding import Decoded, raw
 from spark_rocket.datasource.body_formats.settings import BodySettings
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project, retype
@@ -60,6 +60,7 @@ class TypedRows:
         self._counter = BadRecordCounter(options, settings)
         self._target = to_arrow_schema(schema, timezone="UTC")
         self._limit = options.arrow_batch_rows
+        self._most_bytes = options.arrow_batch_bytes
         self._bad_text = self._layout.bad_column is not None and isinstance(
             schema[self._layout.bad_column].dataType, StringType
         )
@@ -70,9 +71,13 @@ class TypedRows:
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             for batch in batches:
-                rows = self._assemble(batch, self._spoilt(batch, self._decoder.decode(batch.column("body"))))
-                for start in range(0, rows.num_rows, self._limit):
-                    yield rows.slice(start, self._limit)
+                start = 0
+                while start < batch.num_rows:
+                    decoded = self._decoder.decode(batch.column("body").slice(start))
+                    part = batch.slice(start, decoded.count)
+                    yield from self._assemble(part, self._spoilt(part, decoded))
+                    start += part.num_rows
+                self._damaged.clear()
         finally:
             self._counter.report()
 
@@ -84,33 +89,50 @@ class TypedRows:
         found = np.flatnonzero(np.isin(offsets, np.fromiter(self._damaged, np.int64)))
         for index in found.tolist():
             decoded.bad[index] = self._damaged[int(offsets[index])]
-        self._damaged.clear()
         of_body = np.arange(batch.num_rows) if decoded.rows is None else decoded.rows
         values = pa.array(np.arange(len(of_body)), mask=np.isin(of_body, found))
         return replace(decoded, columns=[column.take(values) for column in decoded.columns])
 
-    def _assemble(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
+    def _assemble(self, batch: pa.RecordBatch, decoded: Decoded) -> Iterator[pa.RecordBatch]:
         dropped = self._counter.take(batch, decoded.bad)
         columns = dict(zip(self._layout.body.names, decoded.columns, strict=True))
         message = {name: batch.column(source) for name, source in self._layout.metadata.items()}
         if self._layout.bad_column is not None:
             message[self._layout.bad_column] = self._bad_bodies(batch.column("body"), decoded.bad)
-        if decoded.rows is not None:
-            of_rows = pa.array(decoded.rows)
-            message = {name: column.take(of_rows) for name, column in message.items()}
-        arrays = []
-        for item in self._target:
-            array = columns[item.name] if item.name in columns else message[item.name]
-            arrays.append(array if array.type.equals(item.type, check_metadata=True) else retype(array, item.type))
-        count = batch.num_rows if decoded.rows is None else len(decoded.rows)
-        if arrays:
-            rows = pa.RecordBatch.from_arrays(arrays, schema=self._target)
-        else:
-            rows = pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
-        if not dropped:
-            return rows
         mask = kept_rows(batch.num_rows, dropped)
-        return rows.filter(pa.array(mask if decoded.rows is None else mask[decoded.rows]))
+        for low, high in self._spans(list(message.values()), batch.num_rows, decoded):
+            arrays = []
+            for item in self._target:
+                if item.name in columns:
+                    array = columns[item.name].slice(low, high - low)
+                elif decoded.rows is None:
+                    array = message[item.name].slice(low, high - low)
+                else:
+                    array = message[item.name].take(pa.array(decoded.rows[low:high]))
+                arrays.append(array if array.type.equals(item.type, check_metadata=True) else retype(array, item.type))
+            if arrays:
+                rows = pa.RecordBatch.from_arrays(arrays, schema=self._target)
+            else:
+                rows = pa.RecordBatch.from_struct_array(pa.array([{}] * (high - low), pa.struct([])))
+            if dropped:
+                rows = rows.filter(pa.array(mask[low:high] if decoded.rows is None else mask[decoded.rows[low:high]]))
+            if rows.num_rows:
+                yield rows
+
+    def _spans(self, message: list[pa.Array], count: int, decoded: Decoded) -> Iterator[tuple[int, int]]:
+        """Rows that become a batch: ``arrowBatchRows``, and less where the message's columns are long and repeated."""
+        if decoded.rows is None:
+            for start in range(0, count, self._limit):
+                yield start, min(start + self._limit, count)
+            return
+        sizes = sum((_sizes(array) for array in message), np.zeros(count, np.int64))
+        ends = np.cumsum(sizes[decoded.rows])
+        low, used = 0, 0
+        while low < len(ends):
+            high = int(np.searchsorted(ends, used + self._most_bytes, side="right"))
+            high = min(max(high, low + 1), low + self._limit, len(ends))
+            yield low, high
+            low, used = high, int(ends[high - 1])
 
     def _bad_bodies(self, bodies: pa.Array, bad: dict[int, str]) -> pa.Array:
         found: np.ndarray[tuple[int], np.dtype[np.object_]] = np.full(len(bodies), None, object)
@@ -118,3 +140,15 @@ class TypedRows:
             body = bodies[index].as_py()
             found[index] = body.decode("utf-8", "replace") if self._bad_text else body
         return pa.array(found, pa.string() if self._bad_text else pa.binary())
+
+
+def _sizes(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The bytes of each of a message column's texts, binaries and maps of texts; the rest is short."""
+    if pa.types.is_map(array.type):
+        edges = array.offsets.to_numpy()
+        return sum(
+            (np.diff(raw(texts)[1][edges]) for texts in (array.keys, array.items)), np.zeros(len(array), np.int64)
+        )
+    if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+        return np.diff(raw(array)[1])
+    return np.zeros(len(array), np.int64)

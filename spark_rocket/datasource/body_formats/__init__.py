@@ -10,7 +10,9 @@ codecs              from settings to a decoder, an encoder, and the columns that
 json_reader,        JSON by Arrow's parser; what it refuses is looked at value by value (json_values)
 json_values
 csv_reader          CSV by Arrow's parser
-arrow_bodies        Arrow IPC streams, many rows in a message
+arrow_bodies,       Arrow IPC streams, many rows in a message: how large they may become, and which types may
+arrow_limits,       become which
+arrow_casts
 avro, protobuf      by their own libraries, a message at a time
 text                text, and variants
 text_writer         columns to JSON and CSV, by Arrow's string kernels

@@ -1,7 +1,10 @@
 """Arrow IPC bodies: each is a stream, or a file, of record batches; a message may hold many rows, and be written so.
 
 Columns are found by their names; what a body lacks is null, what it has beside them is left out, other types are cast
-where no value is lost. Everything is validated before it is used: offsets in these bytes are somebody else's.
+where no value is lost (``arrow_casts``). Everything is validated before it is used: offsets in these bytes are somebody
+else's. So are their sizes: ``arrow_limits`` looks at what a body claims to be before it is read.
+
+A file is a stream between ``ARROW1`` and a footer, and is read as one: its footer may not claim anything else.
 
 Pure.
 """
@@ -11,9 +14,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from spark_rocket.datasource.body_formats.arrow_casts import check_type, conform, nothing
+from spark_rocket.datasource.body_formats.arrow_limits import Allowance, check_stream
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, reason
 
 _FILE = b"ARROW1"
+_STREAM_IN_FILE = 8
+# Bytes of columns after which the rest of a batch's bodies is left for the next call.
+_ENOUGH = 32 << 20
 
 
 class ArrowDecoder:
@@ -26,10 +34,13 @@ class ArrowDecoder:
         parts: list[pa.RecordBatch] = []
         counts: list[int] = []
         bad: dict[int, str] = {}
+        size = 0
         for index, body in enumerate(bodies):
             buffer = body.as_buffer()
+            left = Allowance(buffer.size)
             try:
-                found = [self._conform(batch) for batch in _batches(buffer)]
+                found = self._read(buffer, left)
+                size += left.spent
             except (*BAD, OSError, MemoryError) as error:
                 bad[index] = reason(error)
                 found = [
@@ -37,12 +48,34 @@ class ArrowDecoder:
                 ]
             parts += found
             counts.append(sum(batch.num_rows for batch in found))
+            if size >= _ENOUGH:
+                break
         table = pa.Table.from_batches(parts, self._fields)
         columns = [pa.concat_arrays(column.chunks) if column.num_chunks else _empty(column) for column in table.columns]
-        rows: I64 = np.repeat(np.arange(len(bodies)), counts)
-        return Decoded(columns, bad, rows)
+        rows: I64 = np.repeat(np.arange(len(counts)), counts)
+        return Decoded(columns, bad, rows, len(counts))
 
-    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _read(self, buffer: pa.Buffer, left: Allowance) -> list[pa.RecordBatch]:
+        if not buffer.size:
+            raise ValueError("the body is empty")
+        promised = None
+        if memoryview(buffer)[: len(_FILE)] == _FILE:
+            with pa.ipc.open_file(buffer) as file:
+                promised = file.num_record_batches
+            buffer = buffer.slice(_STREAM_IN_FILE)
+        check_stream(buffer)
+        found = []
+        with pa.ipc.open_stream(buffer) as stream:
+            for item in stream.schema:
+                check_type(item.type)
+            for batch in stream:
+                left.rows(batch.num_rows)
+                found.append(self._conform(batch, left))
+        if promised not in (None, len(found)):
+            raise ValueError(f"the file has {len(found)} batches, and its footer {promised}")
+        return found
+
+    def _conform(self, batch: pa.RecordBatch, left: Allowance) -> pa.RecordBatch:
         batch.validate(full=True)
         names = batch.schema.names
         arrays = []
@@ -50,24 +83,14 @@ class ArrowDecoder:
             if names.count(item.name) > 1:
                 raise ValueError(f"there are two columns {item.name}")
             if item.name not in names:
-                arrays.append(pa.nulls(batch.num_rows, item.type))
+                arrays.append(nothing(batch.num_rows, item.type, left))
                 continue
             array = batch.column(item.name)
             try:
-                arrays.append(array if array.type.equals(item.type, check_metadata=True) else array.cast(item.type))
-            except pa.ArrowException as error:
+                arrays.append(conform(array, item.type, left))
+            except (pa.ArrowException, ValueError) as error:
                 raise ValueError(f"the column {item.name} is {array.type}: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._fields)
-
-
-def _batches(buffer: pa.Buffer) -> list[pa.RecordBatch]:
-    if not buffer.size:
-        raise ValueError("the body is empty")
-    if memoryview(buffer)[: len(_FILE)] == _FILE:
-        with pa.ipc.open_file(buffer) as file:
-            return [file.get_batch(number) for number in range(file.num_record_batches)]
-    with pa.ipc.open_stream(buffer) as stream:
-        return list(stream)
 
 
 def _empty(column: pa.ChunkedArray) -> pa.Array:
