@@ -2,8 +2,8 @@
 
 Units: times are milliseconds since the epoch (as in every RocketMQ record), sizes are bytes, offsets are counts of
 messages in a queue unless called *physical* (bytes into the commit log).
-Thread-safety: ``MessageQueue`` is immutable, a ``SendResult`` is never changed (frozen, it would take three times as long
-to make); ``Message`` belongs to whoever built it.
+Thread-safety: ``MessageQueue`` is immutable, a ``SendResult`` is never changed (frozen, it would take three times as
+long to make); ``Message`` belongs to whoever built it.
 Corresponds to org.apache.rocketmq.common.message.{Message, MessageExt, MessageQueue} and client.producer.SendResult.
 """
 
