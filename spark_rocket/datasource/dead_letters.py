@@ -141,7 +141,7 @@ def _size(pair: tuple[str, str]) -> int:
 
 def _fitting(pairs: dict[str, str], room: int) -> tuple[dict[str, str], list[str]]:
     """Those that fit, and the names of those that do not, or that have none."""
-    left_out = [key for key in pairs if not key]
+    left_out: list[str] = [key for key in pairs if not key]
     used = sum(_size(pair) for pair in pairs.items() if pair[0])
     for pair in sorted(pairs.items(), key=_size, reverse=True):
         if used <= room:

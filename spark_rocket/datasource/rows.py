@@ -130,7 +130,7 @@ class RowEncoder:
         self._key = key
         self._where = where
         self._rows_before = 0
-        self._bytes_before = 0  # of bodies
+        self._lot_bytes = 0  # of bodies, since the last row whose number is a multiple of LOT_ROWS
         self._queues: dict[str, list[MessageQueue]] = {}
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[Block]:
@@ -152,9 +152,7 @@ class RowEncoder:
         kinds = self._kinds(targets, is_free, lengths, given)
         groups = targets * 3 + kinds
         rows = np.arange(self._rows_before, self._rows_before + count)
-        ends = self._bytes_before + np.cumsum(lengths)
-        self._bytes_before = int(ends[-1])
-        lots = np.where(is_free, rows // LOT_ROWS + (ends - lengths) // LOT_BYTES, 0)
+        lots = np.where(is_free, self._lots(rows, lengths), 0)
         if bool((groups != groups[0]).any()):
             order = np.argsort(groups, kind="stable")
             groups, rows, kinds, lots = groups[order], rows[order], kinds[order], lots[order]
@@ -349,6 +347,14 @@ class RowEncoder:
             for number, indexes in by_id.items():
                 chosen[known & (ids == number)] = indexes[number % len(indexes)]
         return chosen
+
+    def _lots(self, rows: I64, lengths: I64) -> I64:
+        ends = self._lot_bytes + np.cumsum(lengths)
+        starts = ends - lengths
+        base = np.maximum.accumulate(np.where(rows % LOT_ROWS == 0, starts, 0))
+        self._lot_bytes = int(ends[-1] - base[-1])
+        lots: I64 = rows // LOT_ROWS << 32 | (starts - base) // LOT_BYTES
+        return lots
 
     # --- blocks -----------------------------------------------------------------------------------------------
 

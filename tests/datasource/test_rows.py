@@ -333,7 +333,14 @@ def test_the_default_lot_costs_an_ordinary_batch_no_request() -> None:
     batch = pa.record_batch({"body": pa.array([b"x" * 100] * 10_000, pa.binary())})
     target = encoder(topic="t")
     blocks = [block for _ in range(3) for block in target.blocks(batch)]
-    assert [(block.count, block.lot) for block in blocks] == [(10_000, 0), (10_000, 1), (10_000, 2)]
+    assert [(block.count, block.lot >> 32) for block in blocks] == [(10_000, 0), (10_000, 1), (10_000, 2)]
+
+
+def test_large_rows_are_in_smaller_lots() -> None:
+    batch = pa.record_batch({"body": pa.array([b"x" * (1 << 20)] * 9, pa.binary())})
+    target = encoder(topic="t")
+    lots = [block.lot for _ in range(2) for block in target.blocks(batch) for _ in range(block.count)]
+    assert lots == [row // 4 for row in range(18)]
 
 
 @given(
