@@ -5,7 +5,10 @@ reads the connection hands over the answer. Time-outs count from the call and co
 among the requests in flight, sending and waiting. Synchronous callers watch their own time; asynchronous ones share
 one timer thread. A lost connection fails everybody who waits on it at once, and the next call makes a new one.
 Futures do not wait for a connection on the thread that asks (``connecting``), and an attempt to connect that took long
-to fail speaks for the next calls for as long again: who asks an address in vain waits half of the time at most.
+and in vain, to a machine that says nothing, speaks for the next calls for as long again: who asks such an address waits
+half of the time at most. A refusal does not: where it takes long the CPU is short, and the server may be there soon.
+
+Whoever is interrupted (Ctrl-C) in a call takes its connection with him, for the reason that ``connection`` gives.
 
 Thread-safety: all methods. After a fork the child starts with an empty pool and leaves the parent's connections alone.
 Callbacks of futures run on whichever thread reads, a caller's among them: they must be short, and must not ``invoke``
@@ -28,6 +31,7 @@ from spark_rocket.errors import (
     RemotingConnectError,
     RemotingError,
     RemotingTooMuchRequestError,
+    RocketError,
     StateError,
 )
 from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
@@ -145,11 +149,17 @@ class RemotingClient:
                     remedy="In a callback or request handler use invoke_async, or hand the work to another thread.",
                 )
             waiter = SyncWaiter()
-            opaque = connection.request(request, waiter, deadline)
-            if not connection.wait(waiter, deadline):
-                if connection.session.take(opaque) is not None:
-                    raise no_answer(addr, request.code, timeout)
-                waiter.wait(60.0)  # the answer has just been taken by the reader: it is a moment away
+            try:
+                opaque = connection.request(request, waiter, deadline)
+                if not connection.wait(waiter, deadline):
+                    if connection.session.take(opaque) is not None:
+                        raise no_answer(addr, request.code, timeout)
+                    waiter.wait(60.0)  # the answer has just been taken by the reader: it is a moment away
+            except RocketError:
+                raise
+            except BaseException:
+                connection.break_off()
+                raise
             return waiter.result()
         finally:
             self._permits.release()
@@ -175,7 +185,8 @@ class RemotingClient:
             except RemotingError as error:
                 waiter.fail(error)
             except BaseException:  # a request that cannot be encoded: the caller's mistake, not the network's
-                self._permits.release()
+                if not waiter.future.done():
+                    self._permits.release()
                 raise
             return waiter.future
 
@@ -192,13 +203,17 @@ class RemotingClient:
         self._timer.call_at(deadline, pending)
         return waiter.future
 
-    def _send_async(
-        self, addr: str, request: RemotingCommand, waiter: Waiter, deadline: float, timeout: float
-    ) -> None:
+    def _send_async(self, addr: str, request: RemotingCommand, waiter: Waiter, deadline: float, timeout: float) -> None:
         connection = self._connection(addr, deadline)
-        opaque = connection.request(request, waiter, deadline)
-        connection.wake_reader()
-        self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
+        try:
+            opaque = connection.request(request, waiter, deadline)
+            connection.wake_reader()
+            self._timer.call_at(deadline, _Expiry(connection.session, opaque, addr, int(request.code), timeout))
+        except RocketError:
+            raise
+        except BaseException:
+            connection.break_off()
+            raise
 
     def post(self, addr: str, request: RemotingCommand, waiter: Waiter, timeout: float) -> None:
         """As ``invoke_async``, for a caller with a waiter of its own, who also bounds what is in flight himself.
@@ -210,7 +225,14 @@ class RemotingClient:
         if self._closed:
             raise _closed(addr)
         deadline = time.monotonic() + timeout
-        self._connection(addr, deadline).post(request, waiter, deadline, timeout)
+        connection = self._connection(addr, deadline)
+        try:
+            connection.post(request, waiter, deadline, timeout)
+        except RocketError:
+            raise
+        except BaseException:
+            connection.break_off()
+            raise
 
     def is_reading_thread(self) -> bool:
         """Whether this thread reads a connection now: it must not wait for what only comes through one."""
@@ -225,7 +247,13 @@ class RemotingClient:
             connection = self._connection(addr, deadline)
             request.flag |= FLAG_ONEWAY
             request.opaque = connection.session.next_opaque()
-            connection.send(request, deadline)
+            try:
+                connection.send(request, deadline)
+            except RocketError:
+                raise
+            except BaseException:
+                connection.break_off()
+                raise
         finally:
             self._permits.release()
 
@@ -270,9 +298,12 @@ class RemotingClient:
         place = place or self._places.setdefault(addr, _Place())
         failures = place.failures
         left = min(self._connect_timeout, deadline - time.monotonic())
-        if not place.lock.acquire(timeout=max(0.0, left)):
-            raise _no_connection(addr, left)
+        taken: list[bool] = []
         try:
+            # In one step: an interrupt that came between acquiring and noting it would leave the lock taken for ever.
+            taken.extend(map(place.lock.acquire, (True,), (max(0.0, left),)))
+            if True not in taken:
+                raise _no_connection(addr, left)
             if place.connection is not None and place.connection.lost is None:
                 return place.connection
             began = time.monotonic()
@@ -294,7 +325,7 @@ class RemotingClient:
                 place.failures += 1
                 place.error = error
                 ended = time.monotonic()
-                if ended - began >= LONG:
+                if ended - began >= LONG and isinstance(error.__cause__, TimeoutError):
                     place.believed = ended + (ended - began)
                 raise
             if self._closed:  # closed while connecting: close() has not seen this one
@@ -302,7 +333,8 @@ class RemotingClient:
                 raise _closed(addr)
             return place.connection
         finally:
-            place.lock.release()
+            if True in taken:
+                place.lock.release()
 
     def _enter(self, addr: str, deadline: float) -> None:
         """Take a place among the requests in flight."""

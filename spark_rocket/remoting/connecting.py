@@ -1,8 +1,9 @@
 """Requests that wait for a connection: each address has its own, and none holds up the others.
 
-A few threads connect. The first request to an address without a connection brings it to one of them; those that come
-meanwhile wait with it, and are all sent, in their order, or all fail, when the attempt is over. A request whose time is
-up fails by then, whatever the threads are at.
+Threads connect, one for each address as long as there are no more than ``THREADS``. The first request to an address
+without a connection brings it to one of them; those that come meanwhile wait with it, and are all sent, in their order,
+or all fail, when the attempt is over, whatever ended it. A request whose time is up fails by then, whatever the threads
+are at.
 
 Thread-safety: all methods. Threads are daemons that start when there is work and end when there has been none.
 Corresponds to what Netty's event loop does for NettyRemotingClient.getAndCreateChannelAsync.
@@ -19,7 +20,7 @@ from spark_rocket.errors import RemotingConnectError, RocketError
 
 logger = logging.getLogger(__name__)
 
-THREADS = 8
+THREADS = 32
 IDLE_SECONDS = 5.0
 
 
@@ -81,9 +82,21 @@ class Connector:
             self._next.append(address)
             if self._idle >= len(self._next):
                 self._changed.notify()
-            elif self._threads < self._most:
+                return
+            if self._threads >= self._most:
+                return
+            try:
+                threading.Thread(target=self._run, name=f"rocket-connect-{self._threads + 1}", daemon=True).start()
+            except RuntimeError as error:  # there are too many threads
+                if self._threads:
+                    return  # one of those that run comes by
+                self._next.remove(address)
+                del self._waiting[address]
+                failure = error
+            else:
                 self._threads += 1
-                threading.Thread(target=self._run, name=f"rocket-connect-{self._threads}", daemon=True).start()
+                return
+        pending.fail(_no_connection(address, failure))
 
     def close(self) -> None:
         """Whoever waits now waits in vain."""
@@ -105,21 +118,28 @@ class Connector:
                         self._threads -= 1
                         return
                 address = self._next.popleft()
-            try:
-                self._serve(address)
-            except BaseException:  # a call-back's SystemExit must not cost others their connections
-                logger.exception("requests to %s could not all be sent", address)
+            self._serve(address)
 
     def _serve(self, address: str) -> None:
-        failure: RocketError | None = None
+        failure: BaseException | None = None
         try:
             self._connect(address)
-        except RocketError as error:
+        except BaseException as error:  # whatever it is, those who wait are told, and the next ones try again
             failure = error
         with self._changed:
             waiting = self._waiting.pop(address)
         for pending in waiting:
-            if failure is None:
-                pending.send()
-            else:  # each an error of its own: tracebacks are not shared
-                pending.fail(RemotingConnectError(failure.message, remedy=failure.remedy))
+            try:
+                if failure is None:
+                    pending.send()
+                else:
+                    pending.fail(_no_connection(address, failure))
+            except BaseException:  # a call-back's SystemExit must not cost others their connections
+                logger.exception("a request to %s could not be sent", address)
+
+
+def _no_connection(address: str, cause: BaseException) -> RemotingConnectError:
+    """An error of its own for each: tracebacks are not shared."""
+    if isinstance(cause, RocketError):
+        return RemotingConnectError(cause.message, remedy=cause.remedy)
+    return RemotingConnectError(f"No connection to {address}: {type(cause).__name__}: {cause}.")

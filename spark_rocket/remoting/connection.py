@@ -16,6 +16,11 @@ off the socket itself and saves two changes of thread. The rules that keep this 
   Where others want the core, answers are late, and it sleeps as usual;
 - a parked reader that sees no calls for ``PARK`` seconds goes back to reading, and so sees pushed requests and the end.
 
+**Interrupts** (Ctrl-C, a signal handler that raises) may leave ``_reading`` or ``writing`` taken for ever, as they can
+come between taking a lock and looking after it. Whoever was interrupted gives the connection up (``break_off``): all
+who wait are told at once, the next call makes another connection, and the daemon thread that closes the descriptor
+waits for locks no longer than ``LEFT`` seconds.
+
 Thread-safety: ``send`` and the session's tables from any thread; waiters are told on the thread that reads (or on the
 one that times out or closes), so what they do there must be short.
 Corresponds to a Netty channel with its ResponseFutures.
@@ -56,7 +61,10 @@ PARK = 0.02  # seconds that a parked reader waits for the next synchronous call
 SPIN = 150e-6  # seconds that a caller looks for its answer again and again
 QUICK = 250e-6  # seconds within which answers must come for the next to be looked for so
 QUICK_ANSWERS = 8  # how many of them, one after the other
+LEFT = 2.0  # seconds that a lost connection's locks are waited for
 SEND_SLICE = 0.25  # seconds after which a send that does not get on looks at its deadline
+
+INTERRUPTED = "a call was interrupted"
 
 _several_cores = cores() > 1
 
@@ -94,7 +102,11 @@ class Connection:
         self._turns = 0  # times that a caller read for itself
         self._quick = 0  # how many of them one after the other had their answers quickly
         self._reader = threading.Thread(target=self._read, name=f"rocket-reader-{address}", daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError as error:  # there are too many threads
+            self._socket.close()
+            raise RemotingConnectError(f"No connection to {address}: {error}.", remedy="Use fewer threads.") from error
 
     def is_reader(self) -> bool:
         """True on the thread that reads now, which must not wait for an answer that it alone could receive."""
@@ -112,9 +124,12 @@ class Connection:
             if self.lost is not None:
                 raise self._again(self.lost)
             self.send(request, deadline)
-        except BaseException:
+        except RemotingError:
             if session.take(opaque) is None:
                 return opaque  # the waiter has been told already, as the connection was lost
+            raise
+        except BaseException:  # the caller's mistake, or his Ctrl-C
+            session.take(opaque)
             raise
         return opaque
 
@@ -130,9 +145,12 @@ class Connection:
                 self.send(request, deadline)
             elif not outbox.hold(request.encode()):
                 self._write((), deadline)
-        except BaseException:
+        except RemotingError:
             if outbox.take(opaque) is not None:
                 raise
+        except BaseException:
+            outbox.take(opaque)
+            raise
         if self._parked:
             self.wake_reader()
 
@@ -163,12 +181,12 @@ class Connection:
             if sent < sum(map(len, pieces)):
                 self._send_rest(pieces, sent, held, deadline)
         except OSError as error:
-            self._shut_down()
+            self._shut_down(str(error))
             raise RemotingConnectError(f"The connection to {self.address} was lost: {error}.") from error
         except RemotingError:
             raise
         except BaseException:  # a caller's Ctrl-C: nobody knows how much was written
-            self._shut_down()
+            self._shut_down(INTERRUPTED)
             raise
         finally:
             writing.release()
@@ -184,7 +202,7 @@ class Connection:
             rest[0] = rest[0][sent:]
             if time.monotonic() >= deadline:
                 if begun:
-                    self._shut_down()
+                    self._shut_down("it did not take all of a request in time")
                 raise self._late()
             try:
                 sent = self._socket.sendmsg(rest)
@@ -198,8 +216,8 @@ class Connection:
             return self._socket.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
-        except OSError:
-            self._shut_down()  # whoever reads sees the end and tells all who wait
+        except OSError as error:
+            self._shut_down(str(error))  # whoever reads sees the end and tells all who wait
             return len(data)
 
     def _late(self) -> RemotingTimeoutError:
@@ -249,10 +267,17 @@ class Connection:
 
     def _read(self) -> None:
         while True:
-            with self._reading:
+            if not self._reading.acquire(timeout=LEFT):
+                if self.lost is None:
+                    continue
+                self._end(INTERRUPTED)  # whoever has the lock will not give it back
+                return
+            try:
                 self._reading_thread = self._reader.ident
                 alive = self._read_some()
                 self._reading_thread = None
+            finally:
+                self._reading.release()
             if not alive:
                 return
             if self._sync_last and not self._expects():
@@ -300,7 +325,7 @@ class Connection:
         except OSError as error:
             reason = str(error)
         except BaseException:  # a caller's Ctrl-C between the socket and the session: the stream cannot be followed
-            self._end("a call was interrupted")
+            self._end(INTERRUPTED)
             raise
         self._end(reason)
         return False
@@ -315,6 +340,7 @@ class Connection:
                 try:
                     waiter.complete(command)
                 except KeyboardInterrupt:
+                    waiter.fail(self._error(INTERRUPTED))  # should it not have been told
                     raise
                 except BaseException:  # a call-back's, even its SystemExit, is not for the others who wait here
                     logger.exception("a call-back for an answer of %s failed", self.address)
@@ -341,9 +367,12 @@ class Connection:
 
     def close(self, reason: str = "it was closed") -> None:
         """Close; whoever waits for an answer is told. The descriptor is closed by a reader, the last to use it."""
-        if self.lost is None:
-            self.lost = self._error(reason)
-        self._shut_down()
+        self._shut_down(reason)
+
+    def break_off(self) -> None:
+        """Give the connection up, as a call was interrupted: one of its locks may be taken for ever."""
+        self.close(INTERRUPTED)
+        self._tell_all()
 
     def join(self, timeout: float) -> None:
         if threading.get_ident() not in (self._reader.ident, self._reading_thread):
@@ -354,7 +383,9 @@ class Connection:
         self.lost = RemotingConnectError(f"The connection to {self.address} stayed with the parent process.")
         self._socket.close()
 
-    def _shut_down(self) -> None:
+    def _shut_down(self, reason: str) -> None:
+        if self.lost is None:
+            self.lost = self._error(reason)
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # whoever reads sees the end
         except OSError:
@@ -364,14 +395,23 @@ class Connection:
     def _end(self, reason: str) -> None:
         if self.lost is None:
             self.lost = self._error(reason)
+        self._tell_all()
+        # Nobody writes to a descriptor number that may be somebody else's by now.
+        writing = self._outbox.writing.acquire(timeout=LEFT)
+        try:
+            self._socket.close()
+        finally:
+            if writing:
+                self._outbox.writing.release()
+        self.wake_reader()
+
+    def _tell_all(self) -> None:
+        assert self.lost is not None
         for waiter in (*self.session.drain(), *self._outbox.drain()):
             try:
                 waiter.fail(self._again(self.lost))
             except BaseException:  # everybody is told, and the descriptor closed
                 logger.exception("a call-back for the lost connection to %s failed", self.address)
-        with self._outbox.writing:  # nobody writes to a descriptor number that may be somebody else's by now
-            self._socket.close()
-        self.wake_reader()
 
     def _error(self, reason: str) -> RemotingConnectError:
         return RemotingConnectError(f"The connection to {self.address} was lost: {reason}.")

@@ -58,8 +58,9 @@ class DeadlineTimer:
                 self._sweep_at = max(SWEEP_FROM, 2 * len(self._heap))
             heapq.heappush(self._heap, (when, next(self._order), deadline))
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="rocket-timer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="rocket-timer", daemon=True)
+                thread.start()
+                self._thread = thread  # only then: where no thread can be had now, the next entry tries again
             elif self._heap[0][0] == when:
                 self._changed.notify()
 

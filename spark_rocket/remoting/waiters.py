@@ -1,5 +1,7 @@
 """Who waits for an answer: each is told once, by whoever reads the connection, gives the time-out or finds it lost.
 
+Whoever is interrupted while he tells an answer fails the waiter, which counts if nothing was told yet.
+
 Thread-safety: all of it. Corresponds to ResponseFuture.
 """
 
@@ -38,8 +40,9 @@ class SyncWaiter:
         self._tell()
 
     def fail(self, error: RemotingError) -> None:
-        self._error = error
-        self._tell()
+        if not self.told:
+            self._error = error
+            self._tell()
 
     def _tell(self) -> None:
         self.told = True
@@ -80,5 +83,6 @@ class FutureWaiter:
         self.future.set_result(response)
 
     def fail(self, error: Exception) -> None:
-        self._done()
-        self.future.set_exception(error)
+        if not self.future.done():
+            self._done()
+            self.future.set_exception(error)

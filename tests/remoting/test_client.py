@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -494,9 +495,9 @@ def test_one_thread_connects_for_all_and_its_failure_is_everybodys(client: Remot
                 self.inner = inner
                 self.release = inner.release  # type: ignore[attr-defined]
 
-            def acquire(self, timeout: float) -> bool:
+            def acquire(self, blocking: bool, timeout: float) -> bool:
                 waiting.release()
-                return bool(self.inner.acquire(timeout=timeout))  # type: ignore[attr-defined]
+                return bool(self.inner.acquire(blocking, timeout))  # type: ignore[attr-defined]
 
         place.lock = Lock(place.lock)  # type: ignore[assignment]
         others = [pool.submit(client.invoke, "x:1", request(), 10) for _ in range(3)]
@@ -575,6 +576,41 @@ def test_addresses_that_do_not_answer_keep_no_other_waiting(serve: Serve, monkey
             assert isinstance(future.exception(10), RemotingConnectError)
 
 
+def test_whatever_keeps_a_connection_from_being_made_is_told_and_the_next_request_tries_again(
+    serve: Serve, client: RemotingClient, slow: SlowConnect
+) -> None:
+    slow.outcome = ValueError("no such luck")
+    slow.go.set()
+    with pytest.raises(RemotingConnectError, match="ValueError: no such luck"):
+        client.invoke_async("x:1", request(), timeout=60).result(10)
+    slow.outcome = Connection(serve().address, 3.0, DeadlineTimer())
+    assert client.invoke_async("x:1", request(), timeout=60).result(10).code == 0
+
+
+def test_a_request_that_cannot_be_sent_keeps_no_other_from_it(
+    serve: Serve, slow: SlowConnect, client: RemotingClient
+) -> None:
+    slow.outcome = RemotingConnectError("No connection to x:1: nobody there.")
+    futures = [client.invoke_async("x:1", request(), timeout=60) for _ in range(3)]
+    assert slow.started.acquire(timeout=10)
+    waiting = client._connector._waiting["x:1"]
+    waiting[1] = Mock(fail=Mock(side_effect=SystemExit))
+    slow.go.set()
+    assert isinstance(futures[0].exception(10), RemotingConnectError)
+    assert isinstance(futures[2].exception(10), RemotingConnectError)
+
+
+def test_no_thread_to_connect_on(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = serve().address
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):  # the timer's cannot be had either
+            client.invoke_async(address, request(), timeout=60)
+    assert client._permits._places.qsize() == 4096
+    with pytest.raises(RemotingTimeoutError):
+        client.invoke_async(address, request(SILENT), timeout=0.01).result(10)
+
+
 def test_a_request_that_waits_when_the_client_is_closed(slow: SlowConnect) -> None:
     client = RemotingClient()
     future = client.invoke_async("x:1", request(), timeout=60)
@@ -595,11 +631,22 @@ def test_an_attempt_that_took_long_speaks_for_as_long_again(
         nonlocal now
         slow.attempts += 1
         now += takes
-        raise RemotingConnectError("No connection to x:1: nobody there.")
+        raise RemotingConnectError("No connection to x:1: nobody there.") from cause
 
     monkeypatch.setattr("spark_rocket.remoting.client.Connection", connect)
-    for takes, later, attempts in ((3.0, 0.0, 1), (3.0, 2.9, 1), (3.0, 0.2, 2), (0.0, 3.1, 3), (0.0, 0.0, 4)):  # noqa: B007
+    cause: OSError = TimeoutError("timed out")
+    for takes, later, attempts in (
+        (3.0, 0.0, 1),
+        (3.0, 2.9, 1),
+        (3.0, 0.2, 2),
+        (0.0, 3.1, 3),
+        (0.0, 0.0, 4),
+        (-3.0, 0.0, 5),  # refused, though it took long: the CPU was short
+        (0.0, 0.0, 6),
+    ):
         now += later
+        if takes < 0:
+            cause, takes = ConnectionRefusedError("refused"), -takes
         with pytest.raises(RemotingConnectError, match="nobody there"):
             client.invoke("x:1", request(), timeout=60)
         assert slow.attempts == attempts

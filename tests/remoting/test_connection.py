@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +19,7 @@ from spark_rocket.remoting import connection as module
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.connection import Connection
 from spark_rocket.remoting.server import Channel
+from spark_rocket.remoting.waiters import FutureWaiter, SyncWaiter
 
 from .conftest import ECHO, SILENT, ServerThread, request
 
@@ -161,6 +165,115 @@ def test_an_interrupted_caller_ends_the_connection(
     assert not client.is_connected(address)
     assert client.invoke(address, request()).code == 0
     assert client._places[address].connection is not connection
+
+
+def ask(client: RemotingClient, how: str, address: str) -> None:
+    """One call of any kind."""
+    if how == "post":
+        client.post(address, request(), SyncWaiter(), 60)
+    else:
+        getattr(client, how)(address, request(), 60)
+
+
+class Interrupts:
+    """A lock: whoever takes it is interrupted before he can note it."""
+
+    def __init__(self, lock: threading.Lock, armed: bool = True) -> None:
+        self.lock = lock
+        self.armed = armed
+
+    def acquire(self, *args: Any, **options: Any) -> bool:
+        taken = self.lock.acquire(*args, **options)
+        if self.armed and threading.current_thread() is threading.main_thread():
+            self.armed = False
+            raise KeyboardInterrupt
+        return taken
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def locked(self) -> bool:
+        return self.lock.locked()
+
+
+@pytest.mark.parametrize(
+    ("which", "how"),
+    [("_reading", "invoke"), *(("writing", how) for how in ("invoke", "invoke_async", "post", "invoke_oneway"))],
+)
+def test_a_lock_that_an_interrupted_caller_leaves_taken(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, which: str, how: str
+) -> None:
+    """Nobody waits for it: the others are told, and the next call makes a connection of its own."""
+    monkeypatch.setattr(module, "PARK", FOR_EVER)
+    monkeypatch.setattr(module, "LEFT", 0.01)
+    address = serve().address
+    connection = parked(client, address)
+    other = FutureWaiter(lambda: None)
+    connection.session.expect(0, other)
+    owner: Any = connection if which == "_reading" else connection._outbox
+    setattr(owner, which, Interrupts(getattr(owner, which)))
+    with pytest.raises(KeyboardInterrupt):
+        ask(client, how, address)
+    assert not client.is_connected(address)
+    assert isinstance(other.future.exception(0), RemotingConnectError)
+    assert client.invoke(address, request()).code == 0
+    assert client._places[address].connection is not connection
+    connection.join(10)
+    assert not connection._reader.is_alive()
+    assert connection._socket.fileno() == -1
+
+
+@pytest.mark.parametrize("how", ["invoke", "invoke_async", "post"])
+def test_a_ctrl_c_is_not_swallowed_when_the_connection_is_lost_meanwhile(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    address = serve().address
+    connection = parked(client, address)
+
+    def interrupt(*_: object) -> None:
+        connection.close()
+        connection.join(10)  # everybody has been told
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(connection, "_write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ask(client, how, address)
+    assert client._permits._places.qsize() == 4096
+    assert client.invoke(address, request()).code == 0
+
+
+def test_an_answer_whose_delivery_is_interrupted_counts_as_lost(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+    connection = parked(client, address)
+    waiter = FutureWaiter(lambda: None)
+    interrupted = Mock(wraps=waiter, complete=Mock(side_effect=KeyboardInterrupt))
+    connection.session.expect(7, interrupted)
+    answer = request(opaque=7)
+    answer.flag |= 1
+    with pytest.raises(KeyboardInterrupt):
+        connection._dispatch(answer)
+    with pytest.raises(RemotingConnectError, match="interrupted"):
+        waiter.future.result(0)
+
+
+def test_who_fails_to_write_says_that_the_connection_is_lost(serve: Serve, client: RemotingClient) -> None:
+    address = serve().address
+    connection = parked(client, address)
+    with connection._reading:  # so that nobody else notices
+        connection._socket.shutdown(socket.SHUT_WR)
+        with pytest.raises(RemotingConnectError):
+            client.invoke_oneway(address, request())
+        assert not client.is_connected(address)
+    assert client.invoke(address, request()).code == 0
+
+
+def test_no_thread_for_a_reader(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = serve().address
+    with monkeypatch.context() as patch:
+        patch.setattr(module.threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RemotingConnectError, match="can't start new thread"):
+            client.invoke(address, request())
+    assert client.invoke(address, request()).code == 0
 
 
 class Exits:
