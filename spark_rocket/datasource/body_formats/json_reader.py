@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spark_rocket.datasource.body_formats.decoding import BAD, Decoded, columns_of, decode_together, raw, reason
+from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, columns_of, decode_together, raw, reason
 from spark_rocket.datasource.body_formats.json_values import converter, parse_object
 
 _BRACE = ord("{")
@@ -86,6 +86,7 @@ class JsonDecoder:
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
         rows: list[dict[str, Any] | None] = []
         bad: dict[int, str] = {}
+        doubted: set[int] = set()
         for index, body in enumerate(bodies.to_pylist()):
             try:
                 found = parse_object(body)
@@ -93,25 +94,33 @@ class JsonDecoder:
             except BAD as error:
                 rows.append(None)
                 bad[index] = reason(error)
+                if isinstance(error, (UnicodeDecodeError, RecursionError)) or b"Inf" in body:
+                    doubted.add(index)
         columns = columns_of(rows, self._fields, bad)
-        if self._by_arrow:
-            self._second_opinion(bodies, columns, bad)
-        return Decoded(columns, bad)
+        return Decoded(self._second_opinion(bodies, columns, bad, doubted) if self._by_arrow else columns, bad)
 
-    def _second_opinion(self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str]) -> None:
-        """Whether a record is bad must not depend on its batch: ``Inf`` is a number for Arrow's parser only."""
-        for index in list(bad):
+    def _second_opinion(
+        self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str], doubted: set[int]
+    ) -> list[pa.Array]:
+        """Whether a record is bad must not depend on its batch. Arrow's parser alone takes ``Inf`` for a number, and
+        passes over bytes that are no UTF-8 and over any depth, in members that are no columns."""
+        places: I64 = np.arange(len(bodies))
+        parts: list[list[pa.Array]] = [[column] for column in columns]
+        for index in sorted(doubted):
             body = bodies.slice(index, 1)
-            if b"Inf" not in (text := body[0].as_py()) or text[:1] != b"{":
+            if body[0].as_py()[:1] != b"{":
                 continue
             try:
                 values = self._prepare(body)(0, 1)
             except BAD:
                 continue
             del bad[index]
-            for number, value in enumerate(values):
-                column = columns[number]
-                columns[number] = pa.concat_arrays([column.slice(0, index), value, column.slice(index + 1)])
+            places[index] = len(bodies) + len(parts[0]) - 1
+            for part, value in zip(parts, values, strict=True):
+                part.append(value)
+        if not parts or len(parts[0]) == 1:
+            return columns
+        return [pa.concat_arrays(part).take(pa.array(places)) for part in parts]
 
 
 def _readable(kind: pa.DataType) -> pa.DataType | None:

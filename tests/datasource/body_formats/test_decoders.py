@@ -174,6 +174,21 @@ def test_a_batch_with_bad_records_is_still_parsed_together(monkeypatch: pytest.M
     assert len(attempts) <= decoding._TRIES
 
 
+LATIN = '{"i": 7, "zz": "café", "café": 1}'.encode("latin-1")
+DEEP = b'{"i": 8, "zz": ' + b"[" * 1500 + b"]" * 1500 + b"}"
+
+
+@pytest.mark.parametrize("neighbours", [[], [b"{oops"], [b"oops {", b""], [b'{"s":1}'] * 9, [b'{"f": Inf}', b"{"]])
+def test_what_no_column_holds_is_passed_over_whatever_the_neighbours(neighbours: list[bytes]) -> None:
+    """Arrow's parser does not look at it; the other one must not make the record bad, nor a column's good."""
+    spoilt = '{"i": 9, "s": "café"}'.encode("latin-1")
+    for values in ([LATIN, DEEP, *neighbours, spoilt], [*neighbours, spoilt, LATIN, b'{"i": 1}', DEEP]):
+        found = check_alone(JSON, FIELDS, values)
+        rows = found.columns[0].to_pylist()
+        assert (rows[values.index(LATIN)], rows[values.index(DEEP)]) == (7, 8)
+        assert values.index(spoilt) in found.bad
+
+
 KEYS = [*FIELDS.names, "zz"]
 VALUES = """1|-0|1.0|1e3|99999999999|true|null|NaN|Inf|-Infinity|"x"|"2026-01-31"|
 "2026-01-31T12:00:00Z"|"2026-01-31 12"|
@@ -192,7 +207,7 @@ def jsonish(draw: st.DrawFn) -> bytes:
     if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(text)))
         text = text[:at] + draw(st.sampled_from(NOISE)) + text[at + draw(st.integers(0, 2)) :]
-    return text.encode()
+    return text.encode(draw(st.sampled_from(["utf-8", "latin-1"])), "replace")
 
 
 @steady(max_examples=40)
