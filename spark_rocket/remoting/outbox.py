@@ -127,11 +127,14 @@ class _Deadlines:
         self._address = address
         self._waiting = waiting
         self._timer = timer
+        self._lock = threading.Lock()
 
     def watch(self, deadline: float) -> None:
-        """One that is nearer than all others."""
-        self.nearest = deadline
-        self._timer.call_at(deadline, self)
+        """One that is nearer than all others, unless somebody has brought a nearer one meanwhile."""
+        with self._lock:
+            if deadline < self.nearest:
+                self._timer.call_at(deadline, self)
+                self.nearest = deadline
 
     def needed(self) -> bool:
         """For the timer."""
@@ -140,17 +143,17 @@ class _Deadlines:
     def expire(self) -> None:
         """For the timer."""
         now = time.monotonic()
-        if now < self.nearest:
-            return  # it was the nearest once; the one that is has an entry of its own
-        self.nearest = nearest = math.inf
+        with self._lock:
+            if now < self.nearest:
+                return  # it was the nearest once; the one that is has an entry of its own
+            self.nearest = nearest = math.inf
         late: list[int] = []
         for opaque, (_, deadline, _, _) in list(self._waiting.items()):
             if deadline <= now:
                 late.append(opaque)
             elif deadline < nearest:
                 nearest = deadline
-        if nearest < self.nearest:
-            self.watch(max(nearest, now + HOLD))
+        self.watch(max(nearest, now + HOLD))
         for opaque in late:
             entry = self._waiting.pop(opaque, None)
             if entry is not None:

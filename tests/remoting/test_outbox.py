@@ -182,6 +182,16 @@ def test_deadlines_are_watched_together(box: Outbox, timer: Timer, caplog: pytes
     assert later.told.empty()
 
 
+def test_a_nearer_deadline_that_comes_in_between_is_kept(box: Outbox, timer: Timer) -> None:
+    """Two find that theirs is nearer than all others; the one with the later is the last to say so."""
+    now = time.monotonic()
+    near = Noted()
+    box.expect(1, near, now - 1, 0.05, ECHO)
+    box._deadlines.watch(now + 3600)
+    timer.run()
+    assert isinstance(near.told.get_nowait(), RemotingTimeoutError)
+
+
 def test_posts_and_calls_of_many_threads_over_one_connection(serve: Serve, client: RemotingClient) -> None:
     """Everything is answered, and each thread's posts arrive in their order, with small and large bodies mixed."""
     server = serve()
