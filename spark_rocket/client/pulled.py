@@ -101,9 +101,13 @@ class PulledMessages:
 
     def is_full(self, process_queue: ProcessQueue) -> bool:
         waiting = self._waiting.get(process_queue)
-        return self._count > self._max_of_all or (
-            waiting is not None and (waiting.count > self._max_messages or waiting.size > self._max_bytes)
-        )
+        if waiting is not None and (waiting.count > self._max_messages or waiting.size > self._max_bytes):
+            return True
+        return self._count > self._max_of_all and self._count - self._paused() > self._max_of_all
+
+    def _paused(self) -> int:
+        """What waits of queues that are paused: nobody takes it, and it must not keep others from being pulled."""
+        return sum(waiting.count for waiting in list(self._waiting.values()) if waiting.process_queue.paused)
 
     # --- for the consumer -------------------------------------------------------------------------------------
 

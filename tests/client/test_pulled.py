@@ -132,6 +132,21 @@ def test_full_until_something_is_taken(limits: dict[str, int]) -> None:
     assert rig.roomy == [0]
 
 
+def test_what_waits_of_a_paused_queue_leaves_room_for_others() -> None:
+    rig = Rig(all=3)
+    paused, other = rig.queues
+    rig.pull(0, 4)
+    assert rig.pulled.is_full(other)
+    paused.paused = True
+    assert not rig.pulled.is_full(other)
+    rig.pull(1, 4)
+    assert rig.pulled.is_full(other)
+    assert len(rig.take()) == 4
+    assert not rig.pulled.is_full(other)
+    paused.paused = False
+    assert rig.pulled.is_full(other)
+
+
 def test_a_sparse_pull_counts_for_what_it_may_hold() -> None:
     rig = Rig(batch=10, messages=100)
     result = PullResult(PullStatus.FOUND, 50_000, 0, 50_000, memoryview(b""))
