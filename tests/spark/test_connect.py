@@ -1,0 +1,39 @@
+"""Spark Connect: some of the tests here once more, through a server. ``make connect`` runs them all."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.spark.sessions import ON_CONNECT, ROOT
+
+TESTS = (
+    "test_write.py::test_every_column_there_and_back",
+    "test_write.py::test_a_message_above_the_limit_is_named_and_not_sent",
+    "test_stream.py::test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer_counts",
+    "test_stream.py::test_two_topics_and_a_stream_back_into_a_third",
+    "test_body_formats.py",
+    "test_sql.py::test_tables",
+    "test_views.py",
+    "test_lag.py",
+)
+
+
+@pytest.mark.skipif(ON_CONNECT, reason="all tests run on Spark Connect")
+def test_the_same_tests_on_spark_connect() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, *(f"tests/spark/{name}" for name in TESTS)],
+        cwd=ROOT,
+        env=os.environ | {"ON_CONNECT": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert re.search(r"\d+ passed", done.stdout)
+    assert "skipped" not in done.stdout
