@@ -2,8 +2,8 @@
 
 Arrow's parsers take a whole batch or refuse all of it. So a batch is first given to them whole; when they refuse, the
 rows before and behind the one that they name (or its two halves, when they name none) are tried again. What is small,
-or left when ``_TRIES`` attempts have failed, is decoded row by row. One bad record in a batch thus costs about as much
-as decoding it twice; the worst batch what decoding row by row costs.
+or left when ``_TRIES`` attempts have failed, is decoded row by row (but see ``decode_together``). One bad record in a
+batch thus costs about as much as decoding it twice; the worst batch what decoding row by row costs.
 
 Pure. Corresponds to Spark's FailureSafeParser.
 """
@@ -110,11 +110,13 @@ def decode_together(
     doubtful: np.ndarray[Any, np.dtype[np.bool_]],
     prepare: Callable[[pa.Array], Callable[[int, int], list[pa.Array]]],
     slow: Callable[[pa.Array], Decoded],
+    steps: int | None = None,
 ) -> Decoded:
     """Decode all bodies that a batch's parser takes with it, the others one by one.
 
     ``prepare`` is given bodies and returns what decodes a span of them or raises; it must never give a value to
-    another row than its own. ``doubtful`` rows are not given to it.
+    another row than its own. ``doubtful`` rows are not given to it. Where ``slow`` costs as much for one row as the
+    parser for ``steps``, spans are cut so small at the first failure, and attempts never end.
     """
     count = len(bodies)
     sure = np.flatnonzero(~doubtful)
@@ -129,7 +131,11 @@ def decode_together(
             low, high = spans.pop()
             if high <= low:
                 continue
-            if tries == 0 or (tries < _TRIES and high - low <= _SMALL):
+            if steps is not None:
+                if tries < _TRIES and high - low > steps:
+                    spans += [(at, min(at + steps, high)) for at in range(low, high, steps)][::-1]
+                    continue
+            elif tries == 0 or (tries < _TRIES and high - low <= _SMALL):
                 one_by_one.extend(sure[low:high].tolist())
                 continue
             try:

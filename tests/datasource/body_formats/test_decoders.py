@@ -279,6 +279,26 @@ def test_csv() -> None:
         CsvDecoder(pa.schema([("m", pa.map_(pa.string(), pa.int32()))]), ",")
 
 
+def test_many_bad_lines_cost_little_more_than_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line read alone costs as much as some hundred read together, so few must be."""
+    fields = pa.schema([("i", pa.int64()), ("s", pa.string())])
+    reads: list[int] = []
+    original = CsvDecoder._read
+    monkeypatch.setattr(
+        CsvDecoder, "_read", lambda self, buffer, count: reads.append(count) or original(self, buffer, count)
+    )
+    good = [b"%d,name" % number for number in range(10_000)]
+    for bad, most in ((b"x", 1), (b"1,2,3", 1), (b"x,name", 3_100), (b'"x",1,2', 3_100)):
+        reads.clear()
+        values = [bad if index % 10 == 3 else line for index, line in enumerate(good)]
+        found = CsvDecoder(fields, ",").decode(bodies(*values))
+        assert len(found.bad) == 1000
+        assert found.columns[0].to_pylist() == [None if index % 10 == 3 else index for index in range(10_000)]
+        assert len(reads) <= most
+        assert sum(reads) < 600_000
+    assert CsvDecoder(fields, ",").decode(bodies(b"x")).bad == {0: "it has 1 values, and the schema 2"}
+
+
 def test_text_and_variants() -> None:
     text = decoder(BodySettings(BodyFormat.TEXT), columns(line="string"))
     fields = pa.schema([("line", pa.string())])
