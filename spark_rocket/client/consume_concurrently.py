@@ -49,14 +49,18 @@ _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
 class _Run:
-    """Calls to be made, by one thread or several; ``done`` are offsets consumed that nobody has been told of yet."""
+    """Calls to be made, by one thread or several; ``done`` are offsets consumed that nobody has been told of yet.
 
-    __slots__ = ("calls", "done", "process_queue", "since")
+    ``offered``: it is in the queue for another thread to take part, and need not be there twice.
+    """
+
+    __slots__ = ("calls", "done", "offered", "process_queue", "since")
 
     def __init__(self, process_queue: ProcessQueue, calls: Iterable[list[MessageExt]]) -> None:
         self.process_queue = process_queue
         self.calls = deque(calls)
         self.done: deque[int] = deque()
+        self.offered = False
         self.since = 0  # when the last call began
 
 
@@ -123,6 +127,7 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
             run = get()
             if run is None or self._closing:
                 return
+            run.offered = False
             self._under_way[me] = run
             try:
                 self._consume(run)
@@ -193,7 +198,8 @@ class ConsumeConcurrently(ConsumeThreads[_Run]):
             while not self._stop.wait(WATCH_SECONDS) and self._under_way:
                 late = time.time_ns() - int(WATCH_SECONDS * 1e9)
                 for run in list(self._under_way.values()):
-                    if run.since < late and run.calls:
+                    if run.since < late and run.calls and not run.offered:
+                        run.offered = True
                         self._work.put(run)
                     if run.done:
                         self._settle(run)

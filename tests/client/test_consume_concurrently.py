@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spark_rocket.client import consume_concurrently as module
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import ConsumeMessageContext, Hooks
 from spark_rocket.client.flow_control import FlowControl
@@ -252,6 +253,40 @@ def test_a_call_that_does_not_end_holds_up_no_other_message(rig: Callable[..., R
     assert queue.commit_offset == start + 1
     go.set()
     one.until(lambda: queue.commit_offset == start + 10)
+
+
+def test_a_run_that_nobody_can_take_over_is_offered_once(
+    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listeners may be stuck for hours."""
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.001)
+    one, queue = rig(), queue_at()
+    looks, stuck, go = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+    wait = one.service._stop.wait
+
+    def look(seconds: float) -> bool:
+        looks.release()
+        return wait(seconds)
+
+    def answer(*_: object) -> ConsumeConcurrentlyStatus:
+        stuck.release()
+        assert go.wait(SECONDS)
+        return SUCCESS
+
+    monkeypatch.setattr(one.service._stop, "wait", look)
+    one.answer = answer
+    one.service._watch.set()
+    one.service.receive(queue, found(range(10)))
+    for _ in range(2):
+        assert stuck.acquire(timeout=SECONDS)
+    while looks.acquire(blocking=False):
+        pass
+    for _ in range(20):
+        one.service._watch.set()
+        assert looks.acquire(timeout=SECONDS)
+    assert one.service._work.qsize() <= 2
+    go.set()
+    one.until(lambda: queue.commit_offset == 10)
 
 
 def test_flow_control(rig: Callable[..., Rig]) -> None:
