@@ -5,7 +5,8 @@ unlocked only when its listener's call has ended, and what that call did is comm
 where this one ended. A queue whose call has not ended is not taken on again either.
 
 ``balance``, ``give_up``, ``reset`` and ``close`` exclude each other; they wait for brokers. Commits of one queue
-follow each other, and none follows the last one of a queue that was given up.
+follow each other, and none follows the unlocking of a queue that was given up: it would take the next owner's back. The
+last one before it is tried a few times, as long as the lock is valid, for the next owner begins where it says.
 
 Thread-safety: all methods. Corresponds to RebalanceImpl and RebalancePushImpl.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 
@@ -32,6 +34,9 @@ from spark_rocket.model import MessageQueue
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS = 1.0
+LAST_COMMITS = 3  # how often the last commit of a queue is tried
+LAST_COMMIT_SECONDS = 5.0  # after which it is not tried again
+COMMIT_AGAIN_SECONDS = 0.2
 
 
 class Rebalance:
@@ -227,32 +232,56 @@ class Rebalance:
                 self._leaving.update(gone)
         for process_queue in gone:
             logger.info("group %s gives up %s", self._group, process_queue.queue)
-        ended = []
-        for process_queue in gone if self._locks is not None else ():
+        if self._locks is None:
+            self._commit(gone)
+            return
+        ended, calling = [], []
+        for process_queue in gone:
             if process_queue.lock_consume.acquire(blocking=False):  # else the call's thread sees that it is dropped
                 process_queue.lock_consume.release()
                 ended.append(process_queue)
-        self._commit(gone)
-        self._release(ended, unlock=unlock, committed=True)
+            else:
+                calling.append(process_queue)
+        self._commit(calling)
+        self._release(ended, unlock=unlock)
 
     def released(self, process_queue: ProcessQueue) -> None:
         """The last call of a queue that was given up has ended."""
         self._release([process_queue])
 
-    def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True, committed: bool = False) -> None:
+    def _release(self, process_queues: list[ProcessQueue], *, unlock: bool = True) -> None:
         with self._table:
             mine = [one for one in process_queues if one in self._leaving and one not in self._releasing]
             self._releasing.update(mine)
         if not mine:
             return
-        if not committed:
-            self._commit(mine)
+        self._commit_last(mine)
         with self._locking:
             if unlock and self._locks is not None:
                 self._locks.unlock(one.queue for one in mine)
             with self._table:
                 self._leaving.difference_update(mine)
                 self._releasing.difference_update(mine)
+
+    def _commit_last(self, process_queues: list[ProcessQueue]) -> None:
+        """Before they are unlocked; whoever comes later to commit one of them finds it stale."""
+        until = time.monotonic() + LAST_COMMIT_SECONDS
+        with ExitStack() as locks:
+            for one in _in_order(process_queues):
+                locks.enter_context(one.lock_commit)
+            left = {one.queue: one.commit_offset for one in process_queues if not one.stale}
+            for attempt in range(LAST_COMMITS):
+                failed = self._offsets.commit(left) if left else {}
+                left = {queue: left[queue] for queue in failed}
+                expired = all(one.is_lock_expired() for one in process_queues if one.queue in failed)
+                if not failed or expired or attempt == LAST_COMMITS - 1 or time.monotonic() > until:
+                    break
+                time.sleep(COMMIT_AGAIN_SECONDS)
+            for queue, error in failed.items():
+                offset = left[queue]
+                logger.warning("the offset %d of %s in %s was not committed: %s", offset, self._group, queue, error)
+            for one in process_queues:
+                one.stale = True
 
     def _commit(
         self,
@@ -261,7 +290,7 @@ class Rebalance:
     ) -> None:
         """All of them at once, for a broker that hangs costs each commit its time-out."""
         with ExitStack() as locks:
-            for one in sorted(process_queues, key=lambda one: one.queue):  # always in the same order: no deadlock
+            for one in _in_order(process_queues):
                 locks.enter_context(one.lock_commit)
             offsets = {one.queue: one.commit_offset for one in process_queues if counts(one)}
             if offsets:
@@ -297,6 +326,11 @@ class Rebalance:
                     self._drop([process_queue.queue], unlock=process_queue.locked)
         if process_queues:
             self._instance.members.rebalance_soon()
+
+
+def _in_order(process_queues: Iterable[ProcessQueue]) -> list[ProcessQueue]:
+    """Their locks are always taken in the same order: no deadlock."""
+    return sorted(process_queues, key=lambda one: one.queue)
 
 
 def _topic_of(puller: Puller) -> str:

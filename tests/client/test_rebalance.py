@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.client import rebalance as module
 from spark_rocket.client.allocation import AllocateAveragely
 from spark_rocket.client.listeners import ConsumeFromWhere
 from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
-from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
+from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.codes import RequestCode
@@ -41,6 +42,7 @@ class World:
         self.offsets: dict[MessageQueue, int] = {}
         self.call_later = Later()
         self.soon = 0
+        self.refusals = 0  # of commits, to come
 
     def route(self, _: str) -> World:
         return self
@@ -81,6 +83,13 @@ class World:
     def persist(self, offsets: dict[MessageQueue, int]) -> None:
         self.offsets.update(offsets)
         self.log += [("commit", queue.queue_id, offset) for queue, offset in offsets.items()]  # type: ignore[misc]
+
+    def commit(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
+        if self.refusals:
+            self.refusals -= 1
+            return {queue: RemotingTimeoutError("the broker does not answer") for queue in offsets}
+        self.persist(offsets)
+        return {}
 
     def max_offset(self, _: MessageQueue) -> int:
         return 100
@@ -334,6 +343,59 @@ def test_the_end_commits_every_queue_at_once_and_only_once(world: World, monkeyp
     one.close()
     assert commits == [dict.fromkeys(Q, 100)] * 2
     assert world.owners == {}
+
+
+def test_nothing_is_committed_after_the_unlocking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends, and its thread unlocks the queue, while the one that gives it up has not committed yet."""
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    queue = next(queue for queue in one.process_queues() if queue.queue == Q[0])
+    calling, ended, commit = threading.Event(), threading.Event(), one._commit
+
+    def call() -> None:
+        with queue.lock_consume:
+            calling.set()
+            assert ended.wait(10)
+        one.released(queue)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert calling.wait(10)
+
+    def late(*args: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            ended.set()
+            thread.join()
+        commit(*args)
+
+    monkeypatch.setattr(one, "_commit", late)
+    world.readable = tuple(Q[1:])
+    world.log.clear()
+    one.balance(["t"])
+    thread.join()
+    assert world.log == [("commit", 0, 100), ("unlock", 0)]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "expired", "log"),
+    [(1, False, [("commit", 0, 100), ("unlock", 0)]), (9, False, [("unlock", 0)]), (1, True, [("unlock", 0)])],
+    ids=["once", "for good", "the lock has expired"],
+)
+def test_a_last_commit_that_fails_is_tried_again_before_the_unlocking(
+    world: World, monkeypatch: pytest.MonkeyPatch, refusals: int, expired: bool, log: list[Any]
+) -> None:
+    monkeypatch.setattr(module, "COMMIT_AGAIN_SECONDS", 0.0)
+    one = build(world, orderly=True)
+    one.balance(["t"])
+    queue = next(queue for queue in one.process_queues() if queue.queue == Q[0])
+    if expired:
+        queue.last_lock -= LOCK_LIVES_SECONDS + 1
+    world.readable = tuple(Q[1:])
+    world.log.clear()
+    world.refusals = refusals
+    one.balance(["t"])
+    assert world.log == log
+    assert world.refusals == max(0, refusals - 3)
 
 
 def test_two_that_release_a_queue_unlock_it_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
