@@ -16,10 +16,12 @@ MakeStore = Callable[..., MessageStore]
 
 
 @pytest.fixture(autouse=True)
-def _index_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def _index_has_time() -> Iterator[None]:
     """A broker's stop and queries wait only so long for the index; on a busy machine that would fail tests."""
-    monkeypatch.setattr(index_service, "_CLOSE_PATIENCE", 60.0)
-    monkeypatch.setattr(index_service, "_QUERY_PATIENCE", 60.0)
+    with pytest.MonkeyPatch.context() as patch:  # not the test's own, which is to be undone before stores are closed
+        patch.setattr(index_service, "_CLOSE_PATIENCE", 60.0)
+        patch.setattr(index_service, "_QUERY_PATIENCE", 60.0)
+        yield
 
 
 @pytest.fixture
