@@ -9,7 +9,9 @@ bytes    a single object
 =======  ========================================================================
 
 Types become what Spark's ``from_avro`` makes of them; unions of several types, but for numbers and null, and schemas
-that contain themselves are refused. Belongs to one task.
+that contain themselves are refused, and arrays of what takes no bytes (a body of five could have a billion of them).
+Dates and times of any year are read, as numbers that Arrow knows. A negative index is no symbol of an enum; in a union
+fastavro counts from its end. Belongs to one task.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ _LOGICAL: dict[tuple[str, str], DataType] = {
 }
 # Fastavro makes times of day of these, which Spark's Avro reader leaves as numbers.
 _KEPT_NUMBERS = ("time-millis", "time-micros")
+# What fastavro is told to call for a number when it reads; named so that nobody else's schema has them.
+_SYMBOL, _MILLIS = "spark-rocket-symbol", "spark-rocket-millis"
 
 
 class AvroSchema:
@@ -75,6 +79,7 @@ class AvroSchema:
     def __init__(self, settings: BodySettings) -> None:
         try:
             import fastavro
+            import fastavro.read
             import fastavro.schema
         except ImportError:
             raise StateError(
@@ -92,6 +97,9 @@ class AvroSchema:
                 f"option avroSchema is no Avro schema: {reason(error)}.", remedy="Give JSON, or the path of a file."
             ) from None
         self.header = _HEADER + bytes.fromhex(digest)
+        fastavro.read.LOGICAL_READERS[f"int-{_SYMBOL}"] = _symbol
+        fastavro.read.LOGICAL_READERS[f"long-{_MILLIS}"] = _micros
+        self._reading = _for_reading(self.parsed)
         self._named: dict[str, Any] = {}
         _collect(self.parsed, self._named)
         kind = self._spark_type(self.parsed, ())
@@ -133,7 +141,13 @@ class AvroSchema:
                 [StructField(field["name"], self._spark_type(field["type"], inside)) for field in schema["fields"]]
             )
         if kind == "array":
-            return ArrayType(self._spark_type(schema["items"], inside))
+            items = self._spark_type(schema["items"], inside)
+            if self._takes_no_bytes(schema["items"]):
+                raise SchemaError(
+                    f"the Avro schema has an array of {items.simpleString()}, whose values take no bytes.",
+                    remedy="Read the body as binary, and use from_avro in the query.",
+                )
+            return ArrayType(items)
         if kind == "map":
             return MapType(StringType(), self._spark_type(schema["values"], inside))
         if logical == "decimal" and kind in ("bytes", "fixed"):
@@ -141,6 +155,17 @@ class AvroSchema:
         if isinstance(kind, (dict, list)):
             return self._spark_type(kind, inside)
         return _LOGICAL.get((kind, logical)) or self._spark_type(kind, inside)
+
+    def _takes_no_bytes(self, schema: Any) -> bool:
+        if isinstance(schema, str):
+            return schema == "null" or (schema in self._named and self._takes_no_bytes(self._named[schema]))
+        if isinstance(schema, list):
+            return False
+        if schema["type"] in ("record", "error"):
+            return all(self._takes_no_bytes(field["type"]) for field in schema["fields"])
+        if schema["type"] == "fixed":
+            return bool(schema["size"] == 0)
+        return schema["type"] not in ("array", "map", "enum") and self._takes_no_bytes(schema["type"])
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Decode a body; all of it must be used."""
@@ -155,7 +180,7 @@ class AvroSchema:
                 )
         file = io.BytesIO(body)
         file.seek(start)
-        value: Any = self._library.schemaless_reader(file, self.parsed, None)
+        value: Any = self._library.schemaless_reader(file, self._reading, None)
         if file.tell() != len(body):
             raise ValueError(f"the datum ends at byte {file.tell()} of {len(body)}")
         return _plain(value)  # type: ignore[no-any-return]
@@ -210,6 +235,35 @@ def _without_times(schema: Any) -> Any:
             if not (key == "logicalType" and value in _KEPT_NUMBERS)
         }
     return schema
+
+
+def _for_reading(schema: Any) -> Any:
+    """A parsed schema by which dates and times are read as Arrow's numbers, and enums by their own reader."""
+    if isinstance(schema, list):
+        return [_for_reading(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    logical = schema.get("logicalType", "")
+    if schema["type"] == "enum":
+        return {"type": "int", "logicalType": _SYMBOL, "symbols": schema["symbols"]}
+    if schema["type"] in ("int", "long") and (schema["type"], logical) in _LOGICAL:
+        return {"type": schema["type"]} | ({"logicalType": _MILLIS} if logical.endswith("-millis") else {})
+    made = schema | {key: _for_reading(schema[key]) for key in ("type", "items", "values") if key in schema}
+    if "fields" in schema:
+        made["fields"] = [field | {"type": _for_reading(field["type"])} for field in schema["fields"]]
+    if "__named_schemas" in schema:
+        made["__named_schemas"] = {name: _for_reading(one) for name, one in schema["__named_schemas"].items()}
+    return made
+
+
+def _symbol(index: int, schema: Any, _: Any = None) -> str:
+    if not 0 <= index < len(schema["symbols"]):
+        raise ValueError(f"an enum of {len(schema['symbols'])} symbols has none at {index}")
+    return str(schema["symbols"][index])
+
+
+def _micros(millis: int, *_: Any) -> int:
+    return millis * 1000
 
 
 def _type_name(schema: Any) -> str:

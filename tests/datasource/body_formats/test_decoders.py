@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
@@ -409,6 +410,67 @@ def test_avro() -> None:
     with pytest.raises(SchemaError, match="a union of int, string"):
         AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=union))
     assert fastavro.__version__
+
+
+def raw_avro(kind: Any, *longs: int) -> Any:
+    """The value of a record's one field, whose datum is some numbers; or the reason why it is bad."""
+    record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": kind}]}
+    settings = BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record), avro_encoding=AvroEncoding.RAW)
+    datum = io.BytesIO()
+    for number in longs:
+        fastavro.schemaless_writer(datum, "long", number)
+    found = decoder(settings, known_columns(settings)).decode(bodies(datum.getvalue()))
+    (column,) = found.columns
+    for number, width in ((pa.int64(), pa.types.is_timestamp), (pa.int32(), pa.types.is_date)):
+        column = column.cast(number) if width(column.type) else column
+    return found.bad.get(0) or column.to_pylist()[0]
+
+
+@pytest.mark.parametrize(
+    ("logical", "number", "value"),
+    [
+        ("timestamp-micros", 253402300800_000000, 253402300800_000000),
+        ("timestamp-micros", -62135596800_000001, -62135596800_000001),
+        ("timestamp-millis", 253402300800_001, 253402300800_001000),
+        ("timestamp-millis", -1, -1000),
+        ("local-timestamp-micros", -(1 << 62), -(1 << 62)),
+        ("local-timestamp-millis", 5, 5000),
+        ("timestamp-millis", 1 << 62, "too big|too large|overflow|out of bounds"),
+    ],
+)
+def test_avro_times_of_any_year(logical: str, number: int, value: int | str) -> None:
+    for kind in ({"type": "long", "logicalType": logical}, ["null", {"type": "long", "logicalType": logical}]):
+        found = raw_avro(kind, *([] if isinstance(kind, dict) else [1]), number)
+        assert found == value or re.search(str(value), str(found)), found
+
+
+def test_avro_dates_of_any_year_and_indexes_that_are_none() -> None:
+    day = {"type": "int", "logicalType": "date"}
+    assert [raw_avro(day, number) for number in (2932897, -800000, 0)] == [2932897, -800000, 0]
+    enum = {"type": "enum", "name": "K", "symbols": ["A", "B"]}
+    assert [raw_avro(enum, number) for number in (0, 1)] == ["A", "B"]
+    assert all("2 symbols has none at" in raw_avro(enum, number) for number in (-1, 2))
+    twice = {"type": "record", "name": "S", "fields": [{"name": "a", "type": enum}, {"name": "b", "type": ["K"]}]}
+    assert raw_avro(twice, 1, 0, 0) == {"a": "B", "b": "A"}
+    assert "has none at -1" in raw_avro(twice, 1, 0, -1)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "record", "name": "E", "fields": []},
+        {"type": "record", "name": "E", "fields": [{"name": "n", "type": {"type": "null"}}]},
+        {"type": "fixed", "name": "F", "size": 0},
+    ],
+)
+def test_avro_arrays_of_what_takes_no_bytes(items: Any) -> None:
+    """A datum of five bytes can have a billion of them."""
+    with pytest.raises(SchemaError, match="whose values take no bytes"):
+        raw_avro({"type": "array", "items": items}, 0)
+    assert raw_avro({"type": "array", "items": ["null", items] if items != "null" else ["null", "int"]}, 1, 0, 0) == [
+        None
+    ]
 
 
 @steady(max_examples=40)
