@@ -135,15 +135,17 @@ class Accumulator:
     def add(
         self, key: Key, message: Message, piece: tuple[str, bytes], timeout: float, deadline: float
     ) -> Future[SendResult] | None:
-        """Have a message sent with others; None if it has to go alone. Its place in flight is taken already.
-
-        Whatever is raised, the place is not the caller's any more.
-        """
+        """Have a message sent with others, when there is a place in flight for it; None if it has to go alone."""
         size = len(piece[1])
-        added = False
+        in_flight = self._producer.in_flight
+        taken = added = False
         try:
+            in_flight.reserve(deadline, self._producer.may_wait)
+            taken = True
             with self._lock:
                 if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
+                    taken = False
+                    in_flight.release(1)
                     return None
                 batch = self._batches.get(key)
                 if batch is None:
@@ -160,8 +162,8 @@ class Accumulator:
                 batch.entries.append(entry)
                 full = batch.size >= self._max_bytes
         except BaseException:
-            if not added:
-                self._producer.in_flight.release(1)
+            if taken and not added:
+                in_flight.release(1)
             raise
         if full:
             self._send(key, batch)
