@@ -49,15 +49,16 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "BAD_OPTION.TO_COME",
-        "option {option} is {time}, which is still to come (it is {now}), and a stream cannot wait for it.",
-        "Choose a time that has passed, start the query then, or use startingOffsets=latest for what is stored from "
-        "now on.",
+        "option {option} is {time}, which is still to come (it is {now}), and {query} cannot wait for it.",
+        "Choose a time that has passed, start the query then, or use {instead}startingOffsets=latest for what is "
+        "stored from now on.",
     ),
     Condition(
         "BAD_OPTION.NONE",
         'format("rocket") was given no options.',
         "Say what to read or where to write with .option(…). A table has them from CREATE TABLE … USING rocket "
-        "OPTIONS (…) without a list of columns; toTable() cannot write to one.",
+        "OPTIONS (…) without a list of columns; one made with such a list has lost its options: make it again without. "
+        "toTable() cannot write to one.",
     ),
     Condition(
         "BAD_OPTION.WHICH_TABLE",

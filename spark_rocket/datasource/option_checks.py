@@ -140,13 +140,37 @@ def shown_time(ms: int) -> str:
     return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
 
 
-def check_not_to_come(starting: Position) -> None:
-    """A stream begins at what is there: messages stored before a time that is to come would be read too."""
-    latest = max((starting.timestamp_ms, *(starting.times or {}).values()))
+def check_not_to_come(starting: Position, *, is_stream: bool) -> None:
+    """A stream begins at what is there: messages stored before a time that is to come would be read too.
+
+    A batch would read nothing; of its queues some may.
+    """
+    times = [starting.timestamp_ms] if starting.times is None else starting.times.values()
+    latest = max(times) if is_stream else min(times)
+    query, instead = ("a stream", "") if is_stream else ("a batch read", "spark.readStream with ")
     now = now_ms()
     if latest > now + CLOCKS_APART_MS:
         option = "startingTimestamp" if starting.times is None else "startingOffsetsByTimestamp"
-        raise error("BAD_OPTION.TO_COME", option=option, time=shown_time(latest), now=shown_time(now))
+        raise error(
+            "BAD_OPTION.TO_COME",
+            option=option,
+            time=shown_time(latest),
+            now=shown_time(now),
+            query=query,
+            instead=instead,
+        )
+
+
+def check_times(starting: Position, ending: Position) -> None:
+    """From a time to an earlier one there is nothing."""
+    if starting.kind is ending.kind is Start.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
+        raise error(
+            "BAD_OPTION.LESS",
+            option="endingTimestamp",
+            value=shown_time(ending.timestamp_ms),
+            other="startingTimestamp",
+            limit=shown_time(starting.timestamp_ms),
+        )
 
 
 def check_limits(values: Mapping[str, object]) -> None:

@@ -338,6 +338,8 @@ def timestamp(option: str, text: str) -> Moment:
             raise bad_value(option, text, f"{wanted}; for a date write 2026-01-31")
         if len(text) > 19 or int(text) >= 2**63:
             raise bad_value(option, text, f"{wanted}, below 2^63")
+        if _are_seconds(int(text)):
+            raise bad_value(option, text, f"milliseconds since 1970; did you mean {int(text) * 1000}?")
         return Moment(int(text))
     try:
         moment = datetime.fromisoformat(text)
@@ -347,6 +349,11 @@ def timestamp(option: str, text: str) -> Moment:
         moment = moment.replace(tzinfo=UTC)
     microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
     return Moment(max(0, -(-microseconds // 1000)))
+
+
+def _are_seconds(number: int) -> bool:
+    """Whether a time is one of 1973 to 5138 in seconds; as milliseconds it would be before March 1973."""
+    return 10**8 <= number < 10**11
 
 
 _TIMES_EXAMPLE = '{"topic": {"broker-a": {"0": 1769860800000, "1": "2026-01-31T12:00:00Z", "2": "-2h"}}}'
@@ -359,6 +366,8 @@ def timestamps(option: str, text: str) -> Position:
     def moment(value: object) -> object:
         if isinstance(value, dict):
             return {key: moment(inner) for key, inner in value.items()}
+        if type(value) is int and _are_seconds(value):
+            raise ValueError(f"{value} should be milliseconds since 1970; did you mean {value * 1000}?")
         if not isinstance(value, str):
             return value
         moments.append(timestamp(option, value))

@@ -35,6 +35,7 @@ from spark_rocket.datasource.option_checks import (
     check_limits,
     check_named,
     check_not_to_come,
+    check_times,
     is_given,
     position_with_times,
     starting_position,
@@ -225,8 +226,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
     Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "At most so many bytes of stored messages in a micro-batch, by what the brokers tell of their sizes. See "
-           "[below](#how-much-at-a-time)."),
+           "At most so many bytes (a number without a unit) of stored messages in a micro-batch, by what the brokers "
+           "tell of their sizes. See [below](#how-much-at-a-time)."),
     Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "Wait with a micro-batch until there are so many messages, or `maxTriggerDelay` is over."),
     Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
@@ -316,7 +317,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("arrowRowsPerMessage", WRITES, number(1, 1_000_000), "1000",
            "With `bodyFormat=arrow`: at most so many rows in a message."),
     Option("requestTimeout", READS | WRITES | VIEWS, number(100, 600_000), "10000",
-           "Milliseconds to wait for one answer."),
+           "Milliseconds (a number without a unit) to wait for one answer."),
     Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
            "Milliseconds during which failed requests are made again before the query fails: how long a broker may be "
            "away."),
@@ -361,6 +362,15 @@ _FROM_ELSEWHERE = {
     "topicpattern": "subscribePattern",
     "startingoffsetsfallback": "groupOffsetsFallback",
     "path": "",
+    "sep": "csvDelimiter",
+    "delimiter": "csvDelimiter",
+    "mode": "badRecords",
+}
+_NOT_NEEDED = {
+    "header": "A body is no file: it has no line of names, and csv goes by the schema.",
+    "includeheaders": "A message's headers are the column properties, which is there without an option.",
+    "acks": "There is none: a row is written when its broker has stored it.",
+    "kafka.acks": "There is none: a row is written when its broker has stored it.",
 }
 
 
@@ -379,8 +389,14 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
             others = "earliest, timestamp, group or JSON, or spark.readStream"
         raise error("BAD_OPTION.READS_NOTHING", others=others)
     if scope is Scope.READ_STREAM:
-        check_not_to_come(starting)
+        check_not_to_come(starting, is_stream=True)
+    elif starting.kind is not Start.GROUP:
+        check_not_to_come(starting, is_stream=False)
+        check_times(starting, ending)
     group = as_kind(str, values.get("consumerGroup"))
+    if scope is Scope.READ and group is not None and Start.GROUP not in (starting.kind, ending.kind):
+        needed = "startingOffsets=group or endingOffsets=group"
+        raise error("BAD_OPTION.NO_EFFECT", option="consumerGroup", needed=needed)
     for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
         if position.kind is Start.GROUP and group is None:
             raise error(
@@ -562,6 +578,8 @@ def _unknown(key: str, scopes: frozenset[Scope]) -> DataSourceError:
         remedy = f'Topics have no path: name the topic with .option("{option}", …) and nothing in load() or save().'
         if option == "subscribe":
             remedy += ' The directory of a stopped broker is read with .option("storePath", …).'
+    elif key in _NOT_NEEDED:
+        remedy = _NOT_NEEDED[key]
     elif key.startswith("option."):
         remedy = "CREATE TABLE … USING rocket is not supported: use spark.read, or a temporary view of it."
     return error("BAD_OPTION.UNKNOWN", option=key, hint=remedy)

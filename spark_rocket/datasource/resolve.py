@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from spark_rocket.datasource.conditions import error
@@ -190,10 +191,18 @@ def resolve_start(
         others = {queue: end for queue, end in latest.items() if queue not in committed}
         if others and position.fallback is Fallback.ERROR:
             raise error("BAD_OFFSETS.NOTHING_COMMITTED", group=group, queue=listed(others))
+        if others and not committed:
+            _say_nothing_committed(group, listed(others), position.fallback.value)
         otherwise = replace(position, kind=_INSTEAD[position.fallback]) if others else position
         fallen_back = resolve_start(queues, otherwise, others, group=group, loss=loss)
         return fit(queues, committed, latest, loss) | fallen_back
     return _from_json(queues, position, latest, "startingOffsets", loss)
+
+
+@lru_cache(64)
+def _say_nothing_committed(group: str, queues: str, instead: str) -> None:
+    """Once: the name may be mistyped."""
+    log.warning("group %s has committed nothing for %s: begins at %s (groupOffsetsFallback)", group, queues, instead)
 
 
 _INSTEAD = {

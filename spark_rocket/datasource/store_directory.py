@@ -165,9 +165,6 @@ def _check_positions(options: ReadOptions, broker_name: str) -> None:
                 f"{name(queue)} would be read from {starts[queue]} to {end}: the end is before the start.",
                 remedy="Check startingOffsets and endingOffsets.",
             )
-    first, last = _time(options.starting), _time(options.ending)
-    if first is not None and last is not None and last < first:
-        raise OffsetsError("endingTimestamp is before startingTimestamp.", remedy="Check the time stamps.")
 
 
 def _time(position: Position) -> int | None:

@@ -69,12 +69,27 @@ def test_names_are_looked_up_without_case(key: str) -> None:
         ("subcribe", "subscribe"),
         ("kafka.bootstrap.servers", "nameServer"),
         ("group.id", "consumerGroup"),
+        ("sep", "csvDelimiter"),
+        ("delimiter", "csvDelimiter"),
+        ("mode", "badRecords"),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest_known_one(typed: str, meant: str) -> None:
     text = bad(**{typed: "x"})
     assert typed in text
     assert f"Did you mean {meant}?" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "instead"),
+    [
+        ("header", "no line of names"),
+        ("includeHeaders", "column properties"),
+        ("acks", "when its broker has stored it"),
+    ],
+)
+def test_an_option_that_is_not_needed_is_answered_with_what_is_there(typed: str, instead: str) -> None:
+    assert instead in bad(**{typed.lower(): "x"})
 
 
 def test_an_option_like_no_other_is_answered_with_the_list() -> None:
@@ -169,7 +184,10 @@ def test_time_stamps(text: str, ms: int) -> None:
 def test_a_date_without_dashes_gets_a_hint_and_the_largest_time_passes() -> None:
     assert "for a date write 2026-01-31" in bad(startingTimestamp="20260131")
     largest = {"subscribe": "t", "startingTimestamp": str(2**63 - 1)}
-    assert parse_read_options(largest, BATCH).starting.timestamp_ms == 2**63 - 1
+    with pytest.raises(OptionError, match=r"TO_COME.*9999-12-31"):
+        parse_read_options(largest, BATCH)
+    ends = {"subscribe": "t", "endingTimestamp": str(2**63 - 1)}
+    assert parse_read_options(ends, BATCH).ending.timestamp_ms == 2**63 - 1
 
 
 NOT_WRITABLE = [

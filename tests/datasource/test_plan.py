@@ -391,8 +391,9 @@ def test_only_a_stream_is_told_of_its_checkpoint_when_messages_are_lost() -> Non
 
 def test_a_batch_read_whose_end_is_before_its_start() -> None:
     queues = FakeQueues(q0=(10, 100))
+    ends = {"startingTimestamp": "500", "endingOffsets": '{"orders": {"broker-a": {"0": 20}}}'}
     with pytest.raises(OffsetsError, match="orders/broker-a/0 would be read from 50 to 20"):
-        plan_batch(queues, batch(startingTimestamp="500", endingTimestamp="200"))
+        plan_batch(queues, batch(**ends))
     ending = '{"orders": {"broker-a": {"0": 101}}}'
     with pytest.raises(OffsetsError, match="endingOffsets is 101 for orders/broker-a/0"):
         plan_batch(queues, batch(endingOffsets=ending))
@@ -404,7 +405,8 @@ def test_a_batch_read_of_which_a_queue_is_deleted_up_to_its_end_and_beyond(
 ) -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50))
     queues.groups["g", q(0)] = 2
-    given = {"startingTimestamp" if start == "-1d" else "startingOffsets": start, "consumerGroup": "g"}
+    given = {"startingTimestamp" if start == "-1d" else "startingOffsets": start}
+    given |= {"consumerGroup": "g"} if start == "group" else {}
     queues.offsets_for_times = lambda times_ms: {q(0): 10, q(1): 0}  # type: ignore[method-assign]
     given["endingOffsets"] = '{"orders": {"broker-a": {"0": 5, "1": 30}}}'
     with pytest.raises(DataLossError, match=r"MESSAGES_DELETED.*orders/broker-a/0: messages [02] to [49] were deleted"):

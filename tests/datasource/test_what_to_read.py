@@ -323,7 +323,7 @@ def test_times_for_each_queue_and_what_becomes_of_queues_without_a_message_since
     assert plan_batch(queues, batch(**ends)) == [OffsetRange(q(1), 0, 41), OffsetRange(q(3), 0, 10)]
 
 
-def test_what_a_group_has_committed_at_either_end() -> None:
+def test_what_a_group_has_committed_at_either_end(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50), q2=(0, 30))
     queues.groups = {("g", q(0)): 40, ("g", q(1)): 50}
     given = {"subscribe": "orders", "consumerGroup": "g"}
@@ -333,6 +333,12 @@ def test_what_a_group_has_committed_at_either_end() -> None:
 
     assert spans(startingOffsets="group") == [(0, 40, 100), (2, 0, 30)]
     assert spans(startingOffsets="group", groupOffsetsFallback="latest") == [(0, 40, 100)]
+    assert "has committed nothing" not in caplog.text
+    given["consumerGroup"] = "mistyped"
+    for _ in range(2):
+        assert len(spans(startingOffsets="group")) == 3
+    assert caplog.text.count("group mistyped has committed nothing for orders/broker-a/0") == 1
+    given["consumerGroup"] = "g"
     assert spans(startingOffsets="group", groupOffsetsFallback="timestamp", startingTimestamp="200") == [
         (0, 40, 100),
         (2, 20, 30),
@@ -379,21 +385,25 @@ def test_a_relative_time_is_resolved_once_and_what_came_out_is_in_the_checkpoint
 def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
     given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would begin at the end, and read what is stored until then; a batch read ends there."""
-    monkeypatch.setattr("spark_rocket.datasource.option_checks.now_ms", lambda: 100_000_000)
+    """It would begin at the end, and read what is stored until then; a batch read would read nothing."""
+    monkeypatch.setattr("spark_rocket.datasource.option_checks.now_ms", lambda: 1_700_000_000_000)
 
     def at(time_ms: int) -> dict[str, str]:
         return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}
 
     option = next(reversed(given))
     with pytest.raises(
-        OptionError, match=rf"TO_COME.*{option} is 1970-01-02 03:47:40.001.*\(it is 1970-01-02 03:46:40"
+        OptionError, match=rf"TO_COME.*{option} is 2023-11-14 22:14:20.001.*\(it is 2023-11-14 22:13:20"
     ):
-        stream(**at(100_060_001))
+        stream(**at(1_700_000_060_001))
     with pytest.raises(OptionError, match=r"TO_COME.*9999-12-31"):
         stream(**at(2**63 - 1))
-    stream(**at(100_060_000))
-    assert plan_batch(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(100_060_001))) == []
+    stream(**at(1_700_000_060_000))
+    if option == "startingTimestamp" and len(given) == 1:
+        with pytest.raises(OptionError, match=r"TO_COME.*a batch read cannot wait for it.*use spark.readStream with"):
+            batch(**at(1_700_000_060_001))
+    else:  # of some queues nothing is wanted
+        assert plan_batch(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(1_700_000_060_001))) == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from spark_rocket.errors import OptionError, RocketError
 
 NAMES = ["", "no spaces", "a,,b", "x" * 128, "ä"]
 TIME = ["", "yesterday", "2026", "20260131", "9" * 19, "9" * 5000, "-2", "-h", "-2w", "-2h30m", "2026-13-01", "1.5"]
+TIME += ["1700000000", "99999999999", "100000000"]
 JSON_OF_QUEUES = ["", "{", "[]", "{}", "1", '{"orders": 1}', '{"orders": {"b": 1}}', '{"orders": {"b": {"x": 1}}}']
 JSON_OF_QUEUES += ['{"orders": {"b": {"0": 1, "0": 2}}}', "[" * 100_000]
 COUNT = ["", "0", "-1", "1.5", "many", "1e3", "0x10", "١٢x"]
@@ -143,6 +144,20 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
     ),
     (Scope.READ, {"groupOffsetsFallback": "latest"}, "NO_EFFECT.*without startingOffsets=group"),
     (Scope.READ, {"startingOffsetsByTimestampStrategy": "error"}, "NO_EFFECT.*without startingTimestamp"),
+    (Scope.READ, {"startingTimestamp": "1700000000"}, "VALUE.*milliseconds.*did you mean 1700000000000"),
+    (
+        Scope.READ,
+        {"startingOffsetsByTimestamp": OFFSETS.replace("1", "1700000000")},
+        "JSON.*milliseconds.*did you mean 1700000000000",
+    ),
+    (
+        Scope.READ,
+        {"startingTimestamp": "2026-01-31", "endingTimestamp": "2026-01-30"},
+        "LESS.*endingTimestamp is 2026-01-30 .*, and startingTimestamp is 2026-01-31 ",
+    ),
+    (Scope.READ, {"startingTimestamp": "-1h", "endingTimestamp": "-2h"}, "LESS.*endingTimestamp"),
+    (Scope.READ, {"startingTimestamp": "2999-01-01"}, "TO_COME.*startingTimestamp is 2999.*a batch read cannot wait"),
+    (Scope.READ, {"consumerGroup": "g"}, "NO_EFFECT.*consumerGroup is given without startingOffsets=group"),
     (Scope.READ, {"startingOffsets": "latest"}, "READS_NOTHING"),
     (Scope.READ, {"startingOffsets": '{"payments": {"b": {"0": 1}}}'}, "NOT_READ.*topic payments.*subscribe is orders"),
     (
