@@ -31,6 +31,7 @@ CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 MSG_TYPE = "MSG_TYPE"
+MOST_DELAY_LEVEL = 18
 
 
 class SendStatus(Enum):
@@ -93,6 +94,11 @@ class Message:
             raise IllegalMessageError(
                 f"A message for {topic!r} is to wait for {given}.",
                 remedy="Give one of delay_level, delay_seconds, delay_ms and deliver_at_ms, 0 or more.",
+            )
+        if delay_level is not None and delay_level > MOST_DELAY_LEVEL:
+            raise IllegalMessageError(
+                f"A message for {topic!r} has the delay level {delay_level}.",
+                remedy=f"Brokers have the levels 1 to {MOST_DELAY_LEVEL}; delay_ms waits for any time.",
             )
         every.update(given)
         if wait_store_ok is not None:

@@ -49,7 +49,16 @@ from spark_rocket.datasource.option_parsers import WRITABLE_TOPIC, can_be_writte
 from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import ProtocolError, RowError
-from spark_rocket.model import DELAY, KEYS, SHARDING_KEY, TAGS, TIMER_DELIVER_MS, UNIQ_KEY, MessageQueue
+from spark_rocket.model import (
+    DELAY,
+    KEYS,
+    MOST_DELAY_LEVEL,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    MessageQueue,
+)
 from spark_rocket.protocol.columnar import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH
@@ -61,7 +70,6 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # brokers and the client add CLUSTER, WAIT and more
 FREE = -1  # a row whose queue is drawn
 LOT_ROWS, LOT_BYTES = 10_000, 4 << 20
-MOST_DELAY_LEVEL = 18
 # What brokers and clients set by themselves, or what belongs to one stored message: not copied from one that was read.
 _NOT_COPIED = (
     UNIQ_KEY, "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "MSG_TYPE",

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -68,12 +69,14 @@ class BlockSender:
         delayed_limit: int,
         key: bytes,
         patience: Callable[[], Patience],
+        where: str = "",
     ) -> None:
         self._submit = submit
         self._queues_of = queues_of
         self._limits = {False: limit, True: delayed_limit}
         self._key = key
         self._patience = patience
+        self._where = where and f" of {where}"  # for messages to people
         self._under_way: dict[Future[SendResult], _Flight] = {}
         self._counts = {False: 0, True: 0}  # of ``_under_way``, by whether they are delayed
         self._busy: set[Hashable] = set()
@@ -155,8 +158,14 @@ class BlockSender:
         """Prepare the next try, or raise: ``error``, or the RowError that it means."""
         if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
             about_body = error.response_code is not None and "body" in error.message.lower()
+            if flight.block.is_delayed and re.search("timer|delay", error.message, re.IGNORECASE):
+                raise RowError(
+                    f"{flight.block.rows()}{self._where}: the broker does not take its deliverAt or delayLevel: "
+                    f"{error.message}",
+                    remedy="Choose an earlier deliverAt, or raise the broker's timerMaxDelaySec.",
+                ) from error
             raise RowError(
-                f"{flight.block.rows()} ({len(flight.block.body)} bytes) cannot be sent: {error.message}",
+                f"{flight.block.rows()}{self._where} ({len(flight.block.body)} bytes) cannot be sent: {error.message}",
                 remedy="Make it smaller, or raise the broker's maxMessageSize and set the option maxMessageSize to it."
                 if about_body
                 else error.remedy,

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
     DataType,
@@ -65,6 +66,15 @@ _COLUMNS: dict[str, tuple[str, tuple[type[DataType], ...], str]] = {
 }
 
 
+# What others call them.
+_OTHER_NAMES = {
+    "key": " For Kafka's key: keys, to look messages up by it, or shardingKey, for one queue and order.",
+    "headers": " Headers are the column properties, a map<string,string>.",
+    "partition": " Kafka's partition is queueId.",
+    "timestamp": " Brokers set the time; deliverAt is when consumers may have the message.",
+}
+
+
 @dataclass
 class Written(WriterCommitMessage):
     """What one task sent to which topic, how many requests it made again, and how many messages a broker had not yet
@@ -94,7 +104,10 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     for field in schema.fields:
         known = _COLUMNS.get(field.name.lower())
         if known is None:
-            hint = "" if "body" in names else f' body is required: .withColumnRenamed("{field.name}", "body") makes it.'
+            hint = _OTHER_NAMES.get(field.name.lower(), "")
+            hint += (
+                "" if "body" in names else f' body is required: .withColumnRenamed("{field.name}", "body") makes it.'
+            )
             raise SchemaError(
                 f'format("rocket") cannot write a column {field.name}.',
                 remedy=f"Select only {', '.join(name for name, _, _ in _COLUMNS.values())}, or drop it.{hint}",
@@ -108,6 +121,11 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
             not isinstance(kind, MapType)
             or (isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType))
         )
+        if not fits and name == "keys" and isinstance(kind, ArrayType):
+            raise SchemaError(
+                f"the column keys is {kind.simpleString()}, and should be a string.",
+                remedy='RocketMQ has spaces between keys: .withColumn("keys", array_join("keys", " ")).',
+            )
         if not fits:
             raise SchemaError(
                 f"the column {name} is {kind.simpleString()}, and should be {wanted}.",
@@ -163,6 +181,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
         delayed_limit=options.max_delayed_in_flight,
         key=key,
         patience=lambda: Patience(options.retry_timeout_ms),
+        where=f"partition {partition}",
     )
     for batch in batches:
         for block in encoder.blocks(batch):

@@ -247,6 +247,8 @@ def test_delays_that_exclude_each_other() -> None:
         Message.of("t", "b", delay_level=3, delay_ms=1)
     with pytest.raises(IllegalMessageError):
         Message.of("t", "b", delay_ms=-1)
+    with pytest.raises(IllegalMessageError, match=r"delay level 19.*levels 1 to 18"):
+        Message.of("t", "b", delay_level=19)
 
 
 def test_names_of_topics_that_may_be_sent_to() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from dataclasses import replace
 from threading import Timer
 
 import pytest
@@ -66,6 +67,7 @@ class Wire:
             delayed_limit=4,
             key=b"key",
             patience=lambda: Patience(1000, clock=lambda: 0.0, sleep=lambda seconds: None),
+            where="partition 2",
         )
 
 
@@ -277,3 +279,12 @@ def test_an_error_that_is_final_surfaces(error: RocketError, expected: type[Rock
     with pytest.raises(expected, match=text):
         sender.finish()
     assert len(wire.sent) == 1
+
+
+def test_a_time_that_a_broker_does_not_take_is_called_by_its_column() -> None:
+    wire = Wire()
+    wire.errors = {0: BrokerError("timer message illegal, the delay time should not be bigger", response_code=13)}
+    sender = wire.sender()
+    sender.put(replace(block(7), is_delayed=True, count=1))
+    with pytest.raises(RowError, match=r"row 7 of partition 2: the broker does not take its deliverAt .*timerMax"):
+        sender.finish()

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
     DataType,
@@ -38,6 +39,7 @@ KINDS: dict[str, DataType] = {
     "bigint": LongType(),
     "tinyint": ByteType(),
     "timestamp": TimestampType(),
+    "array<string>": ArrayType(StringType()),
     "map<string,string>": MapType(StringType(), StringType()),
     "map<string,int>": MapType(StringType(), IntegerType()),
     "struct<a:int>": StructType([StructField("a", IntegerType())]),
@@ -83,6 +85,11 @@ def test_frames_that_can_be_written(schema: str) -> None:
         ("body string, deliverAt bigint", r"the column deliverAt is bigint, and should be timestamp.*cast"),
         ("body string, Body string", r"two columns body"),
         ("body string, offset bigint", r"cannot write a column offset"),
+        ("body string, key string", r"cannot write a column key.*Kafka's key: keys, .* or shardingKey"),
+        ("body string, headers string", r"cannot write a column headers.*column properties"),
+        ("body string, partition int", r"cannot write a column partition.*is queueId"),
+        ("body string, timestamp timestamp", r"cannot write a column timestamp.*deliverAt"),
+        ("body string, keys array<string>", r"the column keys is array<string>.*array_join\(\"keys\", \" \"\)"),
     ],
 )
 def test_frames_that_cannot(schema: str, wrong: str) -> None:
