@@ -56,6 +56,7 @@ class RocketDataSource(Traveller, DataSource):
         from spark_rocket.datasource.option_parsers import Pushdown
         from spark_rocket.datasource.options import Scope, is_view, parse_read_options
         from spark_rocket.datasource.tables import options_to_read, plain
+        from spark_rocket.datasource.typed_rows import warn_of_names
 
         given = options_to_read(self._to_read(self.options), schema)
         schema = plain(schema)
@@ -64,6 +65,7 @@ class RocketDataSource(Traveller, DataSource):
 
             return ViewReader(checked_view_options(given), schema)
         options = parse_read_options(given, Scope.READ)
+        warn_of_names(options, schema)
         if options.store_path is not None:
             from spark_rocket.datasource.store_directory import StoreDirectoryReader
 
@@ -80,8 +82,10 @@ class RocketDataSource(Traveller, DataSource):
         from spark_rocket.datasource.options import Scope, parse_read_options
         from spark_rocket.datasource.stream import RocketStreamReader
         from spark_rocket.datasource.tables import options_to_read, plain
+        from spark_rocket.datasource.typed_rows import warn_of_names
 
         options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)
+        warn_of_names(options, schema)
         return RocketStreamReader(options, plain(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:

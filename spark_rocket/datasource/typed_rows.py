@@ -8,8 +8,10 @@ Belongs to one task.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +20,34 @@ from pyspark.sql.types import StringType, StructType
 
 from spark_rocket.datasource.bad_records import BadRecordCounter, kept_rows
 from spark_rocket.datasource.body_formats.codecs import decoder, known_columns
-from spark_rocket.datasource.body_formats.columns import default_schema, layout
+from spark_rocket.datasource.body_formats.columns import default_schema, layout, looks_like_metadata
 from spark_rocket.datasource.body_formats.decoding import Decoded, raw
 from spark_rocket.datasource.body_formats.settings import BodySettings
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project, retype
 
+log = logging.getLogger("spark_rocket.datasource")
+
 
 def schema_of(settings: BodySettings) -> StructType:
     """The schema of a read for which the user gives none."""
     return default_schema(settings, known_columns(settings))
+
+
+def warn_of_names(options: ReadOptions, schema: StructType) -> None:
+    """Say in the driver's log which columns are named like a message's and are not its."""
+    if options.body is not None and (names := looks_like_metadata(options.body, schema)):
+        _say_which(tuple(names))
+
+
+@lru_cache(64)
+def _say_which(names: tuple[str, ...]) -> None:
+    """Once."""
+    log.warning(
+        'columns %s are read from the bodies: the message\'s own are named by .option("metadataColumns", "%s")',
+        ", ".join(names),
+        ", ".join(names),
+    )
 
 
 def projection_of(options: ReadOptions, schema: StructType) -> Projection:

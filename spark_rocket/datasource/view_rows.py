@@ -98,6 +98,8 @@ class Asking:
 def rows_of(options: ViewOptions) -> Iterator[Row]:
     """A view's rows, all columns."""
     asking = Asking(options, _admin_for(options.name_server, options.request_timeout_ms))
+    for topic in options.topics:
+        asking.admin.topic_route(topic)  # there is none: an error
     yield from _ROWS[options.view](asking)
     asking.finish()
 

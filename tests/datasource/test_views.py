@@ -20,7 +20,7 @@ from spark_rocket.datasource.option_parsers import VIEW_NAMES
 from spark_rocket.datasource.options import Scope, check_options
 from spark_rocket.datasource.tables import new_table
 from spark_rocket.datasource.views import VIEWS, ViewReader, checked_view_options, view_schema
-from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError
+from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError, TopicNotFoundError
 from spark_rocket.model import Message
 from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
 from spark_rocket.testing import LocalCluster
@@ -77,7 +77,7 @@ def test_every_view(cluster: LocalCluster) -> None:
     assert {name for name, row in topics.items() if not row["isSystem"]} == {"orders"}
     assert (topics["orders"]["readQueues"], topics["orders"]["perm"], topics["orders"]["order"]) == (2, "RW-", False)
     assert topics["TBW102"]["perm"] == "RWX"
-    assert [row["topic"] for row in read(cluster, "topics", subscribe="orders,nothing")] == ["orders"]
+    assert [row["topic"] for row in read(cluster, "topics", subscribe="orders")] == ["orders"]
 
     queues = read(cluster, "queues")
     assert [(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"]) for row in queues] == [
@@ -132,6 +132,12 @@ def test_views_of_clients(cluster: LocalCluster) -> None:
         assert group["retryMaxTimes"] == 16
     groups = {row["group"]: row for row in read(cluster, "groups")}
     assert groups["billing"] | {"brokers": ["broker-a"], "members": 0, "topics": ["orders"]} == groups["billing"]
+
+
+@pytest.mark.parametrize("view", ["topics", "queues", "lag"])
+def test_a_topic_that_is_not_there(cluster: LocalCluster, view: str) -> None:
+    with pytest.raises(TopicNotFoundError, match="'no-such'"):
+        read(cluster, view, subscribe="orders,no-such")
 
 
 def test_brokers_that_are_away(

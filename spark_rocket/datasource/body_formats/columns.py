@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
-from spark_rocket.datasource.body_formats.settings import BadRecords, BodySettings
+from spark_rocket.datasource.body_formats.settings import BadRecords, BodyFormat, BodySettings
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.errors import SchemaError
 
@@ -82,6 +82,14 @@ def layout(settings: BodySettings, schema: StructType) -> Layout:
             remedy=f"Add `{bad_column} binary` to the schema, or name another column with badRecordColumn.",
         )
     return Layout(StructType(body), metadata, bad_column)
+
+
+def looks_like_metadata(settings: BodySettings, schema: StructType) -> list[str]:
+    """Columns that are looked for in bodies, but are named as those of messages. Avro and Protobuf bodies say what
+    they have."""
+    if settings.metadata != () or settings.format not in (BodyFormat.JSON, BodyFormat.CSV, BodyFormat.ARROW):
+        return []
+    return [name for name in schema.names if name in SOURCE_SCHEMA.names and name != "body"]
 
 
 def _check_names(schema: StructType) -> None:

@@ -23,7 +23,7 @@ from spark_rocket.datasource.options import (
     parse_write_options,
 )
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.datasource.typed_rows import TypedRows, projection_of, rows_of, schema_of
+from spark_rocket.datasource.typed_rows import TypedRows, projection_of, rows_of, schema_of, warn_of_names
 from spark_rocket.errors import OptionError, RecordError, RocketError, SchemaError, StateError
 from tests.datasource.body_formats.formats import AVRO, avro, columns, protobuf
 
@@ -130,6 +130,17 @@ def test_schemas_that_cannot_be() -> None:
     assert "names tags, and the schema has no such" in wrong_schema(columns(id="int"), metadataColumns="tags")
     assert "the schema has no such column" in wrong_schema(columns(id="int"), badRecords="column")
     assert "_bad_record of bad records is int" in wrong_schema(columns(_bad_record="int"), badRecords="column")
+
+
+def test_columns_that_are_named_like_a_messages(caplog: pytest.LogCaptureFixture) -> None:
+    def said(**options: str) -> int:
+        caplog.clear()
+        warn_of_names(reading(**options), columns(id="int", queueOffset="bigint", tags="string"))
+        return caplog.text.count('"metadataColumns", "queueOffset, tags"')
+
+    caplog.set_level(logging.WARNING)
+    assert said(bodyFormat="json", metadataColumns="queueOffset, tags") == 0
+    assert [said(bodyFormat=form) for form in ("json", "json", "csv")] == [1, 0, 0], "once"
 
 
 def batch_of(*bodies: bytes) -> pa.RecordBatch:
