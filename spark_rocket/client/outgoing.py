@@ -181,7 +181,17 @@ class Packer:
         self._plain: set[str] = set()  # those that may be in batches
 
     def pack(self, message: Message | Sequence[Message]) -> Outgoing:
-        return self._single(message) if isinstance(message, Message) else self._batch(list(message))
+        if isinstance(message, Message):
+            return self._single(message)
+        messages = (
+            list(message) if isinstance(message, Sequence) and not isinstance(message, str | bytes) else [message]
+        )
+        if wrong := [type(one).__name__ for one in messages if not isinstance(one, Message)]:
+            raise IllegalMessageError(
+                f"An object of type {wrong[0]} is no message to send.",
+                remedy="Make one: Message.of(topic, body), or send a list of them.",
+            )
+        return self._batch(messages)
 
     def encoded(self, topic: str, body: Buffer, count: int, sys_flag: int = 0) -> Outgoing:
         """``count`` messages that somebody else has put into the form of a batch."""

@@ -170,6 +170,8 @@ class PushConsumer(GroupConsumer):
         try:
             if self.message_model is MessageModel.CLUSTERING:
                 self._subscriptions.add(RETRY_PREFIX + self.group)
+            if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
+                logger.warning("the consumer of group %s starts without a topic: subscribe() adds them", self.group)
             find_routes(instance, self._subscriptions.topics(), warn=True)
             self._rebalance = self._make_rebalance(instance)
             self._service = self._settings.make_service(

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.client.answers import error_of, topic_not_found
-from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from spark_rocket.errors import (
     NameServerUnreachableError,
     QueueNotFoundError,
@@ -127,9 +127,15 @@ class NameServers:
 
     def _unreachable(self, failures: list[str]) -> NameServerUnreachableError:
         names = ", ".join(self.addresses)
+        hint = " (the argument name_server, the data source's option nameServer, the variable NAMESRV_ADDR)"
+        if self.addresses == (DEFAULT_NAME_SERVER,):
+            hint += (
+                ". This is the one that counts where neither nameServer nor NAMESRV_ADDR is given; Spark sees the"
+                " variable only if it was set before the session began"
+            )
         return NameServerUnreachableError(
             f"No name server answered at {names}: {' '.join(failures)}",
-            remedy="Check the address (option nameServer, variable NAMESRV_ADDR), or start one here with: rocket up",
+            remedy=f"Check the address{hint}, or start one here with: rocket up",
         )
 
 
@@ -234,9 +240,7 @@ class RouteTable:
             self._routes.pop(topic, None)
             self._used.pop(topic, None)
 
-    def _queues_to_be(
-        self, topic: str, error: TopicNotFoundError, timeout: float | None
-    ) -> tuple[MessageQueue, ...]:
+    def _queues_to_be(self, topic: str, error: TopicNotFoundError, timeout: float | None) -> tuple[MessageQueue, ...]:
         try:
             default = self.route(AUTO_CREATE_TOPIC, timeout)
         except TopicNotFoundError:

@@ -272,9 +272,13 @@ def test_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
         ([Message("t", b"", {"DELAY": "3"})], "delayed"),
         ([Message("%RETRY%g", b"")], "retry"),
         ([Message.of("t", "a"), Message.of("t", "b", wait_store_ok=False)], "wait for the disk"),
+        ("pay", r"type str is no message to send.*Message.of"),
+        (b"pay", "type bytes is no message to send"),
+        (7, "type int is no message to send"),
+        ([Message.of("t", "a"), None], "type NoneType is no message to send"),
     ],
 )
-def test_what_is_no_batch(produce: Callable[..., Producer], messages: list[Message], problem: str) -> None:
+def test_what_is_no_batch(produce: Callable[..., Producer], messages: Any, problem: str) -> None:
     with pytest.raises(ClientError, match=problem):
         produce().send(messages)
 

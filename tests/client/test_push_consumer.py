@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -502,6 +503,14 @@ def test_without_a_name_server_starting_fails_with_the_reason(
     with pytest.raises(RocketError, match=nobody):
         one.start()
     assert one.state is ServiceState.START_FAILED
+
+
+def test_a_consumer_without_a_topic_says_so(
+    consumer: Callable[..., PushConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        consumer(Seen()).start()
+    assert "starts without a topic" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 
 from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.routes import AWAY_SECONDS, RouteTable
+from spark_rocket.client.routes import AWAY_SECONDS, NameServers, RouteTable
 from spark_rocket.errors import BrokerError, NameServerUnreachableError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.codes import RequestCode
@@ -107,7 +108,12 @@ def test_no_name_server_at_all(table: Callable[..., RouteTable], nobody: str) ->
     assert nobody in str(caught.value)
     assert "127.0.0.1:1" in str(caught.value)
     assert "rocket up" in str(caught.value)
+    assert "name_server" in str(caught.value)
+    assert "only if it was set before" not in str(caught.value)
     assert caught.value.retriable
+    of_default = NameServers(Mock(), ClientConfig())._unreachable(["Nobody is there."])
+    assert "counts where neither nameServer nor NAMESRV_ADDR is given" in of_default.remedy
+    assert "only if it was set before the session began" in of_default.remedy
 
 
 def test_unknown_topic(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
