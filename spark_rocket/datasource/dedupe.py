@@ -42,8 +42,9 @@ log = logging.getLogger("spark_rocket.datasource")
 _NEEDED = ("queueOffset", "msgId")
 _STORED = tuple(STORED_SCHEMA.names)
 _WIDTH = 32  # of an id: 32 hexadecimal digits, nearly always
-# What brokers write into a delayed message when they deliver it, and a CRC over all of a record, its place included.
-_BROKERS_OWN = r"(TIMER_ENQUEUE_MS|TIMER_DEQUEUE_MS|TIMER_ROLL_TIMES|__CRC32#)\x01"
+# What brokers write into a message that waits (one that comes when its time has passed has none of it), and a CRC over
+# all of a record, its place included.
+_BROKERS_OWN = r"(TIMER_(ENQUEUE|DEQUEUE|OUT)_MS|TIMER_ROLL_TIMES|REAL_TOPIC|REAL_QID|__CRC32#)\x01"
 _NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # of a string that begins with 0x02; the last 0x02 may be missing
 _NOTHING = pa.scalar(b"", pa.large_binary())
 I64 = np.ndarray[Any, np.dtype[np.int64]]

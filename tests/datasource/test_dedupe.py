@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource import dedupe
+from spark_rocket.client import Reader
+from spark_rocket.datasource import dedupe, writer
 from spark_rocket.datasource.dedupe import Repeats, read_without_repeats
 from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options, parse_write_options
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.sink import Sink
+from spark_rocket.datasource.writer import write_rows
 from spark_rocket.errors import OptionError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.record import decode_batch_body, encode_record
+from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 
 HOSTS: dict[str, Any] = {
@@ -190,3 +197,49 @@ def test_the_option_and_what_it_does_not_go_with() -> None:
             options(**wrong)
     with pytest.raises(OptionError, match="dedupeWindow is given together with storePath"):
         parse_read_options({"storePath": "/x", "dedupeWindow": "5"}, Scope.READ)
+
+
+def test_what_attempts_leave_at_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain, compressed and delayed rows, written in whole and again with other sizes of batches and requests."""
+    with LocalCluster(data_dir=tmp_path) as cluster, Reader(cluster.name_server) as reader:
+        topic = cluster.create_topic("t", 3)
+        bodies = [(b"%d" % number).ljust(number % 20 * 100, b".") for number in range(600)]
+        at = datetime.now(UTC) + timedelta(seconds=2)
+        frame = pa.record_batch(
+            {
+                "body": pa.array(bodies, pa.binary()),
+                "shardingKey": pa.array([None if number % 3 else "k" for number in range(600)]),
+                "deliverAt": pa.array([at if number % 100 == 1 else None for number in range(600)]),
+            }
+        )
+        raw = {"topic": topic, "nameServer": cluster.name_server, "compression": "zlib", "compressAbove": "1000"}
+
+        def write(size: int, **given: str) -> None:
+            options = parse_write_options(raw | given, Scope.WRITE)
+            sink = Sink(options)
+            monkeypatch.setattr(writer, "sink_for", lambda _: sink)
+            try:
+                write_rows((frame.slice(low, size) for low in range(0, 600, size)), options, "query", "7")
+            finally:
+                sink._producer.close()
+
+        write(600)
+        write(70, sendBatchSize="11")
+        time.sleep(max(0.0, (at - datetime.now(UTC)).total_seconds()))
+        write(200, sendBatchBytes="2000")  # what was to wait is delivered at once
+        queues = reader.queues(topic)
+        deadline = time.monotonic() + 30
+        while sum(map(reader.max_offset, queues)) < 1800:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for columns in (["body", "properties"], ["body"], ["msgId"]):
+            found: list[Any] = []
+            for queue in queues:
+                options_ = options(nameServer=cluster.name_server, subscribe=topic)
+                projection = project(StructType([SOURCE_SCHEMA[column] for column in columns]))
+                for start, end in ((0, 250), (250, reader.max_offset(queue))):
+                    span = OffsetRange(queue, start, min(end, reader.max_offset(queue)))
+                    for batch in read_without_repeats(span, options_, projection, reader, 1800):
+                        found += batch.column(0).to_pylist()
+            assert len(found) == len(set(found)) == 600
+            assert columns == ["msgId"] or sorted(found) == sorted(bodies)
