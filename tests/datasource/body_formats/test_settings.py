@@ -167,7 +167,8 @@ GOOD, BAD = b'{"id": 1}', b'{"id": "x"}'
 def typed(schema: StructType, *bodies: bytes, **options: str) -> list[dict[str, Any]]:
     parsed = reading(bodyFormat="json", metadataColumns="queueOffset", **options)
     assert set(projection_of(parsed, schema).columns) <= set(batch_of().schema.names)
-    return [row for batch in rows_of(iter([batch_of(*bodies)]), parsed, schema, projection_of(parsed, schema)) for row in batch.to_pylist()]
+    batches = rows_of(iter([batch_of(*bodies)]), parsed, schema, projection_of(parsed, schema))
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
