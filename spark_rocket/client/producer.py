@@ -290,11 +290,9 @@ class Producer(Client):
                 if queue is not None or selector is not None or message.properties:
                     fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
                 key = (message.topic, fixed, message.properties.get(WAIT))
-                self.in_flight.reserve(deadline, self.may_wait)
                 future = accumulator.add(key, message, piece, timeout, deadline)
                 if future is not None:
                     return future
-                self.in_flight.release(1)
         out = self._packer.pack(message)
         fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
         send = AsyncSend(self, out, message, fixed, timeout, deadline)
