@@ -18,6 +18,9 @@ from spark_rocket.testing import LocalCluster
 
 TIMEOUT = 3.0
 GRACE = 20.0  # for a machine that is busy: what hangs, hangs for ever
+ENOUGH = 100  # messages acknowledged
+AT_ONCE = 100  # asynchronous sends, and the seconds after them that are left to who waits for each of his
+PAUSE = 0.05
 
 
 class Traffic:
@@ -60,8 +63,9 @@ class Traffic:
                 self._note(body, error)
                 self._stop.wait(0.02)
             self.longest = max(self.longest, time.monotonic() - begun)
-            if len(pending) >= 200:
+            if len(pending) >= AT_ONCE:
                 self._settle(pending)
+                self._stop.wait(PAUSE)
         self._settle(pending)
 
     def _settle(self, pending: list[tuple[bytes, Future[SendResult]]]) -> None:
@@ -72,7 +76,7 @@ class Traffic:
     def _note(self, body: bytes, error: BaseException | None) -> None:
         if error is None:
             self.acknowledged.add(body)
-            if len(self.acknowledged) % 400 == 0:
+            if len(self.acknowledged) % ENOUGH == 0:
                 self.enough.set()
         else:
             assert isinstance(error, RocketError), error
