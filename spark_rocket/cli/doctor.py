@@ -179,7 +179,11 @@ def check_servers(name_server: str | None, topic: str | None, found: Callable[[s
     from spark_rocket.client import Admin
     from spark_rocket.client.config import ClientConfig
 
-    servers = ClientConfig.of(name_server).name_servers
+    try:
+        servers = ClientConfig.of(name_server).name_servers
+    except RocketError as error:
+        yield Finding("name server", "wrong", error.message, error.remedy)
+        return
     for server in servers:
         found(server)
     with Admin(name_server) as admin:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,9 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except RocketError as error:
         print(f"rocket: {error.message} {error.remedy}".rstrip(), file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader has had enough; what is left in the buffer must not be tried again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         print(f"rocket: {what}{error.strerror or error}.", file=sys.stderr)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,9 +27,6 @@ from spark_rocket.errors import ClientError
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
     from spark_rocket.model import MessageQueue
-
-_AGO = re.compile(r"-?([0-9]{1,9})(s|m|h|d)")  # the minus only as --at=-2h
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def add_offsets(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +41,7 @@ def add_offsets(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     show = _action(actions, "show", _show, "a checkpoint's or a group's offsets, and what is left to read")
     _add_checkpoint(show)
     _add_group(show)
-    _add_topic(show, "of a group: in this topic (may be given several times)")
+    _add_topic(show, "of a group: in this topic only (may be given several times)")
 
     diff = _action(actions, "diff", _diff, "where a checkpoint and a group differ")
     diff.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
@@ -65,7 +61,7 @@ def add_offsets(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     export = _action(actions, "export", _export, "write offsets as JSON, as startingOffsets takes them")
     _add_checkpoint(export)
     _add_group(export)
-    _add_topic(export, "of a group: in this topic (may be given several times)")
+    _add_topic(export, "of a group: in this topic only (may be given several times)")
     export.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file instead of stdout")
 
     taken = _action(actions, "import", _import, "set a group to the offsets of a file")
@@ -92,7 +88,7 @@ def _add_checkpoint(action: argparse.ArgumentParser) -> None:
 
 
 def _add_group(action: argparse.ArgumentParser, *, required: bool = False) -> None:
-    action.add_argument("-g", "--group", required=required, metavar="GROUP", help="the consumer group")
+    action.add_argument("-g", "--group", type=_group, required=required, metavar="GROUP", help="the consumer group")
 
 
 def _add_topic(action: argparse.ArgumentParser, meaning: str) -> None:
@@ -102,8 +98,9 @@ def _add_topic(action: argparse.ArgumentParser, meaning: str) -> None:
 def _add_where(action: argparse.ArgumentParser) -> None:
     where = action.add_mutually_exclusive_group(required=True)
     where.add_argument("--checkpoint", type=Path, metavar="DIR", help="where a query is")
-    where.add_argument("--at", type=_moment, metavar="TIME", help="stored since: 2026-11-21T08:00, ms, or 2h (ago)")
-    where.add_argument("--of-group", metavar="GROUP", help="where another group is")
+    when = "stored since: 2026-11-21T08:00 (local, or with +00:00 or Z), ms, or 2h (ago; also --at=-2h)"
+    where.add_argument("--at", type=moment, metavar="TIME", help=when)
+    where.add_argument("--of-group", type=_group, metavar="GROUP", help="where another group is")
     where.add_argument("--file", type=Path, metavar="FILE", help="offsets as JSON; - is stdin")
     where.add_argument("--earliest", action="store_true", help="the first messages that there are")
     where.add_argument("--latest", action="store_true", help="the ends")
@@ -114,12 +111,13 @@ def _add_yes(action: argparse.ArgumentParser) -> None:
     action.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
-def _moment(text: str) -> int:
-    if ago := _AGO.fullmatch(text):
-        import time
+def _group(text: str) -> str:
+    from spark_rocket.client.validators import check_group
 
-        return int((time.time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000)
-    return moment(text)
+    try:
+        return check_group(text)
+    except ClientError as error:
+        raise argparse.ArgumentTypeError(f"{error.message} {error.remedy}") from None
 
 
 # --- the actions ---------------------------------------------------------------------------------------------------
@@ -147,6 +145,10 @@ def _export(options: argparse.Namespace) -> int:
     from spark_rocket.datasource.offsets import to_tree
 
     rows = _rows(options, is_asking=options.group is not None)
+    if options.checkpoint is None and all(row.offset is None for row in rows):
+        raise ClientError(
+            f"the group {options.group} has no offsets in {', '.join(options.topic)}.", remedy="Check both names."
+        )
     text = json.dumps(to_tree({row.queue: row.offset for row in rows if row.offset is not None}))
     if options.output is None:
         print(text)
@@ -191,7 +193,11 @@ def _import(options: argparse.Namespace) -> int:
 def _set(options: argparse.Namespace, admin: Admin, reader: Reader, wanted: dict[MessageQueue, int]) -> int:
     """Say what will be, ask, and do it."""
     changes = []
+    there = {queue for topic in {queue.topic for queue in wanted} for queue in reader.queues(topic)}
     for queue, offset in sorted(wanted.items()):
+        if queue not in there:
+            others = ", ".join(_name(other) for other in sorted(there) if other.topic == queue.topic)
+            raise ClientError(f"there is no queue {_name(queue)}.", remedy=f"The topic has {others}.")
         low, high = reader.min_offset(queue), reader.max_offset(queue)
         if not 0 <= offset <= high:
             raise ClientError(
@@ -208,6 +214,8 @@ def _set(options: argparse.Namespace, admin: Admin, reader: Reader, wanted: dict
                 remedy="Stop them first.",
             )
     if options.dry_run:
+        if not options.json:
+            print("nothing was changed")
         return 0
     if not options.yes and not _agreed(f"Set the group {options.group} in {len(changes)} queues?"):
         print("nothing was changed", file=sys.stderr)
@@ -274,13 +282,15 @@ def _rows(options: argparse.Namespace, *, is_asking: bool = True) -> list[_Row]:
         from spark_rocket.datasource.checkpoint import read_checkpoint
 
         positions = read_checkpoint(options.checkpoint).positions
-    elif options.group is None or not options.topic:
-        raise ClientError("there is nothing to show.", remedy="Name a checkpoint directory, or a group and its topics.")
+    elif options.group is None:
+        raise ClientError("there is nothing to show.", remedy="Name a checkpoint directory, or a group.")
     topics = sorted({queue.topic for queue in positions} | set(getattr(options, "topic", [])))
     if not is_asking:
         return [_Row(queue, offset, None) for queue, offset in sorted(positions.items())]
     rows = []
-    with _connected(options) as (_, reader):
+    with _connected(options) as (admin, reader):
+        if not topics:
+            topics = _topics_of(admin, options.group)
         queues = {queue for topic in topics for queue in reader.queues(topic)}
         for queue in sorted(queues | positions.keys()):
             if queue not in queues:
@@ -290,6 +300,26 @@ def _rows(options: argparse.Namespace, *, is_asking: bool = True) -> list[_Row]:
             low, high = reader.min_offset(queue), reader.max_offset(queue)
             rows.append(_Row(queue, positions.get(queue), committed, low, high))
     return rows
+
+
+def _topics_of(admin: Admin, group: str) -> list[str]:
+    """The topics of which any broker has an offset of the group, but for its retries."""
+    topics: set[str] = set()
+    away: ClientError | None = None
+    for name in admin.cluster_info().broker_addr_table:
+        try:
+            stats = admin.consume_stats(group, broker=name)
+        except ClientError as error:
+            if error.response_code is None:
+                away = error
+            continue  # that there are none is an error to brokers
+        topics |= {queue.topic for queue, found in stats.offset_table.items() if found.consumer_offset >= 0}
+    topics = {topic for topic in topics if not topic.startswith("%RETRY%")}
+    if not topics:
+        raise away or ClientError(
+            f"no broker has an offset of the group {group}.", remedy="Check its name, or name its topics with -t."
+        )
+    return sorted(topics)
 
 
 def _where(options: argparse.Namespace, reader: Reader) -> dict[MessageQueue, int]:
@@ -324,8 +354,11 @@ def _from_file(file: Path, reader: Reader) -> dict[MessageQueue, int]:
 
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     ends = {LATEST: reader.max_offset, EARLIEST: reader.min_offset}
-    found = parse_offsets_option(text, str(file))
-    return {queue: ends[offset](queue) if offset in ends else offset for queue, offset in found.items()}
+    found = parse_offsets_option(text, "stdin" if str(file) == "-" else str(file))
+    return {
+        queue: ends[offset](queue) if offset in ends and queue in reader.queues(queue.topic) else offset
+        for queue, offset in found.items()
+    }
 
 
 # --- printing ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import spark_rocket
+from spark_rocket.errors import ConfigError
 
 _PARTS = ("client", "datasource", "protocol", "remoting", "store")
 _FINDERS = ("pyspark_rocket.py", "pyspark_rocketmq.py")
@@ -39,6 +40,8 @@ def add_package(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _run(options: argparse.Namespace) -> int:
     output: Path = options.output
+    if not output.parent.is_dir():
+        raise ConfigError(f"-o {output}: there is no directory {output.parent}.", remedy="Make it first.")
     count = write_package(output)
     print(f"{output} has {count} files, {output.stat().st_size:,} bytes. Take it along with")
     print(f"  spark-submit --py-files {output} job.py")

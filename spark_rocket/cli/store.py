@@ -76,7 +76,9 @@ def add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     dump.add_argument("-q", "--queue", type=number, metavar="ID", help="of this queue id")
     dump.add_argument("--from-offset", type=number, metavar="N", help="from this queue offset on")
     dump.add_argument("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
-    dump.add_argument("--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00, or ms")
+    dump.add_argument(
+        "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (local), ms or 2h (ago)"
+    )
     dump.add_argument("--until", type=moment, metavar="TIME", help="stored then or earlier")
     dump.add_argument("-k", "--key", help="with this key, or unique key")
     dump.add_argument("--at", type=number, metavar="PHYSICAL", help="only the message at this offset of the log")

@@ -6,6 +6,7 @@ Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+_AGO = re.compile(r"-?([0-9]{1,12})(ms|s|min|m|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LARGE = 64 << 20  # a store from this size on has a progress bar
 
 
@@ -46,13 +49,20 @@ def limit(text: str) -> int:
 
 
 def moment(text: str) -> int:
+    """Milliseconds since 1970: of a date and time (local unless it has a zone), of a number of them, or of how long
+    ago."""
+    if ago := _AGO.fullmatch(text):
+        return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
     if text.isdecimal() and text.isascii() and len(text) > 8:
+        if int(text) < 10**11:
+            raise argparse.ArgumentTypeError(f"{text} is not milliseconds since 1970; did you mean {text}000?")
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
-            f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00), or milliseconds"
+            f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00 or Z), milliseconds "
+            "since 1970, or how long ago: 2h, 30m, 1d (with a minus only after =, as in --at=-2h)"
         ) from None
 
 

@@ -331,7 +331,7 @@ def timestamp(option: str, text: str) -> Moment:
     """
     text = text.strip()
     wanted = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or how long ago, such as -2h, -30m or -1d"
-    if text.startswith("-") and (ago := _SPAN.fullmatch(text[1:].strip().lower())):
+    if ago := _SPAN.fullmatch(text.removeprefix("-").strip().lower()):
         return Moment(max(0, now_ms() - int(ago[1]) * _UNITS_MS[ago[2]]), is_relative=True)
     if text.isascii() and text.isdigit():
         if len(text) in (4, 8):

@@ -92,13 +92,20 @@ def test_out_and_in_again(
     assert rocket("import", str(file), "-g", "imported", "--yes")[0] == 0
     assert committed(cluster, "imported", queues) == [4, 10]
     assert json.loads(rocket("export", "-g", "imported", "-t", "orders")[1]) == json.loads(file.read_text())
+    assert json.loads(rocket("export", "-g", "imported")[1]) == json.loads(file.read_text()), "its topics by itself"
+    assert rocket("show", "-g", "imported")[1].splitlines()[1].split()[:4] == ["orders", "broker-a", "0", "4"]
     monkeypatch.setattr("sys.stdin", io.StringIO('{"orders": {"broker-a": {"0": -2, "1": -1}}}'))
     assert rocket("reset", "-g", "imported", "--file", "-", "--yes")[0] == 0
     assert committed(cluster, "imported", queues) == [0, 10]
 
 
 def test_from_a_time_a_group_or_an_end(rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
-    for where, offsets in ((["--at", "1h"], [0, 0]), (["--latest"], [10, 10]), (["--earliest"], [0, 0])):
+    for where, offsets in (
+        (["--at", "1h"], [0, 0]),
+        (["--at=-1h"], [0, 0]),
+        (["--latest"], [10, 10]),
+        (["--earliest"], [0, 0]),
+    ):
         assert rocket("reset", "-g", "moved", "-t", "orders", *where, "--yes")[0] == 0
         assert committed(cluster, "moved", queues) == offsets
     assert rocket("reset", "-g", "follower", "-t", "orders", "--of-group", "moved", "--yes")[0] == 0
@@ -110,6 +117,7 @@ def test_nothing_is_changed_without_a_yes(rocket: Rocket, cluster: LocalCluster,
     status, out, _ = rocket(*asked, "--dry-run")
     assert (status, committed(cluster, "kept", queues)) == (0, [None, None])
     assert out.count("10 skipped") == 2
+    assert out.endswith("nothing was changed\n")
     status, _, error = rocket(*asked)
     assert (status, committed(cluster, "kept", queues)) == (1, [None, None])
     assert "add --yes" in error
@@ -124,7 +132,23 @@ def test_what_would_be_read(rocket: Rocket) -> None:
     assert rocket("preview", "-t", "orders", "--latest")[1].endswith("0 messages would be read\n")
 
 
-def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--group", "bad group", "--latest"], "characters that no group may have"),
+        (["--group", "g", "--at", "yesterday"], "how long ago: 2h, 30m, 1d"),
+        (["--group", "g", "--at", "1700000000"], "did you mean 1700000000000?"),
+    ],
+)
+def test_a_wrong_argument_names_the_rule(rocket: Rocket, capsys: Said, arguments: list[str], said: str) -> None:
+    with pytest.raises(SystemExit):
+        rocket("reset", "-t", "orders", *arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("{"))
+    (tmp_path / "none.json").write_text('{"orders": {"broker-a": {"7": -2}}}')
     (tmp_path / "far.json").write_text('{"orders": {"broker-a": {"0": 99}}}')
     for arguments, message in (
         (["show"], "nothing to show"),
@@ -133,6 +157,14 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster) ->
         (["reset", "-g", "g", "-t", "orders", "--of-group", "nobody", "--yes"], "no offsets there"),
         (["import", str(tmp_path / "far.json"), "-g", "g", "--yes"], "ends at 10"),
         (["import", str(tmp_path / "missing.json"), "-g", "g"], "missing.json"),
+        (
+            ["import", str(tmp_path / "none.json"), "-g", "g"],
+            "no queue orders/broker-a/7. The topic has orders/broker-a/0",
+        ),
+        (["import", "-", "-g", "g"], "stdin is not offsets JSON"),
+        (["export", "-g", "nobody"], "no broker has an offset of the group nobody"),
+        (["show", "-g", "nobody"], "no broker has an offset of the group nobody"),
+        (["export", "-g", "nobody", "-t", "orders"], "the group nobody has no offsets in orders"),
     ):
         status, _, error = rocket(*arguments)
         assert status == 1, arguments

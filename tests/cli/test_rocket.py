@@ -255,6 +255,21 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
     assert "usage: rocket" in capsys.readouterr().err
 
 
+def test_a_package_for_a_directory_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["package", "-o", str(tmp_path / "none" / "x.zip")]) == 1
+    assert f"there is no directory {tmp_path / 'none'}" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
+    """As ``| head`` does: the pipe is closed before anything is written to it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "spark_rocket.cli", "package", "-o", str(tmp_path / "x.zip")]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 # --- store check ------------------------------------------------------------------------------------------------
 
 

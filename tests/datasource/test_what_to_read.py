@@ -407,7 +407,7 @@ def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
 
 
 @pytest.mark.parametrize(
-    ("text", "ago"), [("-2h", 7_200_000), ("-30m", 1_800_000), ("-1d", 86_400_000), ("-5 s", 5000)]
+    ("text", "ago"), [("-2h", 7_200_000), ("-30m", 1_800_000), ("-1d", 86_400_000), ("-5 s", 5000), ("2h", 7_200_000)]
 )
 def test_how_long_ago(text: str, ago: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_rocket.datasource.option_parsers.now_ms", lambda: 100_000_000)
