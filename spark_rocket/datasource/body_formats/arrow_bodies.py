@@ -66,17 +66,20 @@ class ArrowDecoder:
         check_stream(buffer)
         found = []
         with pa.ipc.open_stream(buffer) as stream:
-            for item in stream.schema:
+            as_wanted = stream.schema.equals(self._fields, check_metadata=True)
+            for item in () if as_wanted else stream.schema:
                 check_type(item.type)
             for batch in stream:
                 left.rows(batch.num_rows)
-                found.append(self._conform(batch, left))
+                batch.validate(full=True)
+                if as_wanted:
+                    left.bytes(batch.nbytes)
+                found.append(batch if as_wanted else self._conform(batch, left))
         if promised not in (None, len(found)):
             raise ValueError(f"the file has {len(found)} batches, and its footer {promised}")
         return found
 
     def _conform(self, batch: pa.RecordBatch, left: Allowance) -> pa.RecordBatch:
-        batch.validate(full=True)
         names = batch.schema.names
         arrays = []
         for item in self._fields:
