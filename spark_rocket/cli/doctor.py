@@ -140,7 +140,7 @@ def check_java() -> Finding:
 def check_module() -> Finding:
     """What Spark imports to find the format."""
     spec = importlib.util.find_spec("pyspark_rocket")
-    remedy = "Install spark-rocket into this Python: pip install spark-rocket"
+    remedy = "Install spark-rocket into this Python: pip install -e . in its checkout"
     if spec is None:
         return Finding('format("rocket")', "wrong", "this Python has no module pyspark_rocket", remedy)
     if not hasattr(importlib.import_module("pyspark_rocket"), "DefaultSource"):

@@ -84,7 +84,7 @@ class AvroSchema:
         except ImportError:
             raise StateError(
                 "bodyFormat=avro needs fastavro, which is not installed here.",
-                remedy="pip install 'spark-rocket[avro]', on the driver and on the executors.",
+                remedy="pip install fastavro, on the driver and on the executors.",
             ) from None
         self._library = fastavro
         self._encoding = settings.avro_encoding

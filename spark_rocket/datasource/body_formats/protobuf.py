@@ -70,7 +70,7 @@ class ProtobufType:
         except ImportError:
             raise StateError(
                 "bodyFormat=protobuf needs google.protobuf, which is not installed here.",
-                remedy="pip install 'spark-rocket[protobuf]', on the driver and on the executors.",
+                remedy="pip install protobuf, on the driver and on the executors.",
             ) from None
         pool = descriptor_pool.DescriptorPool()
         try:
