@@ -179,7 +179,7 @@ class Accumulator:
         with self._lock:
             self._closed = True
             held = list(self._batches.items())
-            self._changed.notify()
+            self._changed.notify_all()
         for key, batch in held:
             self._send(key, batch)
 
@@ -271,8 +271,10 @@ class Accumulator:
             self._thread = threading.Thread(target=self._run, name="rocket-accumulator", daemon=True)
             self._thread.start()
         elif self._idle:
-            self._changed.notify()
-            self._idle = False  # in this order: an interrupt in between wakes once too often, not never again
+            # Interrupts: one in between wakes once too often, not never again; one within may leave a waiter in the
+            # list that is no more, and a single notification would be spent on it.
+            self._changed.notify_all()
+            self._idle = False
 
     def _run(self) -> None:
         while True:

@@ -81,7 +81,7 @@ class Connector:
             self._waiting[address] = [pending]
             self._next.append(address)
             if self._idle >= len(self._next):
-                self._changed.notify()
+                self._changed.notify_all()  # an interrupt within may leave a waiter in the list that is no more
                 return
             if self._threads >= self._most:
                 return

@@ -62,7 +62,8 @@ class DeadlineTimer:
                 thread.start()
                 self._thread = thread  # only then: where no thread can be had now, the next entry tries again
             elif self._heap[0][0] == when:
-                self._changed.notify()
+                # All, though there is one: an interrupt within may leave a waiter in the list that is no more.
+                self._changed.notify_all()
 
     def run_due(self, now: float) -> float | None:
         """Do what is due at ``now``; when the next entry is due, or None."""

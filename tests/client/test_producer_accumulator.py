@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -262,6 +263,34 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
     producer.close()
     assert producer._accumulator is not None
     assert not producer._accumulator._lanes
+
+
+def test_an_interrupt_while_the_thread_is_woken_costs_no_later_wake_up(
+    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = produce(batch_max_delay=0.001)
+    connect(producer)
+    accumulator = producer._accumulator
+    assert accumulator is not None
+
+    def send() -> None:
+        assert producer.send_async(Message.of("t", "x")).result(20).queue_offset == 100
+
+    def until_idle() -> None:
+        while not (accumulator._idle and len(accumulator._changed._waiters)):  # type: ignore[attr-defined]
+            time.sleep(0.001)
+
+    send()
+    until_idle()
+    with accumulator._lock:
+        waiters = accumulator._changed._waiters  # type: ignore[attr-defined]
+        waiters[0].release()  # as ``notify`` does, which is interrupted then
+        held = waiters[0]
+    while len(waiters) < 2:
+        time.sleep(0.001)
+    assert waiters[0] is held
+    until_idle()
+    send()
 
 
 def test_a_message_that_was_not_taken_leaves_its_place(

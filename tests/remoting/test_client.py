@@ -607,6 +607,7 @@ def test_no_thread_to_connect_on(serve: Serve, client: RemotingClient, monkeypat
         with pytest.raises(RuntimeError):  # the timer's cannot be had either
             client.invoke_async(address, request(), timeout=60)
     assert client._permits._places.qsize() == 4096
+    assert client.invoke_async(address, request(), timeout=60).result(10).code == 0
     with pytest.raises(RemotingTimeoutError):
         client.invoke_async(address, request(SILENT), timeout=0.01).result(10)
 
