@@ -237,7 +237,7 @@ OPTIONS: tuple[Option, ...] = (
            "log and goes on from the earliest left (`false`)."),
     Option("consumerGroup", READS | VIEWS, group_name, None,
            "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
-           "`startingOffsets=group`, where to begin."),
+           "`startingOffsets=group`, where to begin. Batch reads commit nothing."),
     Option("minPartitions", READS, number(1, 100_000), None,
            "At least so many Spark partitions: ranges of large queues are split."),
     Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
@@ -394,9 +394,6 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         check_not_to_come(starting, is_stream=False)
         check_times(starting, ending)
     group = as_kind(str, values.get("consumerGroup"))
-    if scope is Scope.READ and group is not None and Start.GROUP not in (starting.kind, ending.kind):
-        needed = "startingOffsets=group or endingOffsets=group"
-        raise error("BAD_OPTION.NO_EFFECT", option="consumerGroup", needed=needed)
     for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
         if position.kind is Start.GROUP and group is None:
             raise error(

@@ -31,11 +31,13 @@ class RocketDataSource(Traveller, DataSource):
         return "rocket"
 
     def schema(self) -> StructType:
-        from spark_rocket.datasource.tables import new_table, one_way, table_options
+        from spark_rocket.datasource.tables import is_two_way, new_table, one_way, plain, table_options
 
         if (options := table_options(self.options)) is not None:
             return new_table(self._to_read(options), self._schema_of)
-        return self._schema_of(one_way(self._to_read(self.options), reading=True))
+        given = self._to_read(self.options)
+        schema = self._schema_of(one_way(given, reading=True))
+        return plain(schema, all_nullable=True) if is_two_way(given) else schema
 
     def _schema_of(self, options: Mapping[str, str]) -> StructType:
         from spark_rocket.datasource.options import READS, body_of, check_options, is_view

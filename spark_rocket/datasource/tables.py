@@ -110,12 +110,15 @@ def _schema_to_insert(options: Mapping[str, str]) -> StructType:
     return StructType([*columns, *(field for field in INSERT_SCHEMA.fields if field.name.lower() not in taken)])
 
 
-def plain(schema: StructType) -> StructType:
-    """A table's schema as anybody else's: without what Spark and we keep in its metadata."""
+def plain(schema: StructType, *, all_nullable: bool = False) -> StructType:
+    """A table's schema as anybody else's: without what Spark and we keep in its metadata.
+
+    ``all_nullable``: as a view's that is also inserted into, for inserts leave columns out.
+    """
     fields = []
     for field in schema.fields:
         kind = StringType() if isinstance(field.dataType, VarcharType) else field.dataType
-        fields.append(StructField(field.name, kind, field.nullable))
+        fields.append(StructField(field.name, kind, field.nullable or all_nullable))
     return StructType(fields)
 
 

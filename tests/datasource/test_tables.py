@@ -118,6 +118,7 @@ def test_varchar_that_spark_shows_is_text() -> None:
 def test_a_view_for_both_ways() -> None:
     assert is_two_way({"Topic": "a", "SUBSCRIBEPATTERN": ".*"})
     assert not is_two_way(READ)
+    assert all(field.nullable for field in RocketDataSource(dict(BOTH)).schema().fields), "an insert leaves columns out"
     assert one_way(BOTH | {"startingOffsets": "earliest", "sendBatchSize": "10"}, reading=True).keys() == {
         "subscribe",
         "nameserver",

@@ -157,7 +157,6 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
     ),
     (Scope.READ, {"startingTimestamp": "-1h", "endingTimestamp": "-2h"}, "LESS.*endingTimestamp"),
     (Scope.READ, {"startingTimestamp": "2999-01-01"}, "TO_COME.*startingTimestamp is 2999.*a batch read cannot wait"),
-    (Scope.READ, {"consumerGroup": "g"}, "NO_EFFECT.*consumerGroup is given without startingOffsets=group"),
     (Scope.READ, {"startingOffsets": "latest"}, "READS_NOTHING"),
     (Scope.READ, {"startingOffsets": '{"payments": {"b": {"0": 1}}}'}, "NOT_READ.*topic payments.*subscribe is orders"),
     (
