@@ -199,6 +199,7 @@ def test_a_waiting_pull_sleeps_on_until_one_matches(wire: Wire, topic: str) -> N
 
 
 def test_a_waiting_pull_learns_how_far_the_others_went(wire: Wire, topic: str, service: BrokerService) -> None:
+    assert held_count(wire) == 0  # and the connection is there: requests keep their order on it
     later = wire.pull_later(topic, 0, tags="a = 99", **SQL, **{**HELD, "suspendTimeoutMillis": 600})
     assert held_count(wire) == 1
     send(wire, topic, 7)
@@ -215,6 +216,7 @@ def test_a_waiting_pull_that_saw_nothing(wire: Wire, topic: str) -> None:
 
 def test_more_than_one_pull_looks_at_came_while_it_waited(wire: Wire, topic: str, patience: None) -> None:
     """It is answered then: nothing else would come to wake it."""
+    assert held_count(wire) == 0  # and the connection is there: requests keep their order on it
     later = wire.pull_later(topic, 0, tags="a = 1", **SQL, **HELD)
     assert held_count(wire) == 1
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 900)
