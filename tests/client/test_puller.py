@@ -6,6 +6,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from spark_rocket.client import PushConsumer
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
 from spark_rocket.client.reader import PullResult
@@ -126,3 +129,11 @@ def test_an_interval_between_pulls_that_find_something() -> None:
     assert world.call_later.run() == 0.5
     world.pending[1].set_result(nothing(7))
     assert world.asked == [(0, "a"), (6, "a"), (7, "a")]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_only_concurrent_consumers_commit_by_their_pulls(orderly: bool) -> None:
+    """A pull that is late would take back what was committed before the queue was unlocked for another member."""
+    given = {"orderly": lambda messages, context: None} if orderly else {"listener": lambda messages: None}
+    consumer = PushConsumer("group", **given)
+    assert consumer._settings.pull_settings(("*", None)).commits is not orderly
