@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -237,20 +238,13 @@ def _agreed(question: str) -> bool:
 # --- what is asked -------------------------------------------------------------------------------------------------
 
 
-class _connected:  # noqa: N801 - a context manager
+@contextmanager
+def _connected(options: argparse.Namespace) -> Iterator[tuple[Admin, Reader]]:
     """An admin and a reader of the name server that is named, or of the environment's."""
+    from spark_rocket.client import Admin, Reader
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        from spark_rocket.client import Admin, Reader
-
-        self._admin, self._reader = Admin(options.nameserver), Reader(options.nameserver)
-
-    def __enter__(self) -> tuple[Admin, Reader]:
-        return self._admin.__enter__(), self._reader.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.close()
-        self._admin.close()
+    with Admin(options.nameserver) as admin, Reader(options.nameserver) as reader:
+        yield admin, reader
 
 
 @dataclass(frozen=True)
