@@ -210,7 +210,6 @@ class AssignedQueues:
             backlog_msgs=self._pull_batch_size,
             tags=tags,
             sql=sql,
-            commits=False,
             must_lock=False,
         )
 

@@ -14,6 +14,9 @@ nothing was asked       queue full: when it has room again, at the latest after 
                         (orderly): after 3 s
 ======================  ===========================================================================================
 
+No pull carries a commit, as the original's do: a pull that is late, or one that was made while the queue went to another
+member, would take back what was committed since. Offsets are committed by themselves, every 5 s and when a queue is left.
+
 Thread-safety: pulls are started from any thread; answers come on the thread that reads the connection, which must not
 wait. Corresponds to DefaultMQPushConsumerImpl.pullMessage and PullMessageService.
 """
@@ -79,7 +82,6 @@ class PullSettings:
     backlog_msgs: int
     tags: str
     sql: str | None
-    commits: bool
     must_lock: bool
     interval: float = 0.0
 
@@ -142,7 +144,6 @@ class Puller:
                     max_bytes=settings.max_bytes or (BACKLOG_BYTES if self._backlog else None),
                     tags=settings.tags,
                     sql=settings.sql,
-                    commit=process_queue.commit_offset if settings.commits else None,
                     suspend_ms=BROKER_SUSPENDS_MS,
                     timeout=PULL_SECONDS,
                 )

@@ -92,8 +92,6 @@ class PushSettings:
             backlog_msgs=at_once,
             tags=expression[0],
             sql=expression[1],
-            # Not in order: a pull that is late would take back what was committed before the queue was unlocked.
-            commits=self.is_clustering and not self.needs_locks,
             must_lock=self.needs_locks,
             interval=self.pull_interval,
         )

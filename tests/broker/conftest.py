@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
@@ -34,7 +35,9 @@ def service(cluster: LocalCluster) -> BrokerService:
 @pytest.fixture
 def wire(cluster: LocalCluster) -> Iterator[Wire]:
     with RemotingClient() as client:
-        yield Wire(client, cluster.broker_address)
+        wire = Wire(client, cluster.broker_address)
+        wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)  # connected: what is asked from now on arrives in that order
+        yield wire
 
 
 @pytest.fixture

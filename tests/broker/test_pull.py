@@ -294,10 +294,11 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
 
 def test_a_held_pull_keeps_nothing_of_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
     ext = wire.pull_fields(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=25_000)
+    before = held_pulls(wire)
     pull = wire.client.invoke_async(
         wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(1 << 20)), timeout=30.0
     )
-    held_pulls(wire)
+    assert held_pulls(wire) == before + 1  # asked on the same connection, which is there by now, so after it
     (waiting,) = service.held._by_queue[topic, 0]
     request = cast("partial[None]", waiting.answer).args[1]
     assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")

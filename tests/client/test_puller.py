@@ -6,16 +6,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from spark_rocket.client import PushConsumer
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.puller import Puller, PullSettings
 from spark_rocket.client.reader import PullResult
 from spark_rocket.errors import RemotingTimeoutError
 from tests.client.consuming import Later, found, nothing, queue_at
 
-SETTINGS = PullSettings(32, None, 32, "a", None, commits=False, must_lock=False)
+SETTINGS = PullSettings(32, None, 32, "a", None, must_lock=False)
 
 
 class World:
@@ -25,12 +22,16 @@ class World:
         self.call_later = Later()
         self.settings: PullSettings | None = SETTINGS
         self.asked: list[tuple[int, str]] = []
+        self.committed: list[int | None] = []
         self.pending: list[Future[PullResult]] = []
         self.received: list[int] = []
         self.full = False
 
-    def pull_async(self, _: Any, offset: int, *, tags: str, **__: Any) -> Future[PullResult]:
+    def pull_async(
+        self, _: Any, offset: int, *, tags: str, commit: int | None = None, **__: Any
+    ) -> Future[PullResult]:
         self.asked.append((offset, tags))
+        self.committed.append(commit)
         self.pending.append(Future())
         return self.pending[-1]
 
@@ -131,9 +132,10 @@ def test_an_interval_between_pulls_that_find_something() -> None:
     assert world.asked == [(0, "a"), (6, "a"), (7, "a")]
 
 
-@pytest.mark.parametrize("orderly", [False, True])
-def test_only_concurrent_consumers_commit_by_their_pulls(orderly: bool) -> None:
-    """A pull that is late would take back what was committed before the queue was unlocked for another member."""
-    given = {"orderly": lambda messages, context: None} if orderly else {"listener": lambda messages: None}
-    consumer = PushConsumer("group", **given)
-    assert consumer._settings.pull_settings(("*", None)).commits is not orderly
+def test_a_pull_commits_nothing() -> None:
+    """One that is late would take back what was committed before the queue went to another member."""
+    world = World()
+    world.start()
+    world.pending[0].set_result(found([5]))
+    assert world.asked == [(0, "a"), (6, "a")]
+    assert world.committed == [None, None]
