@@ -14,8 +14,8 @@ nothing was asked       queue full: when it has room again, at the latest after 
                         (orderly): after 3 s
 ======================  ===========================================================================================
 
-No pull carries a commit, as the original's do: a pull that is late, or one that was made while the queue went to another
-member, would take back what was committed since. Offsets are committed by themselves, every 5 s and when a queue is left.
+No pull carries a commit, as the original's do: one that is late, or was made while the queue went to another member,
+would take back what was committed since. Offsets are committed by themselves, every 5 s and when a queue is left.
 
 Thread-safety: pulls are started from any thread; answers come on the thread that reads the connection, which must not
 wait. Corresponds to DefaultMQPushConsumerImpl.pullMessage and PullMessageService.

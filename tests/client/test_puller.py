@@ -27,9 +27,7 @@ class World:
         self.received: list[int] = []
         self.full = False
 
-    def pull_async(
-        self, _: Any, offset: int, *, tags: str, commit: int | None = None, **__: Any
-    ) -> Future[PullResult]:
+    def pull_async(self, _: Any, offset: int, *, tags: str, commit: int | None = None, **__: Any) -> Future[PullResult]:
         self.asked.append((offset, tags))
         self.committed.append(commit)
         self.pending.append(Future())
