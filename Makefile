@@ -37,7 +37,7 @@ crash: $(STAMP)
 
 chaos: export PUSH_MEMBERS ?= 100
 chaos: $(STAMP)
-	@$(RUN) python -m pytest tests/client/test_push_chaos.py $(ARGS)
+	@$(RUN) python -m pytest -s tests/client/test_push_chaos.py $(ARGS)
 
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
