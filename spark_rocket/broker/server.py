@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -50,7 +50,7 @@ from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.remoting.server import Channel, Handler, RemotingServer
 from spark_rocket.store.config import delay_levels
 from spark_rocket.store.message_store import MessageStore, now_ms
 from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
@@ -97,6 +97,13 @@ class Broker:
             raise StateError("The broker is not started.", remedy="Await start() first.")
         return self._service
 
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """What answers each request code, for what asks in the same process."""
+        if self._server is None:
+            raise StateError("The broker is not started.", remedy="Await start() first.")
+        return self._server.handlers
+
     async def start(self) -> None:
         """Serve. ConfigError, StoreLockedError or StoreCorruptError, with nothing left open, when that cannot be."""
         if self._server is not None:
@@ -107,7 +114,7 @@ class Broker:
             config.bind_address,
             config.listen_port,
             {},
-            on_close=self._channel_closed,
+            on_close=self.channel_closed,
             idle_timeout=config.server_channel_max_idle_time_seconds,
             name="broker",
         )
@@ -345,7 +352,8 @@ class Broker:
         if service is not None and service.store.retention.trim_queues():
             self._timers["trim"] = service.loop.call_later(_TRIM_PAUSE_SECONDS, self._trim_queues)
 
-    def _channel_closed(self, channel: Channel) -> None:
+    def channel_closed(self, channel: Channel) -> None:
+        """A client is gone, and what was kept for it goes too."""
         service = self._service
         if service is not None:
             service.held.channel_closed(channel)

@@ -1,0 +1,84 @@
+"""What a gRPC handler sees of its call, and how it fails: the same for every server that carries it.
+
+A handler takes its :class:`Context` and serialized messages, and gives serialized messages:
+
+=======================  ===================================================================================
+call                     handler
+=======================  ===================================================================================
+unary                    ``async def handler(context, request: bytes) -> bytes``
+stream out               ``async def handler(context, request: bytes)``, an asynchronous generator of bytes
+stream in and out        ``async def handler(context, requests: AsyncIterator[bytes])``, a generator likewise
+=======================  ===================================================================================
+
+When the client cancels, its deadline passes or its connection breaks, the handler's task is cancelled.
+
+Thread-safety: used on the event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+
+class GrpcCode(IntEnum):
+    """gRPC's own status codes, those that are used here. What the messaging service says is in its answers instead."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class RpcError(Exception):
+    """Ends a call with a status of gRPC's own."""
+
+    def __init__(self, code: GrpcCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Context(Protocol):
+    """One call."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What the client sent along, by lower-case names; of several values of a name the last."""
+
+    @property
+    def peer(self) -> str:
+        """The client's address, ``host:port``."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When the client stops waiting, by ``time.monotonic``; None for never."""
+
+
+class Rpc(NamedTuple):
+    """A method: its handler and what of it is a stream."""
+
+    handler: Callable[..., Any]
+    request_streaming: bool = False
+    response_streaming: bool = False
+
+
+class GrpcServer(Protocol):
+    """Listens on one address and carries calls to handlers."""
+
+    @property
+    def port(self) -> int:
+        """The real port, also when 0 was asked for."""
+
+    async def start(self) -> None:
+        """Serve. ConfigError when the address cannot be had."""
+
+    async def close(self, grace: float = 1.0) -> None:
+        """Take no more calls, give those under way ``grace`` seconds, cancel the rest."""

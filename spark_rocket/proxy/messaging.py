@@ -1,0 +1,139 @@
+"""The messaging service: its methods by name, from bytes to bytes.
+
+The methods are in families, as a broker's request codes are in processors. A family gives its handlers by the methods'
+names, and they take and give messages of definitions.py:
+
+=======================  ===================================================================================
+unary                    ``async def handler(context, request) -> answer``
+stream out               ``async def handler(context, request)``, an asynchronous generator of answers
+stream in and out        ``async def handler(context, requests)``, likewise
+=======================  ===================================================================================
+
+A request that fails with :class:`StatusError` is answered with that status and nothing else; what is a mistake of our
+own is logged and answered with INTERNAL_SERVER_ERROR. A client that does not say its id is refused before.
+
+Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from spark_rocket.errors import RocketError
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.statuses import StatusError, status, status_code_of
+
+_log = logging.getLogger(__name__)
+
+CLIENT_ID = "x-mq-client-id"
+
+
+class Family(Protocol):
+    """Some methods."""
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        """The handlers of its methods, by their names."""
+
+
+def rpcs(families: Iterable[Family]) -> dict[str, Rpc]:
+    """The table for a server: every method of the service; what no family has is UNIMPLEMENTED."""
+    handlers: dict[str, Callable[..., Any]] = {}
+    for family in families:
+        handlers |= family.handlers()
+    found: dict[str, Rpc] = {}
+    service = definitions.messaging().descriptor.services_by_name["MessagingService"]
+    for method in service.methods:
+        handler = handlers.pop(method.name, None)
+        if handler is not None:
+            found[f"/{service.full_name}/{method.name}"] = _rpc(method, handler)
+    if handlers:
+        raise ValueError(f"The protocol has no methods {sorted(handlers)}.")
+    return found
+
+
+def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
+    request_class = getattr(definitions, method.input_type.name)
+    answer_class = getattr(definitions, method.output_type.name)
+    decode = request_class.FromString
+
+    def request_of(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except DecodeError as error:
+            raise RpcError(GrpcCode.INVALID_ARGUMENT, f"The request is no {request_class.__name__}: {error}") from None
+
+    def failed(error: Exception) -> bytes:
+        code, message = status_of(error, method.name)
+        raw: bytes = answer_class(status=status(code, message)).SerializeToString()
+        return raw
+
+    async def unary(context: Context, raw: bytes) -> bytes:
+        request = request_of(raw)
+        try:
+            check_client(context)
+            answer = await handler(context, request)
+        except RpcError:
+            raise
+        except Exception as error:
+            return failed(error)
+        serialized: bytes = answer.SerializeToString()
+        return serialized
+
+    async def answers(given: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+        try:
+            async for answer in given:
+                yield answer.SerializeToString()
+        except RpcError:
+            raise
+        except Exception as error:
+            yield failed(error)
+
+    async def stream_out(context: Context, raw: bytes) -> AsyncIterator[bytes]:
+        request = request_of(raw)
+        try:
+            check_client(context)
+        except StatusError as error:
+            yield failed(error)
+            return
+        async for answer in answers(handler(context, request)):
+            yield answer
+
+    async def stream_both(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async def requests() -> AsyncIterator[Any]:
+            async for raw in raws:
+                yield request_of(raw)
+
+        try:
+            check_client(context)
+        except StatusError as error:
+            yield failed(error)
+            return
+        async for answer in answers(handler(context, requests())):
+            yield answer
+
+    if method.client_streaming:
+        return Rpc(stream_both, request_streaming=True, response_streaming=True)
+    if method.server_streaming:
+        return Rpc(stream_out, response_streaming=True)
+    return Rpc(unary)
+
+
+def check_client(context: Context) -> None:
+    """Whoever calls has to say who it is."""
+    if not context.metadata.get(CLIENT_ID):
+        raise StatusError(definitions.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing")
+
+
+def status_of(error: Exception, what: str) -> tuple[int, str]:
+    """Code and message of a failure; what is no refusal is logged."""
+    if isinstance(error, StatusError):
+        return error.code, error.message
+    if isinstance(error, RocketError):
+        return status_code_of(error.response_code or -1), f"{error.message} {error.remedy}".rstrip()
+    _log.error("%s failed", what, exc_info=error)
+    return definitions.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"

@@ -1,0 +1,50 @@
+"""The proxy: the messaging service on a gRPC server, beside a started broker in the same process and loop.
+
+Thread-safety: made, started and closed on the broker's event loop. Nothing is kept on disk.
+Corresponds to org.apache.rocketmq.proxy.ProxyStartup in LOCAL mode.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.broker.server import Broker
+from spark_rocket.proxy.context import GrpcServer
+from spark_rocket.proxy.grpcio_server import GrpcioServer
+from spark_rocket.proxy.local_broker import LocalBroker
+from spark_rocket.proxy.messaging import Family, rpcs
+from spark_rocket.remoting.address import format_address
+
+
+class ProxyServer:
+    """One endpoint for one broker."""
+
+    def __init__(self, broker: Broker, host: str, port: int) -> None:
+        self._broker = broker
+        self._host = host
+        self._port = port
+        self._server: GrpcServer | None = None
+
+    @property
+    def port(self) -> int:
+        """The real port, also when 0 was asked for."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that it listens on."""
+        return format_address(self._host, self._port)
+
+    async def start(self) -> None:
+        """Serve. ConfigError when the address cannot be had."""
+        server = GrpcioServer(self._host, self._port, rpcs(self._families(LocalBroker(self._broker))))
+        await server.start()
+        self._server = server
+        self._port = server.port
+
+    def _families(self, broker: LocalBroker) -> list[Family]:
+        return []
+
+    async def close(self) -> None:
+        """Take no more calls and end those under way."""
+        if self._server is not None:
+            await self._server.close()
+            self._server = None

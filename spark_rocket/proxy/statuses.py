@@ -1,0 +1,48 @@
+"""The status of an answer: the codes of the messaging service, and what they are of the broker's response codes.
+
+Thread-safety: values only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.ResponseBuilder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.proxy import definitions
+
+
+class StatusError(Exception):
+    """Ends a request with a status of the messaging service; ``code`` is one of ``definitions.Code``."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def status(code: int, message: str = "OK") -> Any:
+    """A ``definitions.Status``."""
+    return definitions.Status(code=code, message=message)
+
+
+_Code = definitions.Code
+#: What Apache's proxy makes of a broker's answers; all others are INTERNAL_SERVER_ERROR.
+_OF_RESPONSE: dict[int, int] = {
+    ResponseCode.SUCCESS: _Code.OK,
+    ResponseCode.SYSTEM_BUSY: _Code.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: _Code.NOT_IMPLEMENTED,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: _Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.TOPIC_NOT_EXIST: _Code.TOPIC_NOT_FOUND,
+    ResponseCode.MESSAGE_ILLEGAL: _Code.BAD_REQUEST,
+    ResponseCode.NO_PERMISSION: _Code.FORBIDDEN,
+    ResponseCode.INVALID_PARAMETER: _Code.BAD_REQUEST,
+    ResponseCode.FLUSH_DISK_TIMEOUT: _Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: _Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: _Code.HA_NOT_AVAILABLE,
+}
+
+
+def status_code_of(response_code: int) -> int:
+    """The messaging service's code for a broker's."""
+    code: int = _OF_RESPONSE.get(response_code, _Code.INTERNAL_SERVER_ERROR)
+    return code
