@@ -7,7 +7,8 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 * anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
 
 Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
-``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep).
+``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep). ``grpcServerPort``
+is a setting of Apache's proxy, which runs beside the broker here.
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """
@@ -73,6 +74,7 @@ class BrokerConfig:
 
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
+    grpc_server_port: int = _setting(8081, low=-1, high=65535)
     broker_ip1: str = _setting("", name="brokerIP1")
     namesrv_addr: str = _setting("")
     register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
@@ -115,6 +117,9 @@ class BrokerConfig:
     max_pull_bytes: int = _setting(8 * 1024 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
     max_pull_msg_nums: int = _setting(100_000, low=1, high=1_000_000, dynamic=True)
     max_held_pulls: int = _setting(100_000, low=0, dynamic=True)
+    pop_polling_size: int = _setting(1_024, low=0, dynamic=True)
+    pop_polling_map_size: int = _setting(100_000, low=0, dynamic=True)
+    max_pop_polling_size: int = _setting(100_000, low=0, dynamic=True)
     default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
     lite_pull_message_enable: bool = _setting(True, dynamic=True)
     enable_property_filter: bool = _setting(False, dynamic=True)

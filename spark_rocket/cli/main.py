@@ -79,6 +79,7 @@ def _add_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     where.add_argument("--ephemeral", action="store_true", help="keep nothing: a temporary directory, gone at stop")
     up.add_argument("--nameserver-port", type=_port, default=9876, metavar="PORT", help="9876; 0 takes a free one")
     up.add_argument("--broker-port", type=_port, metavar="PORT", help="10911, or listenPort of -c; 0 takes a free one")
+    _add_grpc(up)
     _add_host(up)
     up.add_argument("-c", "--config", type=Path, metavar="FILE", help="a broker.conf with Apache's property names")
     # For programs that start this one: where to say that all is up, and what to stop with.
@@ -100,9 +101,24 @@ def _add_broker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     broker.add_argument("-c", "--config", type=Path, metavar="FILE", help="a broker.conf with Apache's property names")
     broker.add_argument("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
     broker.add_argument("--port", type=_port, help="10911, or listenPort of -c; 0 takes a free one")
+    _add_grpc(broker)
     broker.add_argument("--data", type=Path, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
     _add_host(broker)
     broker.set_defaults(run=_run_broker)
+
+
+def _add_grpc(parser: argparse.ArgumentParser) -> None:
+    grpc = parser.add_mutually_exclusive_group()
+    grpc.add_argument(
+        "--grpc-port", type=_port, metavar="PORT", help="8081, or grpcServerPort of -c; 0 takes a free one"
+    )
+    grpc.add_argument(
+        "--no-grpc",
+        action="store_const",
+        dest="grpc_port",
+        const=-1,
+        help="without the endpoint for RocketMQ 5's own clients",
+    )
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
 
@@ -82,12 +83,15 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
         await namesrv.start()
         # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-        _ready(options.ready_fd, {"nameServer": name_server, "broker": broker.address})
+        grpc = await _proxy(broker, servers)
+        facts = {"nameServer": name_server, "broker": broker.address}
+        _ready(options.ready_fd, facts | ({"grpc": grpc} if grpc else {}))
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         _say(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
             f"  name server  {name_server}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
+            *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
             f"  data         {data} ({where})\n",
             *_warn_open(host),
             "Try it in Python with PySpark, three lines:\n",
@@ -97,6 +101,15 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
         await stopping()
     with contextlib.suppress(OSError):  # the terminal may be gone
         _say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+
+
+async def _proxy(broker: Broker, servers: AsyncExitStack) -> str | None:
+    """Start the gRPC endpoint, if there is to be one: its address."""
+    proxy = await start_proxy(broker)
+    if proxy is None:
+        return None
+    servers.push_async_callback(proxy.close)
+    return _reachable(proxy.address)
 
 
 def _was_killed(store: Path) -> bool:
@@ -138,21 +151,20 @@ def serve_broker(options: argparse.Namespace) -> int:
 
 
 async def _broker(config: BrokerConfig) -> None:
-    async with _Stopping() as stopping:
+    async with _Stopping() as stopping, AsyncExitStack() as servers:
         broker = Broker(config)
         await broker.start()
-        try:
-            servers = config.namesrv_addr or "none: set namesrvAddr or give -n"
-            _say(
-                f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
-                f"on {broker.address}",
-                f"  name servers {servers}",
-                f"  store        {config.store_path}",
-                *_warn_open(config.bind_address),
-            )
-            await stopping()
-        finally:
-            await broker.close()
+        servers.push_async_callback(broker.close)
+        grpc = await _proxy(broker, servers)
+        _say(
+            f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
+            f"on {broker.address}",
+            *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
+            f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
+            f"  store        {config.store_path}",
+            *_warn_open(config.bind_address),
+        )
+        await stopping()
 
 
 def _config(options: argparse.Namespace, port: int | None, **defaults: object) -> BrokerConfig:
@@ -164,6 +176,8 @@ def _config(options: argparse.Namespace, port: int | None, **defaults: object) -
         config.bind_address = options.host
     if port is not None:
         config.listen_port = port
+    if options.grpc_port is not None:
+        config.grpc_server_port = options.grpc_port
     return config
 
 

@@ -5,6 +5,7 @@ Thread-safety: made, started and closed on the event loop; grpcio's own threads 
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from functools import cached_property, partial
@@ -56,11 +57,14 @@ class GrpcioServer(grpc.GenericRpcHandler):  # type: ignore[misc]
             ],
         )
         where = format_address(self.host, self.port)
-        try:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:  # grpcio would say it on stderr in its own words, and not what is wrong
+            with socket.create_server((self.host, self.port), family=family):
+                pass
             self.port = self._server.add_insecure_port(where)
-        except RuntimeError:
+        except (OSError, RuntimeError) as error:
             raise ConfigError(
-                f"The gRPC endpoint cannot listen on {where}.",
+                f"The gRPC endpoint cannot listen on {where}: {getattr(error, 'strerror', None) or error}.",
                 remedy="Stop the process that listens there, or choose another port (0 takes a free one).",
             ) from None
         await self._server.start()

@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import spark_rocket
 from spark_rocket.broker.config import BrokerConfig
@@ -34,8 +35,12 @@ from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.server import ProxyServer
 
 _HOST = "127.0.0.1"
 _STOP_SECONDS = 60.0
@@ -60,10 +65,11 @@ class LocalCluster:
     ) -> None:
         self._temporary = data_dir is None
         self._given = None if data_dir is None else Path(data_dir)
-        self._config = {**_DISK_RATIOS, **(config or {})}
+        self._config: dict[str, object] = {**_DISK_RATIOS, "grpcServerPort": 0, **(config or {})}
         self._in_process = in_process
         self._start_timeout = start_timeout
         self._ports = (0, 0)
+        self._grpc_port: int | None = None
         self._server: _ServerProcess | _ServerThread | None = None
         self._client: RemotingClient | None = None
         self.data_dir = Path()
@@ -101,6 +107,7 @@ class LocalCluster:
                 server.stop()
         finally:
             self._ports = (0, 0)
+            self._grpc_port = None
             if self._temporary:
                 shutil.rmtree(self.data_dir, ignore_errors=True)
 
@@ -121,8 +128,10 @@ class LocalCluster:
 
     def _start_servers(self) -> None:
         kind = _ServerThread if self._in_process else _ServerProcess
-        self._server = kind(self.data_dir, self._config, self._ports, self._start_timeout)
+        again = {} if self._grpc_port is None else {"grpcServerPort": self._grpc_port}
+        self._server = kind(self.data_dir, {**self._config, **again}, self._ports, self._start_timeout)
         self._ports = (_port(self.name_server), _port(self.broker_address))
+        self._grpc_port = None if self._server.grpc is None else _port(self._server.grpc)
 
     def _running(self) -> _ServerProcess | _ServerThread:
         if self._server is None:
@@ -139,6 +148,17 @@ class LocalCluster:
     @property
     def broker_address(self) -> str:
         return self._running().broker
+
+    @property
+    def grpc_endpoint(self) -> str:
+        """What RocketMQ 5's own clients call ``endpoints``, ``host:port``."""
+        endpoint = self._running().grpc
+        if endpoint is None:
+            raise StateError(
+                "This cluster has no gRPC endpoint.",
+                remedy="Leave grpcServerPort out of its settings, and install grpcio and protobuf.",
+            )
+        return endpoint
 
     @property
     def store_dir(self) -> Path:
@@ -230,6 +250,7 @@ class _ServerProcess:
             facts = _read_line(ready_read, timeout)
             self.name_server: str = facts["nameServer"]
             self.broker: str = facts["broker"]
+            self.grpc: str | None = facts.get("grpc")
         except (ValueError, KeyError) as error:
             self.kill()
             tail = log_path.read_text(errors="replace")[-2_000:].strip()
@@ -286,7 +307,9 @@ class _ServerThread:
         self.pid = os.getpid()
         self.name_server = ""
         self.broker = ""
+        self.grpc: str | None = None
         self.service: BrokerService | None = None  # for tests of the broker itself
+        self.proxy: ProxyServer | None = None  # and of the proxy
         self._data_dir = data_dir
         self._config = config
         self._ports = ports
@@ -327,10 +350,16 @@ class _ServerThread:
             await broker.start()
             try:
                 await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-                self.name_server, self.broker = namesrv.address, broker.address
-                self.service = broker.service
-                self._ready.set()
-                await self._stop.wait()
+                proxy = await start_proxy(broker)
+                try:
+                    self.name_server, self.broker = namesrv.address, broker.address
+                    self.grpc = None if proxy is None else proxy.address
+                    self.service, self.proxy = broker.service, proxy
+                    self._ready.set()
+                    await self._stop.wait()
+                finally:
+                    if proxy is not None:
+                        await proxy.close()
             finally:
                 await broker.close()
         finally:

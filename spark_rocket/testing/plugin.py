@@ -28,7 +28,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def rocket() -> Iterator[LocalCluster]:
-    """A name server and a broker on free ports, for all tests of the run: ``rocket.name_server`` is the address."""
+    """A name server and a broker on free ports, for all tests of the run.
+
+    ``rocket.name_server`` is its address, ``rocket.grpc_endpoint`` the one for RocketMQ 5's own clients.
+    """
     from spark_rocket.testing.cluster import LocalCluster
 
     with LocalCluster() as cluster:

@@ -22,7 +22,7 @@ from spark_rocket.remoting.client import RemotingClient
 from tests import golden
 from tests.broker.wire import Wire
 
-PORTS = ["--nameserver-port", "0", "--broker-port", "0"]
+PORTS = ["--nameserver-port", "0", "--broker-port", "0", "--grpc-port", "0"]
 
 
 def command(*arguments: object) -> list[str]:
@@ -138,7 +138,7 @@ def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -
         os.close(descriptor)
     with os.fdopen(ready_read) as ready:
         facts = json.loads(ready.read())
-    assert set(facts) == {"nameServer", "broker"}
+    assert set(facts) == {"nameServer", "broker", "grpc"}
     os.close(lifeline_write)
     assert process.wait(60) == 0
 
@@ -165,7 +165,7 @@ def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> N
     arguments = {
         "up": ["--ephemeral", *PORTS],
         "namesrv": ["--port", 0, "--data", tmp_path],
-        "broker": ["--port", 0, "--data", tmp_path],
+        "broker": ["--port", 0, "--no-grpc", "--data", tmp_path],
     }
     last = {"up": "Ctrl-C stops it.", "namesrv": "name server on", "broker": "store  "}
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))  # a child inherits that
@@ -182,7 +182,7 @@ def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> N
 def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
     with started("namesrv", "--port", 0, "--data", tmp_path / "ns", last="name server on") as (namesrv, said):
         address = found(r"on (127\.0\.0\.1:\d+)", said)
-        arguments = ["broker", "-n", address, "--port", 0, "--data", tmp_path / "b"]
+        arguments = ["broker", "-n", address, "--port", 0, "--grpc-port", 0, "--data", tmp_path / "b"]
         with started(*arguments, last="store  ") as (broker, said), RemotingClient() as client:
             at = found(r"on (127\.0\.0\.1:\d+)", said)
             assert Wire(client, at).send("T", b"x").code == ResponseCode.SUCCESS
@@ -206,6 +206,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         assert "port is in use" in line
         line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", 0, "--broker-port", port))
         assert f"broker cannot listen on 127.0.0.1:{port}: the port is in use" in line
+        line = one_line(finished("up", "--data", tmp_path, *PORTS, "--grpc-port", port))
+        assert f"gRPC endpoint cannot listen on 127.0.0.1:{port}" in line
+        assert "--grpc-port (0 takes a free one)" in line
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:
