@@ -29,8 +29,8 @@ _NAMES = """
     mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageStorePlugIn
     metricsExporterType metricsGrpcExporterTarget metricsPromExporterHost metricsPromExporterPort
-    notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popPollingMapSize
-    popPollingSize preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
+    preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums queryThreadPoolQueueCapacity
     readLocalFileEnable redeleteHangedFileInterval
     replyMessageThreadPoolNums replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveQueueNum

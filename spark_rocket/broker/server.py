@@ -29,6 +29,8 @@ from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.client_manage import ClientManageProcessor, notify_consumer_ids_changed
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
@@ -136,7 +138,8 @@ class Broker:
     def _open(self, server: RemotingServer, store_host: tuple[str, int]) -> None:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
-        held = PullRequestHoldService(loop)
+        waiting = PopLongPollingService(loop, config, clock)
+        held = PullRequestHoldService(loop, waiting)
         store = MessageStore(config.store_config(), store_host=store_host, clock=clock, on_arrive=held.notify_arriving)
         store.start()
         try:
@@ -145,7 +148,8 @@ class Broker:
             offsets = ConsumerOffsetManager()
             groups = SubscriptionGroupManager(config, clock)
             schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
-            files = self._load_files(topics, offsets, groups, schedule)
+            order = ConsumerOrderInfoManager(loop, clock, offsets, topics, groups, waiting.more)
+            files = self._load_files(topics, offsets, groups, schedule, order)
             schedule.correct_offsets()
             timer = TimerMessageStore(store, config.timer_precision) if config.timer_wheel_enable else None
             if timer is not None:
@@ -178,6 +182,8 @@ class Broker:
             groups=groups,
             clients=clients,
             held=held,
+            waiting=waiting,
+            order=order,
             locks=RebalanceLockManager(clock, config.rebalance_lock_max_live_time),
             stats=BrokerStats(),
             saver=ConfigSaver(loop),
@@ -209,6 +215,7 @@ class Broker:
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
         self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
         self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
+        order.start()
         for driver in service.drivers.values():
             driver.wake()
         self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
@@ -221,6 +228,7 @@ class Broker:
         offsets: ConsumerOffsetManager,
         groups: SubscriptionGroupManager,
         schedule: ScheduleMessageService,
+        order: ConsumerOrderInfoManager,
     ) -> dict[str, ConfigFile]:
         directory = self.config.store_path / "config"
         files = {
@@ -228,6 +236,7 @@ class Broker:
             "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load),
             "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
             "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
+            "order": ConfigFile(directory / "consumerOrderInfo.json", order.snapshot, order.load),
         }
         for file in files.values():
             file.load()
@@ -242,11 +251,12 @@ class Broker:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for driver in service.drivers.values():
+        for driver in (*service.drivers.values(), service.order.driver):
             driver.close()
         try:
             await service.registration.close()
             service.held.close()
+            service.waiting.close()
             await server.close()
             await service.settle_all()
             self._confirm_deliveries(service)
@@ -300,6 +310,9 @@ class Broker:
         if service.offsets.dirty:
             service.offsets.dirty = False
             service.saver.save(service.files["offsets"])
+        if service.order.dirty:
+            service.order.dirty = False
+            service.saver.save(service.files["order"])
 
     def _save_delay_offsets(self) -> None:
         """Remember what was delivered, once it is on disk."""
@@ -357,6 +370,7 @@ class Broker:
         service = self._service
         if service is not None:
             service.held.channel_closed(channel)
+            service.waiting.channel_closed(channel)
             service.clients.channel_closed(channel)
 
 

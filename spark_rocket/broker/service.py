@@ -23,6 +23,8 @@ from spark_rocket.broker.delivery_driver import DeliveryDriver
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import (
@@ -77,6 +79,8 @@ class BrokerService:
         groups: SubscriptionGroupManager,
         clients: ClientManager,
         held: PullRequestHoldService,
+        waiting: PopLongPollingService,
+        order: ConsumerOrderInfoManager,
         locks: RebalanceLockManager,
         stats: BrokerStats,
         saver: ConfigSaver,
@@ -96,6 +100,8 @@ class BrokerService:
         self.groups = groups
         self.clients = clients
         self.held = held
+        self.waiting = waiting
+        self.order = order
         self.locks = locks
         self.stats = stats
         self.saver = saver
@@ -309,8 +315,10 @@ class BrokerService:
         """Forget a topic: its settings, its queues and the offsets in them."""
         self.topics.delete(topic)
         self.offsets.remove_topic(topic)
+        self.order.remove_topic(topic)
         self.store.delete_topic(topic)
         self.held.wake_topic(topic)
+        self.waiting.wake_topic(topic)
 
     def offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         """Where a reset to a time leads; negative times mean the end."""

@@ -2,21 +2,14 @@
 
 Those that wait for the same thing, the same :class:`Place`, stand in one line, the oldest in front. A message that
 comes in a queue of the topic, or in one of the group's retry topics for it, wakes the front of each line that it is
-for: one pop of every group, not all of them. What happens next is up to what that one found:
-
-=========  =========================================================================================================
-answer     then
-=========  =========================================================================================================
-``DONE``   it is gone, and with it all that there was: the others sleep on
-``MORE``   it is gone; there is more than it could take, or it failed: the next one is woken
-``TOLD``   it is gone, but took nothing (a notification): as many are woken as messages came
-``WAITS``  it stays in its place for its remaining time; another would find nothing either
-``AGAIN``  it stays, and is run again in the next turn: what came did not match, and there is more to look at
-=========  =========================================================================================================
+for: one pop of every group, not all of them. The front is run again. If it calls ``hold`` once more it found nothing
+and keeps its place and its remaining time; the others sleep on, since they would find nothing either. If it is
+answered, others are woken only when it says that there is ``more``. Notifications take nothing: of them as many are
+woken as messages came.
 
 Arrivals of one turn of the loop are gathered. A line with tags sleeps while only other tags come, since 8-byte tag
-codes decide, as for the real filter; with SQL92 only the record can tell, so its front looks at once. A line that is
-served for more than a slice of time lets others have their turn. One loop timer per waiting request, none per arrival.
+codes decide, as for the real filter; with SQL92 only the record can tell, so its front looks at once. One loop timer
+per waiting request, none per arrival.
 
 Thread-safety: used on the event loop only. Bounds: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines,
 ``maxPopPollingSize`` requests altogether. After a crash: nothing is kept; clients ask again.
@@ -28,19 +21,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from enum import Enum, IntEnum, auto
-from time import perf_counter
+from enum import IntEnum
 from typing import NamedTuple
 
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.topics import RETRY_PREFIX
+from spark_rocket.broker.pop.hooks import Held, PopRequest
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import retry_topic
 from spark_rocket.remoting.server import Channel
 
 _log = logging.getLogger(__name__)
 
 _MAX_HELD_MS = 300_000
 _NEARLY_OVER_MS = 50  # as Apache's: what has less left is not worth holding
-_SLICE_SECONDS = 0.002
 # A waiting request whose connection is behind with reading is looked at again after this long.
 _BACK_OFF_SECONDS = 0.05
 
@@ -48,9 +41,9 @@ _BACK_OFF_SECONDS = 0.05
 class Kind(IntEnum):
     """What waits. Lines of different kinds are woken beside each other."""
 
-    POP = auto()
-    ORDER = auto()
-    NOTIFICATION = auto()
+    POP = 0
+    ORDER = 1
+    NOTIFICATION = 2
 
 
 class Place(NamedTuple):
@@ -63,55 +56,28 @@ class Place(NamedTuple):
     tag_codes: frozenset[int] | None = None
 
 
-class Woken(Enum):
-    """What became of a request that was run again; the table is in the module's text."""
+class _Waiter:
+    """One waiting request."""
 
-    DONE = auto()
-    MORE = auto()
-    TOLD = auto()
-    WAITS = auto()
-    AGAIN = auto()
+    __slots__ = ("again", "channel", "line", "request", "timer")
 
-
-class Polling(Enum):
-    """Whether a request waits: if not, ``FULL`` is answered 209 and ``TIMEOUT`` 210."""
-
-    HELD = auto()
-    FULL = auto()
-    TIMEOUT = auto()
-
-
-class Waiter:
-    """One waiting request. ``again(last)`` runs it again and writes its answer; the last time it must answer."""
-
-    __slots__ = ("again", "channel", "place", "timer")
-
-    def __init__(self, channel: Channel, place: Place, again: Callable[[bool], Woken]) -> None:
+    def __init__(self, channel: Channel, request: RemotingCommand, line: _Line, again: Callable[[], None]) -> None:
         self.channel = channel
-        self.place = place
+        self.request = request
+        self.line = line
         self.again = again
         self.timer: asyncio.TimerHandle | None = None
 
 
 class _Line:
-    """Who waits for the same, the oldest first."""
+    """Who waits for the same, the oldest first; ``arrivals``: since the front was looked at."""
 
     __slots__ = ("arrivals", "place", "waiters")
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.waiters: dict[Waiter, None] = {}
+        self.waiters: dict[_Waiter, None] = {}
         self.arrivals = 0
-
-
-def retry_topic_v1(topic: str, group: str) -> str:
-    """The retry topic of a group for one topic, as every Apache broker reads it."""
-    return f"{RETRY_PREFIX}{group}_{topic}"
-
-
-def retry_topic_v2(topic: str, group: str) -> str:
-    """As ``enableRetryTopicV2`` names it; ``+`` is in no topic's or group's name, so it can be taken apart again."""
-    return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 class PopLongPollingService:
@@ -122,35 +88,59 @@ class PopLongPollingService:
         self._config = config
         self._clock = clock
         self._lines: dict[Place, _Line] = {}
-        self._by_channel: dict[Channel, dict[Waiter, None]] = {}
+        self._by_channel: dict[Channel, dict[_Waiter, None]] = {}
         self._woken: list[_Line] = []
+        self._running: _Waiter | None = None
+        self._held_again = False
         self.watched: dict[str, dict[_Line, None]] = {}
         self.count = 0
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
-    def hold(self, waiter: Waiter, born_time: int, poll_time: int) -> Polling:
-        """Keep a request until ``poll_time`` ms after its birth, by the client's clock; not longer than that from now."""
+    def hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest, again: Callable[[], None]) -> Held:
+        """Keep a pop that found nothing; see :class:`~spark_rocket.broker.pop.hooks.PopWaiting`."""
+        kind = Kind.ORDER if pop.order else Kind.POP
+        place = Place(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
+        return self.hold_at(place, channel, request, pop.born_time, pop.poll_time, again)
+
+    def hold_at(
+        self,
+        place: Place,
+        channel: Channel,
+        request: RemotingCommand,
+        born_time: int,
+        poll_time: int,
+        again: Callable[[], None],
+    ) -> Held:
+        """Keep a request until ``poll_time`` ms after its birth by the client's clock, but no longer than that."""
+        running = self._running
+        if running is not None and running.request is request:
+            if running.timer is None:
+                return Held.TIMED_OUT
+            self._held_again = True
+            return Held.HELD
         left = poll_time
         if born_time > 0:
             left = min(left, born_time + poll_time - self._clock())
         if left <= _NEARLY_OVER_MS:
-            return Polling.TIMEOUT
+            return Held.TIMED_OUT
         config = self._config
-        line = self._lines.get(waiter.place)
         if self.count >= config.max_pop_polling_size:
-            return Polling.FULL
+            return Held.FULL
+        line = self._lines.get(place)
         if line is None:
             if len(self._lines) >= config.pop_polling_map_size:
-                return Polling.FULL
-            line = self._open(waiter.place)
+                return Held.FULL
+            line = self._open(place)
         elif len(line.waiters) >= config.pop_polling_size:
-            return Polling.FULL
+            return Held.FULL
+        request.body = b""  # a view that would keep everything that was read with it
+        waiter = _Waiter(channel, request, line, again)
         line.waiters[waiter] = None
-        self._by_channel.setdefault(waiter.channel, {})[waiter] = None
+        self._by_channel.setdefault(channel, {})[waiter] = None
         self.count += 1
-        waiter.timer = self._loop.call_later(min(left, _MAX_HELD_MS) / 1000, self._expire, waiter)
-        return Polling.HELD
+        waiter.timer = self._loop.call_later(min(left, _MAX_HELD_MS) / 1000, self._end, waiter)
+        return Held.HELD
 
     def polling_num(self, topic: str, group: str, queue_id: int) -> int:
         """How many pops wait for exactly this queue (or, -1, for all)."""
@@ -166,23 +156,24 @@ class PopLongPollingService:
         """A message came (its tag's code; None: several of any tags). Ask only when the topic is ``watched``."""
         for line in self.watched[topic]:
             place = line.place
-            if place.queue_id in (-1, queue_id) or topic != place.topic:  # retry topics are read whatever the queue
-                if tags_code is None or place.tag_codes is None or tags_code in place.tag_codes:
-                    self._wake(line, 1)
+            if (
+                (place.queue_id in (-1, queue_id) or topic != place.topic)  # retry topics are read whatever the queue
+                and (tags_code is None or place.tag_codes is None or tags_code in place.tag_codes)
+            ):
+                self._wake(line, 1)
 
-    def wake(self, topic: str, group: str, queue_id: int) -> None:
+    def more(self, topic: str, queue_id: int, group: str) -> None:
         """There is something to be had without a new message: another took less than there was, a block ended."""
         for line in self.watched.get(topic, ()):
             place = line.place
-            if place.group == group and place.topic == topic and (queue_id < 0 or place.queue_id in (-1, queue_id)):
+            if place.group == group and (queue_id < 0 or place.queue_id in (-1, queue_id) or place.topic != topic):
                 self._wake(line, 1)
 
     def wake_topic(self, topic: str) -> None:
-        """Answer everybody, because the topic itself changed."""
+        """Run everybody for the last time, because the topic itself changed."""
         for line in list(self.watched.get(topic, ())):
             for waiter in list(line.waiters):
-                self._forget(waiter)
-                self._loop.call_soon(self._run, waiter, True)
+                self._loop.call_soon(self._end, waiter)
 
     def channel_closed(self, channel: Channel) -> None:
         for waiter in list(self._by_channel.get(channel, ())):
@@ -190,9 +181,8 @@ class PopLongPollingService:
 
     def close(self) -> None:
         """Forget all of them; their connections are about to close."""
-        for line in list(self._lines.values()):
-            for waiter in list(line.waiters):
-                self._forget(waiter)
+        for channel in list(self._by_channel):
+            self.channel_closed(channel)
         self._woken.clear()
 
     # --- inside -------------------------------------------------------------------------------------------------
@@ -206,15 +196,15 @@ class PopLongPollingService:
 
     def _serve_woken(self) -> None:
         woken, self._woken = self._woken, []
-        until = perf_counter() + _SLICE_SECONDS
         for line in woken:
-            arrivals, line.arrivals = line.arrivals, 0
-            self._serve(line, arrivals, until)
+            self._serve(line)
 
-    def _serve(self, line: _Line, arrivals: int, until: float) -> None:
+    def _serve(self, line: _Line) -> None:
+        """Run the front; of notifications, as many as messages came."""
+        arrivals, line.arrivals = line.arrivals, 0
         behind = False
         for waiter in list(line.waiters):
-            if waiter not in line.waiters:  # its connection closed meanwhile
+            if waiter.timer is None:  # its connection closed meanwhile
                 continue
             if not waiter.channel.is_active:
                 self._forget(waiter)
@@ -222,33 +212,32 @@ class PopLongPollingService:
             if not waiter.channel.is_writable:
                 behind = True
                 continue
-            if perf_counter() > until:
-                self._wake(line, arrivals)
-                return
-            woken = self._run(waiter, False)
-            if woken is Woken.WAITS:
-                return
-            if woken is Woken.AGAIN:
-                self._wake(line, arrivals)
+            if self._run(waiter):
                 return
             self._forget(waiter)
-            arrivals -= woken is Woken.TOLD
-            if woken is Woken.DONE or arrivals <= 0:
+            arrivals -= 1
+            if line.place.kind is not Kind.NOTIFICATION or not arrivals:
                 return
         if behind:
             self._loop.call_later(_BACK_OFF_SECONDS, self._wake, line, arrivals)
 
-    def _expire(self, waiter: Waiter) -> None:
-        self._forget(waiter)
-        self._run(waiter, True)
+    def _end(self, waiter: _Waiter) -> None:
+        """Its time is up: what it finds now, or nothing, is its answer."""
+        if waiter.timer is not None:
+            self._forget(waiter)
+            self._run(waiter)
 
-    @staticmethod
-    def _run(waiter: Waiter, last: bool) -> Woken:
+    def _run(self, waiter: _Waiter) -> bool:
+        """Run a request again; whether it goes on waiting."""
+        self._running, self._held_again = waiter, False
         try:
-            return waiter.again(last)
+            waiter.again()
         except Exception:  # the others that were woken with it still get theirs
-            _log.exception("a waiting request of %s was not answered", waiter.place)
-            return Woken.MORE
+            _log.exception("a waiting request of %s was not answered", waiter.line.place)
+            self._wake(waiter.line, 1)
+        finally:
+            self._running = None
+        return self._held_again
 
     def _open(self, place: Place) -> _Line:
         line = self._lines[place] = _Line(place)
@@ -256,7 +245,7 @@ class PopLongPollingService:
             self.watched.setdefault(topic, {})[line] = None
         return line
 
-    def _forget(self, waiter: Waiter) -> None:
+    def _forget(self, waiter: _Waiter) -> None:
         if waiter.timer is None:
             return
         waiter.timer.cancel()
@@ -266,11 +255,11 @@ class PopLongPollingService:
         del own[waiter]
         if not own:
             del self._by_channel[waiter.channel]
-        line = self._lines[waiter.place]
+        line = waiter.line
         del line.waiters[waiter]
         if not line.waiters:
-            del self._lines[waiter.place]
-            for topic in _topics(waiter.place):
+            del self._lines[line.place]
+            for topic in _topics(line.place):
                 lines = self.watched[topic]
                 del lines[line]
                 if not lines:
@@ -282,4 +271,4 @@ def _topics(place: Place) -> tuple[str, ...]:
     topic, group = place.topic, place.group
     if place.kind is Kind.ORDER:
         return (topic,)
-    return (topic, retry_topic_v1(topic, group), retry_topic_v2(topic, group))
+    return (topic, retry_topic(topic, group, v2=False), retry_topic(topic, group, v2=True))

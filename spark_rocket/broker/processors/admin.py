@@ -197,6 +197,7 @@ class AdminProcessor:
         clean = header.clean_offset or request.ext_fields.get("removeOffset") == "true"
         if clean:
             self._service.offsets.remove_group(header.group_name)
+            self._service.order.remove_group(header.group_name)
         return RemotingCommand.response(request)
 
     # --- settings and state -------------------------------------------------------------------------------------

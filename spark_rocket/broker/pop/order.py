@@ -1,0 +1,268 @@
+"""Which messages of which queue are out with a consumer, for groups that pop in order.
+
+A queue from which a group has popped is blocked for the others of the group until every message of that pop is acked
+or visible again; the same attempt (``attemptId``) may have the same messages once more, when its answer was lost. No
+message goes to a retry topic: what was not acked is popped again from its own queue, from the first such message on.
+The offset that an ack commits is that of the first message not acked.
+
+One queue's state, :class:`OrderInfo`, in ``config/consumerOrderInfo.json`` as Apache writes it,
+``{"table":{"topic@group":{queueId:{…}}}}``:
+
+=======  ==============================================================================================================
+field    meaning
+=======  ==============================================================================================================
+popTime  when it was popped; an ack of an earlier pop is none
+i        invisible time, ms
+o        queue offsets: the first, then each other's distance from it
+ot       offset → when it is visible again, of those whose invisible time was changed
+oc       offset → how often it was delivered before, if ever
+l        time of the pop, by which what nobody uses is cleaned (24 h)
+cm       bit i: the i-th message is acked
+a        attemptId
+=======  ==============================================================================================================
+
+Thread-safety: used on the event loop only; :meth:`ConsumerOrderInfoManager.snapshot` copies for the writing thread.
+After a crash: the file and the offsets are a few seconds old, each for itself. Offsets decide what is delivered, so
+nothing is lost. Acks of pops that the file does not know are dropped unless they are of the next message: Apache's
+broker commits them, which skips what was popped before them. What is below the group's offset counts as acked.
+Corresponds to org.apache.rocketmq.broker.offset.{ConsumerOrderInfoManager, ConsumerOrderInfoLockManager}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.delivery_driver import DeliveryDriver
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
+from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.protocol.bodies.base import Body
+from spark_rocket.protocol.extra_info import message_order_count, queue_order_count
+
+_SEPARATOR = "@"
+_KEPT_MS = 24 * 3600 * 1000
+
+
+@dataclass(slots=True)
+class OrderInfo(Body):
+    """What the last pop of a queue took."""
+
+    pop_time: int = 0
+    invisible_time: int = field(default=0, metadata={"wire": "i"})
+    offset_list: list[int] = field(default_factory=list, metadata={"wire": "o"})
+    offset_next_visible_time: dict[int, int] | None = field(default=None, metadata={"wire": "ot"})
+    offset_consumed_count: dict[int, int] | None = field(default=None, metadata={"wire": "oc"})
+    last_consume_timestamp: int = field(default=0, metadata={"wire": "l"})
+    commit_offset_bit: int = field(default=0, metadata={"wire": "cm"})
+    attempt_id: str | None = field(default=None, metadata={"wire": "a"})
+
+    def offsets(self) -> list[int]:
+        """The queue offsets of its messages."""
+        return [at if index == 0 else self.offset_list[0] + at for index, at in enumerate(self.offset_list)]
+
+    def open_offsets(self, committed: int) -> list[int]:
+        """Those of messages that are not acked."""
+        return [
+            offset
+            for index, offset in enumerate(self.offsets())
+            if offset >= committed and not self.commit_offset_bit >> index & 1
+        ]
+
+    def free_at(self, committed: int) -> int:
+        """When the last message that is not acked is visible again; 0 when all are acked."""
+        changed = self.offset_next_visible_time or {}
+        usual = self.pop_time + self.invisible_time
+        return max((changed.get(offset, usual) for offset in self.open_offsets(committed)), default=0)
+
+
+class ConsumerOrderInfoManager:
+    """The table, and what wakes those who wait for a queue: ``on_free`` is told topic, queue and group."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], int],
+        offsets: ConsumerOffsetManager,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        on_free: Callable[[str, int, str], None],
+    ) -> None:
+        self._clock = clock
+        self._offsets = offsets
+        self._topics = topics
+        self._groups = groups
+        self._on_free = on_free
+        self.table: dict[str, dict[int, OrderInfo]] = {}
+        #: When blocks end, soonest first; at most one entry for each queue that is as early as its block's end.
+        self._ends: list[tuple[int, str, str, int]] = []
+        self._expected: dict[tuple[str, str, int], int] = {}
+        self.driver = DeliveryDriver(loop, clock, self.free)
+        self.dirty = False
+
+    # --- popping and acking -------------------------------------------------------------------------------------
+
+    def is_blocked(
+        self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int, now: int
+    ) -> bool:
+        """Whether messages of the queue are out, not acked and still invisible; the same attempt may have them."""
+        info = self._find(topic, group, queue_id)
+        if info is None or (attempt_id is not None and info.attempt_id == attempt_id):
+            return False
+        if info.invisible_time <= 0:  # written by a broker before 5.0
+            info.invisible_time = invisible_time
+        return now < info.free_at(self._offsets.query(group, topic, queue_id))
+
+    def popped(
+        self, pop: PopRequest, flag: str, topic: str, queue_id: int, pop_time: int, offsets: Sequence[int]
+    ) -> str:
+        """Remember what is out now; the queue's part of orderCountInfo back."""
+        group = pop.group
+        first = offsets[0]
+        info = OrderInfo(
+            pop_time=pop_time,
+            invisible_time=pop.invisible_time,
+            offset_list=[first, *(offset - first for offset in offsets[1:])],
+            last_consume_timestamp=self._clock(),
+            attempt_id=pop.attempt_id,
+        )
+        queues = self.table.setdefault(topic + _SEPARATOR + group, {})
+        before = queues.get(queue_id)
+        if before is not None:
+            counts = before.offset_consumed_count or {}
+            if pop.attempt_id is None or before.attempt_id != pop.attempt_id:
+                again = set(before.offsets())
+                counts = {offset: counts.get(offset, 0) + 1 for offset in offsets if offset in again}
+            info.offset_consumed_count = counts
+        queues[queue_id] = info
+        self._changed(topic, group, queue_id, info)
+        counts = info.offset_consumed_count or {}
+        least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
+        parts = [message_order_count(flag, queue_id, offset, count) for offset, count in counts.items()]
+        return ";".join([*parts, queue_order_count(flag, queue_id, least)])
+
+    def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, now: int) -> int:
+        """Mark a message acked. The offset to commit, or ALREADY_ACKED (nothing to do), or ILLEGAL."""
+        committed = self._offsets.query(group, topic, queue_id)
+        if offset < committed:
+            return ALREADY_ACKED
+        info = self._find(topic, group, queue_id)
+        if info is None:
+            return offset + 1 if offset == committed else ALREADY_ACKED
+        if not info.offset_list:
+            return ILLEGAL
+        if pop_time != info.pop_time:
+            return ALREADY_ACKED
+        offsets = info.offsets()
+        if offset not in offsets:
+            return ILLEGAL
+        info.commit_offset_bit |= 1 << offsets.index(offset)
+        self._changed(topic, group, queue_id, info)
+        left = info.open_offsets(committed)
+        return left[0] if left else offsets[-1] + 1
+
+    def change_invisible(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_at: int
+    ) -> None:
+        """The message is out until ``visible_at``."""
+        info = self._find(topic, group, queue_id)
+        if info is None or info.pop_time != pop_time:
+            return
+        if info.offset_next_visible_time is None:
+            info.offset_next_visible_time = {}
+        info.offset_next_visible_time[offset] = visible_at
+        self._changed(topic, group, queue_id, info)
+
+    def clear(self, topic: str, group: str, queue_id: int) -> None:
+        """Nothing of the queue is out."""
+        if self.table.get(topic + _SEPARATOR + group, {}).pop(queue_id, None) is not None:
+            self.dirty = True
+
+    def remove_topic(self, topic: str) -> None:
+        """A topic is deleted: another of its name begins anew."""
+        self._remove([key for key in self.table if key.partition(_SEPARATOR)[0] == topic])
+
+    def remove_group(self, group: str) -> None:
+        """A group is deleted, with its offsets."""
+        self._remove([key for key in self.table if key.partition(_SEPARATOR)[2] == group])
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            del self.table[key]
+            self.dirty = True
+
+    def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
+        queues = self.table.get(topic + _SEPARATOR + group)
+        return None if queues is None else queues.get(queue_id)
+
+    # --- when blocks end ----------------------------------------------------------------------------------------
+
+    def _changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
+        self.dirty = True
+        self._expect(topic, group, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
+
+    def _expect(self, topic: str, group: str, queue_id: int, free_at: int) -> None:
+        key = (topic, group, queue_id)
+        expected = self._expected.get(key)
+        if free_at and (expected is None or free_at < expected):
+            self._expected[key] = free_at
+            heapq.heappush(self._ends, (free_at, *key))
+            self.driver.expect(free_at)
+
+    def free(self, now: int, budget_seconds: float) -> int | None:
+        """Say which queues are free again by their messages' times; when to be called next."""
+        while self._ends and self._ends[0][0] <= now:
+            at, topic, group, queue_id = heapq.heappop(self._ends)
+            if self._expected.get((topic, group, queue_id)) != at:
+                continue  # an earlier end was put in later
+            del self._expected[topic, group, queue_id]
+            info = self._find(topic, group, queue_id)
+            if info is None:
+                continue
+            free_at = info.free_at(self._offsets.query(group, topic, queue_id))
+            if free_at > now:
+                self._expect(topic, group, queue_id, free_at)
+            elif free_at:  # if all was acked, somebody else knows already
+                self._on_free(topic, queue_id, group)
+        return self._ends[0][0] if self._ends else None
+
+    # --- the file -----------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """What ``consumerOrderInfo.json`` says, without what is of no use any more."""
+        self._clean()
+        table = {
+            key: {queue_id: info.to_value() for queue_id, info in queues.items()} for key, queues in self.table.items()
+        }
+        return {"table": table}
+
+    def _clean(self) -> None:
+        oldest = self._clock() - _KEPT_MS
+        for key in list(self.table):
+            name, _, group = key.partition(_SEPARATOR)
+            topic, queues = self._topics.get(name), self.table[key]
+            read_queues = 0 if topic is None or self._groups.get(group) is None else topic.read_queue_nums
+            for queue_id, info in list(queues.items()):
+                if queue_id >= read_queues or info.last_consume_timestamp < oldest:
+                    del queues[queue_id]
+            if not queues:
+                del self.table[key]
+
+    def load(self, stored: dict[str, Any]) -> None:
+        """Take over what a file says; ValueError, TypeError or ProtocolError when it does not fit."""
+        table = {
+            key: {int(queue_id): OrderInfo.from_value(info) for queue_id, info in queues.items()}
+            for key, queues in (stored.get("table") or {}).items()
+        }
+        self.table = table
+
+    def start(self) -> None:
+        """Expect the ends of the blocks that were loaded."""
+        for key, queues in self.table.items():
+            topic, _, group = key.partition(_SEPARATOR)
+            for queue_id, info in queues.items():
+                self._expect(topic, group, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
