@@ -22,8 +22,9 @@ from spark_rocket.client.listeners import (
 )
 from spark_rocket.client.lite_pull_consumer import LitePullConsumer
 from spark_rocket.client.producer import Producer, select_by_random, select_by_sharding_key, split_batch
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.client.push_consumer import PushConsumer
-from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.client.reader import Reader
 from spark_rocket.client.request_reply import create_reply_message
 from spark_rocket.client.transaction import (
     LocalTransactionState,

@@ -18,9 +18,10 @@ from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.listeners import ConsumeFromWhere
 from spark_rocket.client.offset_store import OffsetStore
 from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.pulled import PulledMessages
 from spark_rocket.client.puller import AFTER_ERROR, Puller, PullSettings
-from spark_rocket.client.reader import DEFAULT_MAX_MSGS, Reader
+from spark_rocket.client.reader import Reader
 from spark_rocket.client.share import first_offset
 from spark_rocket.errors import RemotingError, RocketError, StateError
 from spark_rocket.model import MessageQueue

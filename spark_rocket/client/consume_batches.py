@@ -32,7 +32,7 @@ from spark_rocket.client.listeners import (
     ConsumeOrderlyStatus,
 )
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.client.send_back import SendBack
 from spark_rocket.model import MessageExt, MessageQueue
 

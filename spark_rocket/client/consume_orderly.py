@@ -20,7 +20,7 @@ from spark_rocket.client.consume_threads import ConsumeThreads
 from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import Complaints, ConsumeOrderlyContext, ConsumeOrderlyStatus, OrderlyListener
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult
+from spark_rocket.client.pull import PullResult
 from spark_rocket.client.send_back import SendBack
 from spark_rocket.model import MessageExt, MessageQueue
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult
+from spark_rocket.client.pull import PullResult
 from spark_rocket.client.send_back import RETRY_PREFIX, RETRY_TOPIC
 from spark_rocket.client.subscriptions import Subscriptions
 from spark_rocket.errors import RunTooLargeError

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from spark_rocket.client.decoding import batches_of, messages_of
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.subscription import TagExpression

@@ -33,7 +33,8 @@ from typing import Protocol
 
 from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.client.pull import PullResult, PullStatus
+from spark_rocket.client.reader import Reader
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.protocol.codes import ResponseCode
 

@@ -16,8 +16,8 @@ from spark_rocket.client.consume_orderly import ConsumeOrderly
 from spark_rocket.client.decoding import Decoder
 from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import BatchListener, ConcurrentListener, MessageModel, OrderlyListener
+from spark_rocket.client.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.puller import PullSettings
-from spark_rocket.client.reader import DEFAULT_MAX_MSGS
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES, SendBack
 from spark_rocket.client.validators import check_range

@@ -13,7 +13,7 @@ import logging
 import time
 
 from spark_rocket.client.instance import ClientInstance
-from spark_rocket.client.reader import BROKER_NAME
+from spark_rocket.client.pull import BROKER_NAME
 from spark_rocket.errors import RocketError
 from spark_rocket.model import DELAY, MessageExt
 from spark_rocket.protocol.bodies import MASTER_ID

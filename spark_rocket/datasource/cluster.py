@@ -16,7 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import TypeVar
 
-from spark_rocket.client.reader import Pending, Reader
+from spark_rocket.client.questions import Pending
+from spark_rocket.client.reader import Reader
 from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience, is_retriable

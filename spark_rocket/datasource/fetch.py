@@ -39,7 +39,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from spark_rocket.client.reader import Pending, PullResult, PullStatus, Reader
+from spark_rocket.client.pull import PullResult, PullStatus
+from spark_rocket.client.questions import Pending
+from spark_rocket.client.reader import Reader
 from spark_rocket.datasource.cluster import explained
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options import ReadOptions

@@ -41,7 +41,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.client.pull import PullResult, PullStatus
+from spark_rocket.client.reader import Reader
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name, parse_stream_offset
 from spark_rocket.errors import ConfigError, OffsetsError, RocketError
 from spark_rocket.model import MessageQueue

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_rocket.client.answers import error_of
-from spark_rocket.client.reader import PullResult, PullStatus, Reader
+from spark_rocket.client.pull import PullResult, PullStatus
+from spark_rocket.client.reader import Reader
 from spark_rocket.datasource.pushdown import Wanted, pieces
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.errors import ProtocolError, RocketError

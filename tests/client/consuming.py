@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.properties import encode_properties

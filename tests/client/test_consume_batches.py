@@ -15,7 +15,7 @@ from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyContext, ConsumeOrderlyStatus
 from spark_rocket.client.process_queue import ProcessQueue
-from spark_rocket.client.reader import PullResult
+from spark_rocket.client.pull import PullResult
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.columnar import decode_records

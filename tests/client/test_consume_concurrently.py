@@ -16,7 +16,7 @@ from spark_rocket.client.consume_hooks import ConsumeMessageContext, Hooks
 from spark_rocket.client.flow_control import FlowControl
 from spark_rocket.client.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from spark_rocket.client.process_queue import START_TIME, ProcessQueue
-from spark_rocket.client.reader import PullResult
+from spark_rocket.client.pull import PullResult
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record import decode_messages
 from tests.client.consuming import SECONDS, Later, SendBackFake, found, nothing, queue_at

@@ -7,8 +7,8 @@ from itertools import accumulate
 import pytest
 
 from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.client.pulled import PulledMessages
-from spark_rocket.client.reader import PullResult, PullStatus
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.host import pack_host

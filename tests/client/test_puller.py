@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from spark_rocket.client.process_queue import ProcessQueue
+from spark_rocket.client.pull import PullResult
 from spark_rocket.client.puller import Puller, PullSettings
-from spark_rocket.client.reader import PullResult
 from spark_rocket.errors import RemotingTimeoutError
 from tests.client.consuming import Later, found, nothing, queue_at
 

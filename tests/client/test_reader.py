@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.client import PullStatus, Reader
+from spark_rocket.client.pull import pull_seconds
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -110,7 +111,9 @@ def test_time_outs_come_on_top_of_the_suspension(mq: FakeCluster, reader: Reader
         reader.pull_async(QUEUE, 0, timeout=0.3).result(10)
     with pytest.raises(RemotingTimeoutError):
         reader.pull_later(QUEUE, 0, timeout=0.3).result()
-    assert reader._pull_request(QUEUE, 0, 32, None, "*", 15_000, 3.0)[2] == 28.0
+    assert pull_seconds({"suspend_ms": 15_000, "timeout": 3.0}, 5.0) == 28.0
+    assert pull_seconds({"suspend_ms": 15_000}, 5.0) == 30.0
+    assert pull_seconds({}, 5.0) == 5.0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from spark_rocket.client import (
     PushConsumer,
     Reader,
 )
-from spark_rocket.client.reader import PullStatus
+from spark_rocket.client.pull import PullStatus
 from spark_rocket.errors import BrokerError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.codes import RequestCode

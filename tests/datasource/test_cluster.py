@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.client.reader import Pending
+from spark_rocket.client.questions import Pending
 from spark_rocket.datasource import cluster
 from spark_rocket.datasource.cluster import Cluster
 from spark_rocket.datasource.options import Scope, parse_read_options

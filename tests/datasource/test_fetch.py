@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 
-from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.datasource.fetch import pull_chunks, read_range
 from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
 from spark_rocket.datasource.patience import Patience

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     SourceProgress,
 )
 
-from spark_rocket.client.reader import PullResult, PullStatus
+from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.datasource import RocketLagListener
 from spark_rocket.datasource.lag_listener import lags
 from spark_rocket.datasource.offsets import StreamOffset, initial_offset
