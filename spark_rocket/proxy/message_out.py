@@ -46,7 +46,7 @@ from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import COMPRESSED, RecordView
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.message_in import SYSTEM_PROPERTIES
-from spark_rocket.proxy.names import split_namespace
+from spark_rocket.proxy.names import resource_of
 from spark_rocket.remoting.address import format_address
 
 MAX_BODY = 64 << 20  # what a stored body may unpack to: far above any producer's limit, within what a call carries
@@ -159,7 +159,8 @@ def _is_time(text: str) -> bool:
 
 @lru_cache(1024)
 def _names_of(topic: str) -> tuple[str, str]:
-    return split_namespace(topic)
+    resource = resource_of(topic)
+    return resource.resource_namespace, resource.name
 
 
 @lru_cache(4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.proxy.definitions import Code, Resource
-from spark_rocket.proxy.names import group_of, join_namespace, split_namespace, topic_of
+from spark_rocket.proxy.names import group_of, resource_of, topic_of
 from spark_rocket.proxy.statuses import StatusError
 
 
@@ -17,18 +17,15 @@ from spark_rocket.proxy.statuses import StatusError
         ("shop", "%RETRY%billing", "%RETRY%shop%billing"),
         ("shop", "%DLQ%billing", "%DLQ%shop%billing"),
         ("", "%DLQ%billing", "%DLQ%billing"),
-        ("", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC"),
     ],
 )
 def test_a_namespace_goes_between_prefix_and_name(namespace: str, name: str, full: str) -> None:
-    assert join_namespace(namespace, name) == full
-    assert split_namespace(full) == (namespace, name)
+    assert topic_of(Resource(resource_namespace=namespace, name=name)) == full
+    assert resource_of(full) == Resource(resource_namespace=namespace, name=name)
 
 
-def test_a_namespace_is_not_put_twice_nor_before_what_is_the_systems() -> None:
-    assert join_namespace("shop", "shop%orders") == "shop%orders"
-    assert join_namespace("shop", "rmq_sys_REVIVE_LOG_x") == "rmq_sys_REVIVE_LOG_x"
-    assert join_namespace("shop", "") == ""
+def test_a_namespace_is_not_put_twice() -> None:
+    assert topic_of(Resource(resource_namespace="shop", name="shop%orders")) == "shop%orders"
 
 
 def test_resources_are_what_the_broker_calls_them() -> None:
