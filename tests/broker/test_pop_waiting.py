@@ -1,0 +1,330 @@
+"""Waiting pops: one of each group is woken by a message, in turn, by tag, and goes on waiting when it finds nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.filters import ALL, PullFilter
+from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.pop.hooks import Held, PopRequest
+from spark_rocket.broker.pop.waiting import Kind, Place, PopLongPollingService
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.server import Channel
+
+NOW = 1_795_229_620_131
+
+
+class Client:
+    """What a waiting request needs of a connection."""
+
+    is_active = True
+    is_writable = True
+
+
+class Scene:
+    """Pops that wait, and the messages that are there for them, by group."""
+
+    def __init__(self, **settings: int) -> None:
+        self.now = NOW
+        self.waiting = PopLongPollingService(asyncio.get_running_loop(), BrokerConfig(**settings), lambda: self.now)
+        self.held = PullRequestHoldService(asyncio.get_running_loop(), self.waiting)
+        self.ran: list[str] = []
+        self.answered: list[str] = []
+        self._one_more = asyncio.Event()
+        self.there: dict[str, int] = {}
+        self.channel = cast(Channel, Client())
+
+    def answer(self, name: str) -> None:
+        self.answered.append(name)
+        self._one_more.set()
+
+    async def until(self, number: int) -> None:
+        while len(self.answered) < number:
+            self._one_more.clear()
+            await asyncio.wait_for(self._one_more.wait(), 30)
+
+    def hold(
+        self,
+        name: str,
+        group: str = "G",
+        *,
+        topic: str = "T",
+        queue_id: int = -1,
+        wanted: PullFilter = ALL,
+        order: bool = False,
+        poll_time: int = 60_000,
+        born_time: int = NOW,
+        channel: Channel | None = None,
+        takes: int = 1,
+    ) -> Held:
+        request = RemotingCommand.request(200050)
+        pop = PopRequest(group, topic, queue_id, 32, 60_000, poll_time, born_time, 0, wanted, order, None)
+        where = channel or self.channel
+
+        def again() -> None:
+            self.ran.append(name)
+            there = self.there.get(group, 0)
+            if there:
+                self.there[group] = max(there - takes, 0)
+                self.answer(name)
+                if there > takes:
+                    self.waiting.more(topic, queue_id, group)
+            elif self.waiting.hold(where, request, pop, again) is not Held.HELD:
+                self.answer(name + ": nothing")
+
+        return self.waiting.hold(where, request, pop, again)
+
+    def arrive(self, topic: str = "T", queue_id: int = 0, tags_code: int | None = 0, **there: int) -> None:
+        for group, count in there.items():
+            self.there[group] = self.there.get(group, 0) + count
+        self.held.notify_arriving(topic, queue_id, 1, tags_code)
+
+
+def play(scenario: Callable[[Scene], Awaitable[None]], **settings: int) -> Scene:
+    async def main() -> Scene:
+        scene = Scene(**settings)
+        await scenario(scene)
+        waiting = scene.waiting
+        lines = waiting._lines.values()
+        assert waiting.count == sum(len(line.waiters) for line in lines) == sum(map(len, waiting._by_channel.values()))
+        waiting.close()
+        assert (waiting.count, waiting._lines, waiting._by_channel, waiting.watched) == (0, {}, {}, {})
+        return scene
+
+    return asyncio.run(main())
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_one_message_wakes_one_pop_of_each_group_and_the_oldest_first() -> None:
+    async def scenario(scene: Scene) -> None:
+        for number in range(500):
+            assert scene.hold(f"a{number}", "A") is Held.HELD
+        scene.hold("b", "B")
+        scene.hold("other", topic="Other")
+        scene.arrive(A=1, B=1)
+        assert scene.ran == []  # not inside the put
+        await settle()
+        assert sorted(scene.ran) == ["a0", "b"]
+        scene.arrive(queue_id=7, A=1)
+        await settle()
+        assert scene.answered[2:] == ["a1"]
+
+    play(scenario)
+
+
+def test_a_pop_that_finds_nothing_keeps_its_place_and_wakes_no_other() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("first")
+        scene.hold("second")
+        scene.arrive()
+        await settle()
+        assert (scene.ran, scene.answered) == (["first"], [])
+        scene.arrive(G=1)
+        await settle()
+        assert scene.answered == ["first"]
+
+    play(scenario)
+
+
+def test_many_messages_wake_as_many_as_there_is_something_for() -> None:
+    async def scenario(scene: Scene) -> None:
+        for number in range(9):
+            scene.hold(f"{number}", takes=32)
+        for _ in range(100):  # one turn of the loop: a batch, or many senders
+            scene.arrive(G=1)
+        for _ in range(4):
+            await settle()
+        assert scene.answered == ["0", "1", "2", "3"]
+        assert scene.ran == scene.answered
+
+    play(scenario)
+
+
+def test_a_queue_wakes_who_waits_for_it_or_for_all() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("of 1", queue_id=1)
+        scene.hold("of 2", queue_id=2)
+        scene.hold("of all")
+        scene.arrive(queue_id=1)
+        await settle()
+        assert sorted(scene.ran) == ["of 1", "of all"]
+        assert scene.waiting.polling_num("T", "G", -1) == scene.waiting.polling_num("T", "G", 2) == 1
+        assert scene.waiting.polling_num("T", "G", 3) == scene.waiting.polling_num("T", "H", -1) == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%G_T", "%RETRY%G+T"])
+def test_the_groups_retry_topics_wake_it_and_no_other_group(topic: str) -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("mine", queue_id=3)
+        scene.hold("theirs", "H")
+        scene.hold("in order", order=True)
+        scene.arrive(topic)
+        await settle()
+        assert scene.ran == ["mine"]
+
+    play(scenario)
+
+
+def test_foreign_tags_wake_nobody() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("1 or 2", wanted=PullFilter(frozenset((1, 2))))
+        scene.hold("by properties", wanted=PullFilter(matches=lambda properties: False))
+        scene.arrive(tags_code=3)
+        await settle()
+        assert scene.ran == ["by properties"]
+        scene.arrive(tags_code=2)
+        scene.arrive(tags_code=None)
+        await settle()
+        assert sorted(scene.ran) == ["1 or 2", "by properties", "by properties"]
+
+    play(scenario)
+
+
+def test_what_did_not_match_is_passed_as_long_as_there_is_more() -> None:
+    async def scenario(scene: Scene) -> None:
+        left = [3]
+        request = RemotingCommand.request(200050)
+        pop = PopRequest("G", "T", -1, 32, 60_000, 60_000, NOW, 0, ALL)
+
+        def again() -> None:
+            scene.ran.append("looked")
+            left[0] -= 1
+            assert scene.waiting.hold(scene.channel, request, pop, again) is Held.HELD
+            if left[0]:
+                scene.waiting.more("T", -1, "G")
+
+        scene.waiting.hold(scene.channel, request, pop, again)
+        scene.arrive()
+        await settle()
+        await settle()
+        assert scene.ran == ["looked"] * 3
+
+    play(scenario)
+
+
+def test_time_is_up_after_the_birth_and_not_after_the_request_came() -> None:
+    async def scenario(scene: Scene) -> None:
+        assert scene.hold("too late", born_time=NOW - 60_000) is Held.TIMED_OUT
+        assert scene.hold("too short", poll_time=0) is Held.TIMED_OUT
+        assert scene.hold("of long ago", born_time=1) is Held.TIMED_OUT
+        assert scene.hold("soon", born_time=NOW - 59_900) is Held.HELD
+        assert scene.hold("no birth", born_time=0, poll_time=100) is Held.HELD
+        await scene.until(2)
+        assert sorted(scene.answered) == ["no birth: nothing", "soon: nothing"]
+        scene.hold("from the future", born_time=NOW + 10**9)
+        (line,) = scene.waiting._lines.values()
+        (waiter,) = line.waiters
+        assert waiter.timer is not None
+        assert waiter.timer.when() - asyncio.get_running_loop().time() <= 60
+
+    play(scenario)
+
+
+def test_a_pop_that_was_woken_in_vain_still_ends_at_its_time() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("a", poll_time=100)
+        scene.arrive()
+        await settle()
+        assert scene.ran == ["a"]
+        await scene.until(1)
+        assert scene.answered == ["a: nothing"]
+
+    play(scenario)
+
+
+def test_too_many_are_told_so() -> None:
+    async def scenario(scene: Scene) -> None:
+        assert [scene.hold("a") for _ in range(3)] == [Held.HELD, Held.HELD, Held.FULL]
+        assert scene.hold("b", "H") is Held.HELD
+        assert scene.hold("c", "I") is Held.FULL  # two places at most
+        assert scene.hold("d", "H") is Held.FULL  # three in all
+
+    play(scenario, pop_polling_size=2, pop_polling_map_size=2, max_pop_polling_size=3)
+
+
+def test_a_closed_connection_takes_its_pops_along() -> None:
+    async def scenario(scene: Scene) -> None:
+        other = cast(Channel, Client())
+        scene.hold("a")
+        scene.hold("b", channel=other)
+        scene.arrive(G=1)
+        scene.waiting.channel_closed(scene.channel)
+        scene.waiting.channel_closed(scene.channel)
+        await settle()
+        assert scene.answered == ["b"]
+
+    play(scenario)
+
+
+def test_whoever_does_not_read_is_passed_over_and_asked_later() -> None:
+    async def scenario(scene: Scene) -> None:
+        slow, gone = Client(), Client()
+        slow.is_writable = gone.is_active = gone.is_writable = False
+        scene.hold("gone", channel=cast(Channel, gone))
+        scene.hold("slow", channel=cast(Channel, slow))
+        scene.hold("a")
+        scene.arrive(G=1)
+        await settle()
+        assert (scene.answered, scene.waiting.count) == (["a"], 1)
+        scene.arrive(G=1)
+        await settle()
+        assert scene.answered == ["a"]
+        slow.is_writable = True
+        await scene.until(2)
+        assert scene.answered == ["a", "slow"]
+
+    play(scenario)
+
+
+def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(scene: Scene) -> None:
+        def fail() -> None:
+            raise OSError("no file left")
+
+        request = RemotingCommand.request(200050)
+        scene.waiting.hold_at(Place("T", "G", -1), scene.channel, request, NOW, 60_000, fail)
+        scene.hold("a")
+        scene.arrive(G=1)
+        await settle()
+        assert scene.answered == ["a"]
+
+    play(scenario)
+    assert caplog.text.count("was not answered") == 1
+
+
+def test_of_notifications_as_many_are_woken_as_messages_came() -> None:
+    async def scenario(scene: Scene) -> None:
+        told: list[int] = []
+        for number in range(4):
+            request = RemotingCommand.request(200054)
+            place = Place("T", "G", -1, Kind.NOTIFICATION)
+            scene.waiting.hold_at(place, scene.channel, request, NOW, 60_000, lambda number=number: told.append(number))
+        scene.hold("a pop", takes=2)
+        assert scene.waiting.polling_num("T", "G", -1) == 1
+        scene.arrive(G=1)
+        scene.arrive(G=1)
+        await settle()
+        assert told == [0, 1]
+        assert scene.answered == ["a pop"]
+
+    play(scenario)
+
+
+def test_a_deleted_topic_answers_everybody() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("a")
+        scene.hold("b")
+        scene.waiting.wake_topic("T")
+        await settle()
+        assert scene.answered == ["a: nothing", "b: nothing"]
+
+    play(scenario)
