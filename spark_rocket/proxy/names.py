@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_rocket.broker.groups import SYSTEM_GROUP_PREFIX
 from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, group_problem, is_system_topic, topic_problem
-from spark_rocket.proxy.definitions import Code
+from spark_rocket.proxy.definitions import Code, Resource
 from spark_rocket.proxy.statuses import StatusError
 
 
@@ -65,6 +65,12 @@ def split_namespace(full_name: str) -> tuple[str, str]:
     prefix, rest = _split_prefix(full_name)
     namespace, percent, name = rest.partition("%")
     return (namespace, prefix + name) if namespace and percent else ("", full_name)
+
+
+def resource_of(full_name: str) -> Any:
+    """The ``Resource`` of what the broker calls so."""
+    namespace, name = split_namespace(full_name)
+    return Resource(resource_namespace=namespace, name=name)
 
 
 def _split_prefix(name: str) -> tuple[str, str]:
