@@ -1,0 +1,237 @@
+"""Queues popped in order: blocked while messages are out, free again by acks or time; the file as Apache writes it."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config_files import ConfigFile
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.filters import ALL
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
+from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.errors import ConfigError
+
+NOW = 1_795_229_620_131
+DAY = 24 * 3600 * 1000
+
+# Written by Apache's manager, with fastjson.
+OF_APACHE = (
+    '{"table":{"T@G":{0:{"a":"attempt-1","cm":5,"i":60000,"l":1795229620131,"o":[5,1,2],'
+    '"oc":{6:1},"ot":{6:1795229650131},"popTime":1795229620131}}}}'
+)
+
+
+class Broker:
+    """The order of one topic's queues and what it knows of the broker; a pop takes from the committed offset on."""
+
+    def __init__(self) -> None:
+        config = BrokerConfig()
+        self.now = NOW
+        self.loop = asyncio.new_event_loop()
+        self.free: list[tuple[str, int, str]] = []
+        self.offsets = ConsumerOffsetManager()
+        self.topics = TopicConfigManager(config, lambda: self.now)
+        self.groups = SubscriptionGroupManager(config, lambda: self.now)
+        self.topics.ensure("T", 4)
+        self.groups.find("G")
+        self.offsets.commit("G", "T", 0, 5)
+        self.order = self.manager()
+
+    def manager(self) -> ConsumerOrderInfoManager:
+        return ConsumerOrderInfoManager(
+            self.loop, lambda: self.now, self.offsets, self.topics, self.groups, lambda *queue: self.free.append(queue)
+        )
+
+    def pop(self, *offsets: int, attempt: str | None = None, invisible: int = 60_000) -> str:
+        request = PopRequest("G", "T", -1, 32, invisible, 0, 0, 0, ALL, True, attempt)
+        return self.order.popped(request, "0", "T", 0, self.now, offsets)
+
+    def is_blocked(self, attempt: str | None = None) -> bool:
+        return self.order.is_blocked(attempt, "T", "G", 0, 60_000, self.now)
+
+    def ack(self, offset: int, pop_time: int = NOW) -> int:
+        """As the ack processor: what the manager says is committed."""
+        commit = self.order.ack("T", "G", 0, offset, pop_time, self.now)
+        if commit >= 0:
+            self.offsets.commit("G", "T", 0, commit)
+        return commit
+
+    def change(self, offset: int, invisible: int, pop_time: int = NOW) -> None:
+        self.order.change_invisible("T", "G", 0, offset, pop_time, self.now + invisible)
+
+    def later(self, milliseconds: int) -> list[tuple[str, int, str]]:
+        """Which queues were free by then."""
+        self.now += milliseconds
+        self.free.clear()
+        self.order.free(self.now, 1.0)
+        return list(self.free)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = Broker()
+    yield broker
+    broker.order.driver.close()
+    broker.loop.close()
+
+
+def test_a_queue_is_blocked_until_all_of_a_pop_is_acked(broker: Broker) -> None:
+    assert not broker.is_blocked()
+    broker.pop(5, 6, 7)
+    assert broker.is_blocked()
+    assert [broker.ack(5), broker.ack(7), broker.is_blocked()] == [6, 6, True]
+    assert [broker.ack(6), broker.is_blocked()] == [8, False]
+    assert broker.ack(6) == ALREADY_ACKED
+    assert not broker.order.is_blocked(None, "T", "G", 1, 60_000, NOW)
+    assert not broker.order.is_blocked(None, "T", "H", 0, 60_000, NOW)
+
+
+def test_a_queue_is_free_when_the_last_message_is_visible_again(broker: Broker) -> None:
+    broker.pop(5, 6)
+    assert broker.later(59_999) == []
+    assert broker.is_blocked()
+    assert broker.later(1) == [("T", 0, "G")]
+    assert not broker.is_blocked()
+    assert broker.later(100_000) == []  # said once
+
+
+def test_acks_do_not_commit_behind_what_is_not_acked(broker: Broker) -> None:
+    broker.pop(5, 6, 9)
+    assert broker.ack(9) == 5
+    assert broker.ack(6) == 5
+    assert broker.later(60_000) == [("T", 0, "G")]
+    assert broker.ack(5) == 10  # late, but nobody has popped it again
+
+
+def test_changed_times_block_longer_or_shorter(broker: Broker) -> None:
+    broker.pop(5, 6)
+    broker.change(5, 90_000)
+    assert broker.later(60_000) == []
+    assert broker.is_blocked()
+    broker.change(5, 10_000)
+    broker.change(5, 0, pop_time=NOW - 1)  # of an earlier pop
+    assert broker.later(9_999) == []
+    assert broker.later(1) == [("T", 0, "G")]
+    assert not broker.is_blocked()
+
+
+def test_a_time_that_was_made_shorter_frees_at_once(broker: Broker) -> None:
+    broker.pop(5)
+    broker.change(5, 0)
+    assert not broker.is_blocked()
+    assert broker.later(0) == [("T", 0, "G")]
+
+
+def test_the_same_attempt_may_have_them_again(broker: Broker) -> None:
+    broker.pop(5, 6, attempt="one")
+    assert broker.is_blocked()
+    assert broker.is_blocked("two")
+    assert not broker.is_blocked("one")
+    broker.now += 10
+    assert broker.pop(5, 6, attempt="one") == "0 0 0"  # not one delivery more
+    assert broker.ack(5, NOW) == ALREADY_ACKED
+    assert broker.ack(5, NOW + 10) == 6
+
+
+def test_deliveries_are_counted(broker: Broker) -> None:
+    assert broker.pop(5, 6) == "0 0 0"
+    broker.ack(5)
+    broker.later(60_000)
+    assert broker.pop(6, 7) == "0 qo0%6 1;0 0 0"
+    broker.later(60_000)
+    assert broker.pop(6, 7) == "0 qo0%6 2;0 qo0%7 1;0 0 1"
+
+
+def test_what_was_not_popped_cannot_be_acked(broker: Broker) -> None:
+    broker.pop(5, 6)
+    assert broker.ack(9) == ILLEGAL
+    assert broker.ack(5, NOW - 5) == ALREADY_ACKED
+    assert broker.ack(4) == ALREADY_ACKED
+    assert broker.offsets.query("G", "T", 0) == 5
+
+
+def test_after_a_crash_an_ack_skips_nothing(broker: Broker) -> None:
+    """The file is lost: of what was out nothing is known."""
+    assert broker.ack(7) == ALREADY_ACKED
+    assert broker.ack(5) == 6
+
+
+def test_what_is_below_the_offset_counts_as_acked(broker: Broker) -> None:
+    """The file is older than the offsets."""
+    broker.pop(5, 6, 7)
+    broker.offsets.commit("G", "T", 0, 7)
+    assert broker.is_blocked()
+    assert broker.ack(7) == 8
+    broker.pop(5, 6, 7)
+    assert not broker.is_blocked()
+
+
+def test_a_reset_and_a_deletion_forget(broker: Broker) -> None:
+    broker.pop(5)
+    broker.order.clear("T", "G", 0)
+    assert not broker.is_blocked()
+    assert broker.later(60_000) == []
+    for forget in (lambda: broker.order.remove_topic("T"), lambda: broker.order.remove_group("G")):
+        broker.pop(5)
+        forget()
+        assert broker.order.table == {}
+
+
+def test_the_file_is_apaches(broker: Broker, tmp_path: Path) -> None:
+    path = tmp_path / "consumerOrderInfo.json"
+    path.write_text(OF_APACHE)
+    file = ConfigFile(path, broker.order.snapshot, broker.order.load)
+    assert file.load()
+    assert (broker.is_blocked(), broker.is_blocked("attempt-1")) == (True, False)
+    file.save()
+    assert "".join(path.read_text().split()) == OF_APACHE
+    broker.order.start()
+    assert broker.later(29_999) == []
+    assert broker.later(1) == [("T", 0, "G")]  # 5 and 7 are acked, 6 was changed
+    assert broker.ack(6) == 8
+
+
+def test_the_first_pop_of_a_queue_as_apache_writes_it(broker: Broker) -> None:
+    broker.pop(5, 6)
+    (info,) = broker.order.snapshot()["table"]["T@G"].values()
+    assert info == {"cm": 0, "i": 60_000, "l": NOW, "o": [5, 1], "popTime": NOW}
+
+
+def test_what_is_of_no_use_is_not_written(broker: Broker) -> None:
+    broker.pop(5)
+    request = PopRequest("H", "U", -1, 32, 60_000, 0, 0, 0, ALL, True)
+    broker.order.popped(request, "0", "U", 0, NOW, [1])  # neither is there
+    request = request._replace(group="G")
+    broker.order.popped(request, "0", "T", 9, NOW, [1])  # the topic has fewer queues now
+    assert broker.order.snapshot() == {"table": {"T@G": {0: broker.order.table["T@G"][0].to_value()}}}
+    broker.now += DAY + 1
+    assert broker.order.snapshot() == {"table": {}}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"table":{"T@G":7}}', '{"table":{"T@G":{0:{"o":"x"}}}}', '{"table":{"T@G":{"x":{}}}}']
+)
+def test_a_file_that_does_not_fit_is_refused(broker: Broker, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "consumerOrderInfo.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        ConfigFile(path, broker.order.snapshot, broker.order.load).load()
+    assert broker.order.table == {}
+
+
+def test_ends_wake_by_the_loop(broker: Broker) -> None:
+    async def main() -> None:
+        free = asyncio.Event()
+        broker.order = ConsumerOrderInfoManager(
+            broker.loop, lambda: broker.now, broker.offsets, broker.topics, broker.groups, lambda *queue: free.set()
+        )
+        broker.pop(5, invisible=10)
+        broker.now += 10
+        await asyncio.wait_for(free.wait(), 30)
+
+    broker.loop.run_until_complete(main())
