@@ -1,0 +1,109 @@
+"""EndTransaction: a producer decides a transaction, and producers asked about one that nobody decided.
+
+The transaction id that SendMessage gives says where the half message is, ``<offset in the half topic>-<offset in the
+log>-<broker>``: all that END_TRANSACTION (37) needs is in it, so that a transaction can be decided after a restart of
+the broker and however much later. (Apache's proxy keeps that in memory, for 30 s.) The broker checks it: an id that
+names no half message of the topic's producers is refused.
+
+Producers have no groups; a transaction belongs to the topic's name, as in Apache's proxy, and any producer that
+publishes the topic may be asked. The broker's CHECK_TRANSACTION_STATE (39) becomes a RecoverOrphanedTransactionCommand
+of its Telemetry.
+
+Thread-safety: used on the event loop only; nothing is kept. Corresponds to
+org.apache.rocketmq.proxy.grpc.v2.transaction.EndTransactionActivity and proxy.service.transaction.TransactionId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
+from spark_rocket.proxy.names import topic_of
+from spark_rocket.proxy.statuses import StatusError, status, status_code_of
+
+_Code = definitions.Code
+_RESOLUTIONS = {
+    int(definitions.TransactionResolution.COMMIT): TRANSACTION_COMMIT,
+    int(definitions.TransactionResolution.ROLLBACK): TRANSACTION_ROLLBACK,
+}
+_SERVER_CHECK = int(definitions.TransactionSource.SOURCE_SERVER_CHECK)
+_MAX_OFFSET = (1 << 63) - 1
+
+
+def transaction_id(sent: Mapping[str, str], broker_name: str) -> str:
+    """The id of a half message, from the broker's answer when it was stored."""
+    return make_transaction_id(int(sent["queueOffset"]), int(sent["msgId"][-16:], 16), broker_name)
+
+
+def make_transaction_id(half_offset: int, log_offset: int, broker_name: str) -> str:
+    """The id of the half message at this offset of the half topic, and of the log."""
+    return f"{half_offset}-{log_offset}-{broker_name}"
+
+
+def _parse(text: str) -> tuple[str, str, str] | None:
+    """Offsets in the half topic and the log, and the broker's name."""
+    half_offset, _, rest = text.partition("-")
+    log_offset, _, broker_name = rest.partition("-")
+    if not broker_name or not (_is_offset(half_offset) and _is_offset(log_offset)):
+        return None
+    return half_offset, log_offset, broker_name
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_OFFSET
+
+
+class Transactions:
+    """Takes decisions."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+        self._channel = lru_cache(1024)(ProxyChannel)
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {"EndTransaction": self.end_transaction}
+
+    async def end_transaction(self, context: Context, request: Any) -> Any:
+        topic = topic_of(request.topic)
+        decision = _RESOLUTIONS.get(request.resolution)
+        parts = _parse(request.transaction_id)
+        if parts is None:
+            raise StatusError(
+                _Code.INVALID_TRANSACTION_ID, "transaction id is none: give the one that SendMessage answered"
+            )
+        half_offset, log_offset, broker_name = parts
+        if broker_name != self._broker.service.config.broker_name:
+            raise StatusError(
+                _Code.INVALID_TRANSACTION_ID,
+                f"the transaction is one of broker {broker_name[:80]}, not of this one",
+            )
+        if decision is not None:  # else it stays undecided, and a producer will be asked
+            await self._decide(context, topic, decision, half_offset, log_offset, request)
+        return definitions.EndTransactionResponse(status=status(_Code.OK))
+
+    async def _decide(
+        self, context: Context, topic: str, decision: int, half_offset: str, log_offset: str, request: Any
+    ) -> None:
+        ext = {
+            "topic": topic,
+            "producerGroup": topic,
+            "tranStateTableOffset": half_offset,
+            "commitLogOffset": log_offset,
+            "commitOrRollback": str(decision),
+            "fromTransactionCheck": "true" if request.source == _SERVER_CHECK else "false",
+            "msgId": request.message_id,
+            "transactionId": request.transaction_id,
+        }
+        answer = await self._broker.ask(self._channel(context.peer), RequestCode.END_TRANSACTION, ext)
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # no such half message, another's, or decided before
+            raise StatusError(_Code.INVALID_TRANSACTION_ID, answer.remark or "there is no such transaction")
+        if answer.code == ResponseCode.ILLEGAL_OPERATION:
+            raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be decided now")
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
