@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -33,11 +33,15 @@ _log = logging.getLogger(__name__)
 CLIENT_ID = "x-mq-client-id"
 
 
-class Family(Protocol):
+class Family:
     """Some methods."""
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         """The handlers of its methods, by their names."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The server has stopped: end what goes on by itself, timers and tasks."""
 
 
 def rpcs(families: Iterable[Family]) -> dict[str, Rpc]:

@@ -11,7 +11,10 @@ from spark_rocket.proxy.context import GrpcServer
 from spark_rocket.proxy.grpcio_server import GrpcioServer
 from spark_rocket.proxy.local_broker import LocalBroker
 from spark_rocket.proxy.messaging import Family, rpcs
+from spark_rocket.proxy.routes import RouteFamily
 from spark_rocket.remoting.address import format_address
+
+_WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class ProxyServer:
@@ -22,6 +25,7 @@ class ProxyServer:
         self._host = host
         self._port = port
         self._server: GrpcServer | None = None
+        self._made: list[Family] = []
 
     @property
     def port(self) -> int:
@@ -35,16 +39,33 @@ class ProxyServer:
 
     async def start(self) -> None:
         """Serve. ConfigError when the address cannot be had."""
-        server = GrpcioServer(self._host, self._port, rpcs(self._families(LocalBroker(self._broker))))
-        await server.start()
+        self._made = self._families(LocalBroker(self._broker))
+        server = GrpcioServer(self._host, self._port, rpcs(self._made))
+        try:
+            await server.start()
+        except BaseException:
+            self._end_families()
+            raise
         self._server = server
         self._port = server.port
 
     def _families(self, broker: LocalBroker) -> list[Family]:
-        return []
+        return [
+            RouteFamily(broker, self._advertised),
+        ]
+
+    def _advertised(self) -> tuple[str, int]:
+        """The address for clients that do not say what they called."""
+        return self._broker.service.store_host[0] if self._host in _WILDCARDS else self._host, self._port
 
     async def close(self) -> None:
         """Take no more calls and end those under way."""
         if self._server is not None:
             await self._server.close()
             self._server = None
+        self._end_families()
+
+    def _end_families(self) -> None:
+        made, self._made = self._made, []
+        for family in made:
+            family.close()

@@ -1,0 +1,69 @@
+"""A cluster with its gRPC endpoint in this process, and a way to call its methods by their names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.proxy.server import ProxyServer
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.wire import Wire
+from tests.proxy.caller import Caller
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(cluster: LocalCluster) -> _ServerThread:
+    running = cluster._server
+    assert isinstance(running, _ServerThread)
+    return running
+
+
+@pytest.fixture
+def service(server: _ServerThread) -> BrokerService:
+    """The insides of the broker, which runs on another thread: look, or replace one attribute."""
+    assert server.service is not None
+    return server.service
+
+
+@pytest.fixture
+def proxy(server: _ServerThread) -> ProxyServer:
+    """Likewise of the proxy."""
+    assert server.proxy is not None
+    return server.proxy
+
+
+@pytest.fixture
+def wire(cluster: LocalCluster) -> Iterator[Wire]:
+    """The same broker by the classic protocol."""
+    with RemotingClient() as client:
+        yield Wire(client, cluster.broker_address)
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Caller]:
+    """A client that nobody knows yet."""
+    with Caller(cluster.grpc_endpoint, f"test@{next(_numbers)}") as caller:
+        yield caller
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster) -> str:
+    return cluster.create_topic(f"Topic-{next(_numbers)}")
+
+
+@pytest.fixture
+def group() -> str:
+    return f"GID-{next(_numbers)}"

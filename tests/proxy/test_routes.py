@@ -1,0 +1,157 @@
+"""QueryRoute and QueryAssignment: queues, permissions, types, namespaces, and names that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_rocket.proxy import definitions
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+from tests.proxy.caller import Caller, resource
+
+Code, Permission, Type = definitions.Code, definitions.Permission, definitions.MessageType
+ALL = [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
+
+
+def endpoints(host: str = "called.example", port: int = 18081, scheme: int = 3) -> Any:
+    found = definitions.Endpoints(scheme=scheme)
+    found.addresses.add(host=host, port=port)
+    return found
+
+
+def test_a_route_leads_to_what_the_client_called(client: Caller, topic: str) -> None:
+    answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints())
+    assert answer.status.code == Code.OK
+    assert [queue.id for queue in answer.message_queues] == [0, 1, 2, 3]
+    for queue in answer.message_queues:
+        assert queue.topic == resource(topic)
+        assert queue.permission == Permission.READ_WRITE
+        assert (queue.broker.name, queue.broker.id) == ("broker-a", 0)
+        assert queue.broker.endpoints == endpoints()
+        assert queue.accept_message_types == ALL
+
+
+def test_a_client_that_does_not_say_what_it_called(cluster: LocalCluster, client: Caller, topic: str) -> None:
+    answer = client.call("QueryRoute", topic=resource(topic))
+    (address,) = answer.message_queues[0].broker.endpoints.addresses
+    assert f"{address.host}:{address.port}" == cluster.grpc_endpoint
+    assert answer.message_queues[0].broker.endpoints.scheme == definitions.AddressScheme.IPv4
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes", "perm", "expected"),
+    [
+        (2, 2, 6, ["READ_WRITE"] * 2),
+        (3, 1, 6, ["READ_WRITE", "READ", "READ"]),
+        (1, 2, 6, ["READ_WRITE", "WRITE"]),
+        (2, 2, 4, ["READ"] * 2),
+        (2, 2, 2, ["WRITE"] * 2),
+        (2, 2, 0, ["NONE"] * 2),
+        (0, 0, 6, ["NONE"]),
+    ],
+)
+def test_what_may_be_done_with_the_queues(
+    client: Caller, wire: Wire, topic: str, reads: int, writes: int, perm: int, expected: list[str]
+) -> None:
+    change(wire, topic, reads, writes, perm)
+    answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints())
+    assert [Permission.Name(queue.permission) for queue in answer.message_queues] == expected
+    assert [queue.id for queue in answer.message_queues] == list(range(len(expected)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (None, ALL),
+        ("UNSPECIFIED", ALL),
+        ("MIXED", ALL),
+        ("NORMAL", [Type.NORMAL]),
+        ("FIFO", [Type.FIFO]),
+        ("DELAY", [Type.DELAY]),
+        ("TRANSACTION", [Type.TRANSACTION]),
+    ],
+)
+def test_what_may_be_sent_to_a_topic(
+    client: Caller, wire: Wire, topic: str, kind: str | None, expected: list[int]
+) -> None:
+    change(wire, topic, 1, 1, 6, *([f"+message.type={kind}"] if kind else []))
+    (queue,) = client.call("QueryRoute", topic=resource(topic)).message_queues
+    assert queue.accept_message_types == expected
+
+
+def test_a_topic_of_a_namespace(cluster: LocalCluster, client: Caller, topic: str) -> None:
+    cluster.create_topic(f"shop%{topic}", 1)
+    for named in (resource(topic, "shop"), resource(f"shop%{topic}", "shop"), resource(f"shop%{topic}")):
+        (queue,) = client.call("QueryRoute", topic=named).message_queues
+        assert queue.topic == named
+    assert client.call("QueryRoute", topic=resource(topic, "other")).status.code == Code.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("nowhere", Code.TOPIC_NOT_FOUND, "create it first"),
+        ("", Code.ILLEGAL_TOPIC, "blank"),
+        ("no name", Code.ILLEGAL_TOPIC, "illegal characters"),
+        ("x" * 128, Code.ILLEGAL_TOPIC, "longer than"),
+        ("SCHEDULE_TOPIC_XXXX", Code.ILLEGAL_TOPIC, "own"),
+        ("rmq_sys_anything", Code.ILLEGAL_TOPIC, "own"),
+    ],
+)
+def test_topics_that_cannot_be_used(client: Caller, method: str, name: str, code: int, said: str) -> None:
+    more = {"group": resource("readers")} if method == "QueryAssignment" else {}
+    answer = client.call(method, topic=resource(name), **more)
+    assert (answer.status.code, said in answer.status.message) == (code, True), answer
+
+
+def test_endpoints_that_nobody_can_have_called(client: Caller, topic: str) -> None:
+    for host, port in (("", 8081), ("host", 0), ("host", 70_000), ("host", -1)):
+        answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints(host, port))
+        assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
+
+
+def test_an_assignment_is_the_whole_topic(client: Caller, topic: str, group: str) -> None:
+    answer = client.call("QueryAssignment", topic=resource(topic), group=resource(group), endpoints=endpoints())
+    assert answer.status.code == Code.OK
+    (assignment,) = answer.assignments
+    assert assignment.message_queue.id == -1
+    assert assignment.message_queue.permission == Permission.READ_WRITE
+    assert assignment.message_queue.broker.endpoints == endpoints()
+
+
+def test_an_ordered_group_is_assigned_each_queue(client: Caller, wire: Wire, topic: str, group: str) -> None:
+    settings = b'{"groupName":"%s","consumeMessageOrderly":true}' % group.encode()
+    assert wire.ask(200, settings).code == 0
+    answer = client.call("QueryAssignment", topic=resource(topic), group=resource(group))
+    assert [assignment.message_queue.id for assignment in answer.assignments] == [0, 1, 2, 3]
+
+
+def test_groups_and_topics_that_are_assigned_nothing(client: Caller, wire: Wire, topic: str, group: str) -> None:
+    answer = client.call("QueryAssignment", topic=resource(topic), group=resource("no name"))
+    assert answer.status.code == Code.ILLEGAL_CONSUMER_GROUP
+    answer = client.call("QueryAssignment", topic=resource(topic), group=resource("CID_RMQ_SYS_x"))
+    assert answer.status.code == Code.ILLEGAL_CONSUMER_GROUP
+    change(wire, topic, 4, 4, 2)
+    answer = client.call("QueryAssignment", topic=resource(topic), group=resource(group))
+    assert answer.status.code == Code.FORBIDDEN
+    assert "no queue to read from" in answer.status.message
+
+
+def change(wire: Wire, topic: str, reads: int, writes: int, perm: int, attributes: str = "") -> None:
+    """UPDATE_AND_CREATE_TOPIC."""
+    answer = wire.ask(
+        17,
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=reads,
+        writeQueueNums=writes,
+        perm=perm,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+        attributes=attributes,
+    )
+    assert answer.code == 0, answer.remark
