@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.datasource.conditions import CONDITIONS
-from spark_rocket.datasource.options import OPTIONS
+from spark_rocket.datasource.option_table import OPTIONS
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient

@@ -46,7 +46,6 @@ _WIDTH = 32  # of an id: 32 hexadecimal digits, nearly always
 # all of a record, its place included.
 _BROKERS_OWN = r"(TIMER_(ENQUEUE|DEQUEUE|OUT)_MS|TIMER_ROLL_TIMES|REAL_TOPIC|REAL_QID|__CRC32#)\x01"
 _NOT_COMPARED = rf"\x02({_BROKERS_OWN}[^\x02]*|$)"  # of a string that begins with 0x02; the last 0x02 may be missing
-_NOTHING = pa.scalar(b"", pa.large_binary())
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
@@ -117,7 +116,8 @@ class Repeats:
             ]
         )
         if pc.any(pc.match_substring_regex(properties, _BROKERS_OWN)).as_py():
-            begun = pc.binary_join_element_wise(pa.scalar(b"\x02", properties.type), properties, _NOTHING)
+            begin, between = (pa.scalar(text, properties.type) for text in (b"\x02", b""))
+            begun = pc.binary_join_element_wise(begin, properties, between)
             properties = pc.replace_substring_regex(begun, _NOT_COMPARED, "")
         bodies = pa.Array.from_buffers(pa.binary(8), len(at), [None, pa.py_buffer(self._bodies[at])])
         ids = self._ids.take(pa.array(at))

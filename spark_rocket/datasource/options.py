@@ -4,7 +4,7 @@ Spark hands option names over in lower case, so they are looked up without case;
 spelling. An option that does not exist, or does not belong to what is being done (a write option on a read), is an
 error that names the nearest known one: a typing mistake must never be silently ignored.
 
-``OPTIONS`` is the one list of them, and ``docs/datasource.md`` shows it. Parsing happens on the driver; the parsed
+``OPTIONS`` (option_table.py) is the one list of them. Parsing happens on the driver; the parsed
 values travel to the executors, so that an environment variable there cannot change what the driver decided. Pure but
 for the ``NAMESRV_ADDR`` environment variable. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in Spark.
 """
@@ -15,19 +15,11 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeVar
 
 from spark_rocket.datasource.body_formats.settings import (
     BodySettings,
-    avro_encoding,
-    avro_schema,
-    bad_records,
-    body_format,
     body_settings,
-    delimiter,
-    descriptor_file,
-    metadata_columns,
 )
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.option_checks import (
@@ -42,55 +34,17 @@ from spark_rocket.datasource.option_checks import (
     what_to_read,
 )
 from spark_rocket.datasource.option_parsers import (
-    MAX_MESSAGE_SIZE,
     Compression,
-    Fallback,
-    Parser,
     Position,
     Pushdown,
     Start,
-    Strategy,
-    assigned_queues,
-    boolean,
-    directory,
-    duration,
-    group_name,
     name_servers,
-    number,
-    one_of,
-    positions,
-    pushdown,
-    some_text,
-    sql_expression,
-    tag_expression,
-    timestamp,
-    timestamps,
-    topic_names,
-    topic_pattern,
-    view_name,
-    writable_topic,
 )
+from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, Scope
 from spark_rocket.errors import DataSourceError
 from spark_rocket.model import MessageQueue
 
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
-
 T = TypeVar("T")
-
-
-class Scope(Enum):
-    """What the options are for."""
-
-    READ = "batch reads"
-    READ_STREAM = "streaming reads"
-    WRITE = "batch writes"
-    WRITE_STREAM = "streaming writes"
-    VIEW = "views"
-
-
-READS = frozenset({Scope.READ, Scope.READ_STREAM})
-WRITES = frozenset({Scope.WRITE, Scope.WRITE_STREAM})
-VIEWS = frozenset({Scope.VIEW})
 
 
 @dataclass(frozen=True)
@@ -166,162 +120,6 @@ class ViewOptions:
     msg_id: str | None
     request_timeout_ms: int
 
-
-@dataclass(frozen=True)
-class Option:
-    """One documented option."""
-
-    name: str
-    scopes: frozenset[Scope]
-    parse: Parser
-    default: str | None
-    meaning: str
-
-
-OPTIONS: tuple[Option, ...] = (
-    Option("nameServer", READS | WRITES | VIEWS, name_servers, None,
-           "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
-           f"driver, then `{DEFAULT_NAME_SERVER}`."),
-    Option("subscribe", READS | VIEWS, topic_names, None,
-           "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
-           "but for `storePath`."),
-    Option("subscribePattern", READS, topic_pattern, None,
-           "The topics to read, as a regular expression for whole names. See [below](#what-to-read)."),
-    Option("assign", READS, assigned_queues, None,
-           'The queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.'),
-    Option("waitForTopic", frozenset({Scope.READ_STREAM}), boolean, "false",
-           "Whether topics and queues that do not exist yet are waited for (`true`), and then read from their first "
-           "message, or are an error when the stream starts (`false`)."),
-    Option("storePath", frozenset({Scope.READ}), directory, None,
-           "Read the files of a stopped broker instead of asking brokers: its store directory, or the data directory "
-           "of `rocket up`. See [below](#a-store-directory-without-a-broker)."),
-    Option("brokerName", frozenset({Scope.READ}), some_text, None,
-           "With `storePath`: what stands in the column `brokerName`, and in offsets as JSON. Without it the "
-           "name that the store's configuration or its list of topics tells, then `broker-a`."),
-    Option("startingOffsets", READS,
-           positions(Start.EARLIEST, Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), None,
-           "Where a new query begins: `earliest`, `latest`, `group` (what `consumerGroup` has committed), `timestamp` "
-           "(see the next two), or JSON. Streams begin at `latest` by default, batch reads at `earliest`. A restarted "
-           "stream goes on from its checkpoint instead."),
-    Option("startingTimestamp", READS, timestamp, None,
-           "The first store time to read: milliseconds since 1970, ISO-8601 (UTC if it has no zone), or how long ago, "
-           "such as `-2h`, `-30m` or `-1d`. Sets `startingOffsets=timestamp`."),
-    Option("startingOffsetsByTimestamp", READS, timestamps, None,
-           'The same for each queue, as JSON: `{"orders": {"broker-a": {"0": 1769860800000, "1": "-2h"}}}`. Sets '
-           "`startingOffsets=timestamp`."),
-    Option("startingOffsetsByTimestampStrategy", READS, one_of(Strategy), "latest",
-           "Where a queue begins in which nothing was stored at that time or later: at its end (`latest`), or it is an "
-           "`error`."),
-    Option("groupOffsetsFallback", READS, one_of(Fallback), "earliest",
-           "With `startingOffsets=group`, where queues begin of which the group has committed nothing: `earliest`, "
-           "`latest`, `timestamp` (of `startingTimestamp`), or it is an `error`."),
-    Option("endingOffsets", frozenset({Scope.READ}),
-           positions(Start.LATEST, Start.GROUP, Start.TIMESTAMP, Start.OFFSETS), "latest",
-           "Where a batch read ends: `latest`, `group` (what `consumerGroup` has committed), `timestamp` (see the next "
-           "two), or JSON."),
-    Option("endingTimestamp", frozenset({Scope.READ}), timestamp, None,
-           "The first store time not to read, written as `startingTimestamp` is. Sets `endingOffsets=timestamp`."),
-    Option("endingOffsetsByTimestamp", frozenset({Scope.READ}), timestamps, None,
-           "The same for each queue, as JSON. Sets `endingOffsets=timestamp`."),
-    Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
-    Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "At most so many bytes (a number without a unit) of stored messages in a micro-batch, by what the brokers "
-           "tell of their sizes. See [below](#how-much-at-a-time)."),
-    Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "Wait with a micro-batch until there are so many messages, or `maxTriggerDelay` is over."),
-    Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
-           "How long `minOffsetsPerTrigger` may hold messages back: a number with `ms`, `s`, `m`, `h` or `d`."),
-    Option("failOnDataLoss", READS, boolean, "true",
-           "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
-           "log and goes on from the earliest left (`false`)."),
-    Option("consumerGroup", READS | VIEWS, group_name, None,
-           "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
-           "`startingOffsets=group`, where to begin. Batch reads commit nothing."),
-    Option("minPartitions", READS, number(1, 100_000), None,
-           "At least so many Spark partitions: ranges of large queues are split."),
-    Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
-    Option("filterPushdown", frozenset({Scope.READ}), pushdown, "false",
-           "Whether filters on `topic`, `brokerName`, `queueId`, `queueOffset`, `storeTimestamp` and `tags` decide "
-           "what is read (`true`), and those on `keys` and `msgId` are looked up in the brokers' index too (`index`). "
-           "Needs `spark.sql.python.filterPushdown.enabled=true`. See [below](#filter-pushdown)."),
-    Option("tags", READS, tag_expression, "*",
-           "Only messages with one of these tags, as RocketMQ writes them. The broker chooses, and what it sends is "
-           "compared again. See [below](#choosing-at-the-broker)."),
-    Option("sqlFilter", READS, sql_expression, None,
-           "Only messages whose properties fulfil this SQL92 expression. The broker chooses; one that does not filter "
-           "so (`enablePropertyFilter`) refuses before the first task. Not together with `tags`. See "
-           "[below](#choosing-at-the-broker)."),
-    Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
-           "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
-    Option("pullBatchBytes", READS, number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
-           "At most so many bytes asked for in one pull."),
-    Option("maxPullsInFlight", READS, number(1, 256), "32",
-           "Pulls that a task has under way at once where brokers give little at a time, as Apache's do; together they "
-           "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one."),
-    Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
-           "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
-    Option("arrowBatchBytes", READS, number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
-           "Bytes at which an Arrow batch is handed to Spark."),
-    Option("dedupeWindow", READS, number(1, 10_000_000), None,
-           "Leave out messages that are the same, `msgId` and contents, as one of the so many before them in their "
-           "queue. See [below](#leaving-out-repeats)."),
-    Option("topic", WRITES, writable_topic, None, "The topic to write to. It overrides a `topic` column."),
-    Option("producerGroup", WRITES | VIEWS, group_name, "spark_rocket_writer",
-           "The producer group that brokers are told."),
-    Option("writeId", frozenset({Scope.WRITE}), some_text, None,
-           "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
-           "a repeat can be told. Without it every write has a name of its own."),
-    Option("maxMessageSize", WRITES, number(1024, 12 * 1024 * 1024), str(MAX_MESSAGE_SIZE),
-           "The largest body in bytes, as the brokers' `maxMessageSize`."),
-    Option("sendBatchSize", WRITES, number(1, 100_000), "10000", "At most so many messages in one request."),
-    Option("sendBatchBytes", WRITES, number(1024, MAX_MESSAGE_SIZE), str(2 * 1024 * 1024),
-           "Bytes to aim for in one request, never above `maxMessageSize`."),
-    Option("maxRequestsInFlight", WRITES, number(1, 1024), "4", "Requests a task has under way at once."),
-    Option("maxDelayedInFlight", WRITES, number(1, 8192), "256",
-           "Delayed rows that a task has under way at once; each is a request of its own."),
-    Option("compression", WRITES, one_of(Compression), "none",
-           "How bodies are compressed. Every RocketMQ client reads `zlib`, those of 5.x the others too. See "
-           "[below](#compression)."),
-    Option("compressAbove", WRITES, number(0, 12 * 1024 * 1024), "4096",
-           "Bytes from which on a body is compressed. Only with `compression`."),
-    Option("view", VIEWS, view_name, None,
-           "Read a cluster's state instead of messages: `cluster`, `brokers`, `topics`, `queues`, `groups`, `lag`, "
-           "`consumers`, `producers`, `messages` or `dlq`. See [below](#views-a-clusters-state)."),
-    Option("key", VIEWS, some_text, None, "The key to look up in the view `messages`."),
-    Option("msgId", VIEWS, some_text, None, "The message id to look up in the view `messages`."),
-    Option("bodyFormat", READS | WRITES, body_format, None,
-           "What bodies are: `json`, `csv`, `avro`, `protobuf`, `arrow`, `text` or `variant`. Their values become "
-           "typed columns, and columns become bodies. See [below](#typed-rows)."),
-    Option("metadataColumns", READS, metadata_columns, None,
-           "Which columns of typed rows are the message's: `queueOffset, storeTimestamp as stored_at`, or `*` for "
-           "all."),
-    Option("badRecords", READS, bad_records, "fail",
-           "What becomes of bodies that cannot be decoded: `fail`, `null`, `column`, `drop` or `deadLetter`. See "
-           "[below](#records-that-cannot-be-decoded)."),
-    Option("badRecordColumn", READS, some_text, "_bad_record",
-           "The column of the schema that such bodies are put into, with `badRecords=column`."),
-    Option("deadLetterTopic", READS, writable_topic, None,
-           "The topic that such messages are sent to, with `badRecords=deadLetter`."),
-    Option("avroSchema", READS | WRITES, avro_schema, None,
-           "With `bodyFormat=avro`: the schema as JSON, or the path of a schema file that the driver sees."),
-    Option("avroEncoding", READS | WRITES, avro_encoding, "auto",
-           "With `bodyFormat=avro`: whether bodies are `raw` datums or begin with the header of a `single` object; "
-           "`auto` reads both and writes single objects."),
-    Option("protobufDescriptor", READS | WRITES, descriptor_file, None,
-           "With `bodyFormat=protobuf`: the path of a FileDescriptorSet that the driver sees."),
-    Option("protobufMessage", READS | WRITES, some_text, None,
-           "With `bodyFormat=protobuf`: the full name of the message type."),
-    Option("csvDelimiter", READS | WRITES, delimiter, ",",
-           "With `bodyFormat=csv`: the character between two values, or `tab`."),
-    Option("arrowRowsPerMessage", WRITES, number(1, 1_000_000), "1000",
-           "With `bodyFormat=arrow`: at most so many rows in a message."),
-    Option("requestTimeout", READS | WRITES | VIEWS, number(100, 600_000), "10000",
-           "Milliseconds (a number without a unit) to wait for one answer."),
-    Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
-           "Milliseconds during which failed requests are made again before the query fails: how long a broker may be "
-           "away."),
-)  # fmt: skip
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _NOT_WITH_A_STORE = (

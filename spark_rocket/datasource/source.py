@@ -40,7 +40,8 @@ class RocketDataSource(Traveller, DataSource):
         return plain(schema, all_nullable=True) if is_two_way(given) else schema
 
     def _schema_of(self, options: Mapping[str, str]) -> StructType:
-        from spark_rocket.datasource.options import READS, body_of, check_options, is_view
+        from spark_rocket.datasource.option_table import READS
+        from spark_rocket.datasource.options import body_of, check_options, is_view
         from spark_rocket.datasource.schema import SOURCE_SCHEMA
 
         if is_view(options):
@@ -56,7 +57,8 @@ class RocketDataSource(Traveller, DataSource):
 
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
         from spark_rocket.datasource.option_parsers import Pushdown
-        from spark_rocket.datasource.options import Scope, is_view, parse_read_options
+        from spark_rocket.datasource.option_table import Scope
+        from spark_rocket.datasource.options import is_view, parse_read_options
         from spark_rocket.datasource.tables import options_to_read, plain
         from spark_rocket.datasource.typed_rows import warn_of_names
 
@@ -81,7 +83,8 @@ class RocketDataSource(Traveller, DataSource):
         return RocketBatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
-        from spark_rocket.datasource.options import Scope, parse_read_options
+        from spark_rocket.datasource.option_table import Scope
+        from spark_rocket.datasource.options import parse_read_options
         from spark_rocket.datasource.stream import RocketStreamReader
         from spark_rocket.datasource.tables import options_to_read, plain
         from spark_rocket.datasource.typed_rows import warn_of_names
@@ -91,7 +94,8 @@ class RocketDataSource(Traveller, DataSource):
         return RocketStreamReader(options, plain(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
-        from spark_rocket.datasource.options import Scope, parse_write_options
+        from spark_rocket.datasource.option_table import Scope
+        from spark_rocket.datasource.options import parse_write_options
         from spark_rocket.datasource.tables import options_to_write, written
         from spark_rocket.datasource.writer import RocketWriter, check_append
 
@@ -101,7 +105,8 @@ class RocketDataSource(Traveller, DataSource):
         return RocketWriter(parsed, written(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
-        from spark_rocket.datasource.options import Scope, parse_write_options
+        from spark_rocket.datasource.option_table import Scope
+        from spark_rocket.datasource.options import parse_write_options
         from spark_rocket.datasource.tables import options_to_write
         from spark_rocket.datasource.writer import RocketStreamWriter, check_append
 

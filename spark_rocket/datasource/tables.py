@@ -37,16 +37,8 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.body_formats.columns import metadata_fields
 from spark_rocket.datasource.body_formats.settings import BadRecords
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options import (
-    READS,
-    WRITES,
-    Scope,
-    belongs_to,
-    body_of,
-    check_options,
-    is_view,
-    parse_write_options,
-)
+from spark_rocket.datasource.option_table import READS, WRITES, Scope
+from spark_rocket.datasource.options import belongs_to, body_of, check_options, is_view, parse_write_options
 
 _METADATA = "rocket.options"
 _PREFIX = "option."

@@ -22,7 +22,8 @@ from spark_rocket.datasource.cluster import Cluster, reader_for
 from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.option_parsers import is_for_users
-from spark_rocket.datasource.options import Scope, ViewOptions, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ViewOptions, parse_read_options
 from spark_rocket.datasource.plan import batch_ranges
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError

@@ -30,7 +30,8 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options import OPTIONS, Scope, ViewOptions, check_options, parse_view_options
+from spark_rocket.datasource.option_table import OPTIONS, Scope
+from spark_rocket.datasource.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.errors import SchemaError

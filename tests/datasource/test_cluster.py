@@ -12,7 +12,8 @@ from spark_rocket.client import Producer
 from spark_rocket.client.questions import Pending
 from spark_rocket.datasource import cluster
 from spark_rocket.datasource.cluster import Cluster
-from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import parse_read_options
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.errors import (
     BrokerError,

@@ -25,7 +25,8 @@ from spark_rocket.datasource.dead_letters import (
     REASON,
     send_letters,
 )
-from spark_rocket.datasource.options import Scope, WriteOptions, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import WriteOptions, parse_read_options
 from spark_rocket.datasource.rows import PROPERTIES_LIMIT, Block
 from spark_rocket.errors import BrokerError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 from spark_rocket.client import Reader
 from spark_rocket.datasource import dedupe, writer
 from spark_rocket.datasource.dedupe import Repeats, read_without_repeats
-from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options, parse_write_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ReadOptions, parse_read_options, parse_write_options
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project

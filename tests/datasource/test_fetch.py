@@ -17,7 +17,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.datasource.fetch import pull_chunks, read_range
-from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project

@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.datasource.option_parsers import Position, Pushdown, Start, can_be_written
-from spark_rocket.datasource.options import (
-    OPTIONS,
-    Scope,
-    check_options,
-    parse_read_options,
-    parse_write_options,
-)
+from spark_rocket.datasource.option_table import OPTIONS, Scope
+from spark_rocket.datasource.options import check_options, parse_read_options, parse_write_options
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue
 

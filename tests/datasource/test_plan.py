@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
-from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.plan import StreamPlanner, plan_batch
 from spark_rocket.datasource.ranges import OffsetRange, ranges_between
 from spark_rocket.errors import DataLossError, OffsetsError

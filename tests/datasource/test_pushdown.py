@@ -27,7 +27,8 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource import pushdown
 from spark_rocket.datasource.filtered_batch import FilterPushdownReader
-from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import parse_read_options
 from spark_rocket.datasource.pushdown import MARGIN_MS, narrow, pieces, tags_for_brokers, understand
 from spark_rocket.datasource.ranges import OffsetRange
 from tests.datasource.fakes import FakeQueues, q

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.datasource import rows
-from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.rows import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue

@@ -19,7 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import parse_read_options
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.datasource.store_directory import (
     SpanPartition,

@@ -17,7 +17,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.datasource.option_parsers import VIEW_NAMES
-from spark_rocket.datasource.options import Scope, check_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import check_options
 from spark_rocket.datasource.tables import new_table
 from spark_rocket.datasource.views import VIEWS, ViewReader, checked_view_options, view_schema
 from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError, TopicNotFoundError

@@ -10,7 +10,8 @@ import pytest
 
 from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.datasource.option_parsers import matching
-from spark_rocket.datasource.options import ReadOptions, Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.plan import StreamPlanner, plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError

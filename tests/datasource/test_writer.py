@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource import writer
-from spark_rocket.datasource.options import Scope, WriteOptions, parse_write_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
 from spark_rocket.datasource.send import Sent

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.datasource.conditions import CONDITIONS, error
-from spark_rocket.datasource.options import (
-    OPTIONS,
-    Option,
-    Scope,
-    check_options,
-    parse_read_options,
-)
+from spark_rocket.datasource.option_table import OPTIONS, Option, Scope
+from spark_rocket.datasource.options import check_options, parse_read_options
 from spark_rocket.errors import OptionError, RocketError
 
 NAMES = ["", "no spaces", "a,,b", "x" * 128, "ä"]

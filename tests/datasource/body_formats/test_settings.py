@@ -14,14 +14,8 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from spark_rocket.datasource import writer
 from spark_rocket.datasource.body_formats.codecs import known_columns
 from spark_rocket.datasource.body_formats.settings import AvroEncoding, BadRecords, BodyFormat, BodySettings
-from spark_rocket.datasource.options import (
-    ReadOptions,
-    Scope,
-    WriteOptions,
-    body_of,
-    parse_read_options,
-    parse_write_options,
-)
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ReadOptions, WriteOptions, body_of, parse_read_options, parse_write_options
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.datasource.typed_rows import TypedRows, projection_of, rows_of, schema_of, warn_of_names
 from spark_rocket.errors import OptionError, RecordError, RocketError, SchemaError, StateError
