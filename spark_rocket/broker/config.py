@@ -126,6 +126,9 @@ class BrokerConfig:
     max_filter_message_size: int = _setting(16_000, low=20, high=1 << 20, dynamic=True)
     use_server_side_reset_offset: bool = _setting(True, dynamic=True)
 
+    enable_retry_topic_v2: bool = _setting(False, dynamic=True)
+    pop_from_retry_probability: int = _setting(20, low=0, high=100, dynamic=True)
+
     channel_expired_timeout: int = _setting(120_000, low=1_000, dynamic=True)
     server_channel_max_idle_time_seconds: int = _setting(120, low=1, high=86_400)
     flush_consumer_offset_interval: int = _setting(5_000, low=100)

@@ -17,7 +17,7 @@ _NAMES = """
     destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded
     dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
     enableConsumeQueueExt enableLmq enableMixedMessageType enableMultiDispatch enablePopBatchAck
-    enablePopBufferMerge enableRetryTopicV2 enableScheduleMessageStats enableSlaveActingMaster
+    enablePopBufferMerge enableScheduleMessageStats enableSlaveActingMaster
     enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer
     fileNameExtendable filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages

@@ -30,12 +30,15 @@ from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
+from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.client_manage import ClientManageProcessor, notify_consumer_ids_changed
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
 from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
 from spark_rocket.broker.processors.offsets import OffsetProcessor
+from spark_rocket.broker.processors.pop import PopMessageProcessor
 from spark_rocket.broker.processors.progress import ProgressProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
@@ -156,6 +159,10 @@ class Broker:
                 timer.start(clock())
             clients = ClientManager(clock, notify_consumer_ids_changed)
             transactions = TransactionalMessageService(config, store, topics, offsets, clients, store_host, clock())
+            stats = BrokerStats()
+            pop = None
+            if timer is not None:
+                pop = PopService(config, store, timer, topics, offsets, groups, order, stats, clock, store_host)
         except BaseException:
             store.close()
             raise
@@ -185,7 +192,7 @@ class Broker:
             waiting=waiting,
             order=order,
             locks=RebalanceLockManager(clock, config.rebalance_lock_max_live_time),
-            stats=BrokerStats(),
+            stats=stats,
             saver=ConfigSaver(loop),
             files=files,
             registration=registration,
@@ -193,6 +200,7 @@ class Broker:
             loop=loop,
             schedule=schedule,
             timer=timer,
+            pop=pop,
             transactions=transactions,
         )
         unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
@@ -209,6 +217,8 @@ class Broker:
             ConsumerRequestProcessor(service),
             EndTransactionProcessor(service),
             ReplyMessageProcessor(service),
+            PopMessageProcessor(service),
+            AckMessageProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does

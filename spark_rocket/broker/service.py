@@ -24,6 +24,7 @@ from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.stats import BrokerStats
@@ -90,6 +91,7 @@ class BrokerService:
         loop: asyncio.AbstractEventLoop,
         schedule: ScheduleMessageService,
         timer: TimerMessageStore | None,
+        pop: PopService | None,
         transactions: TransactionalMessageService,
     ) -> None:
         self.config = config
@@ -111,6 +113,7 @@ class BrokerService:
         self.loop = loop
         self.schedule = schedule
         self.timer = timer
+        self.pop = pop
         self.transactions = transactions
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
@@ -119,7 +122,12 @@ class BrokerService:
             HALF_TOPIC: DeliveryDriver(loop, clock, transactions.check),
         }
         if timer is not None:
-            self.drivers[TIMER_TOPIC] = DeliveryDriver(loop, clock, timer.deliver)
+            self.drivers[TIMER_TOPIC] = DeliveryDriver(loop, clock, self._deliver_timed)
+        if pop is not None:
+            self.drivers[pop.log.topic] = DeliveryDriver(loop, clock, pop.deliver)
+            pop.on_due = self.drivers[pop.log.topic].expect
+            pop.log.on_timed = self.drivers[TIMER_TOPIC].expect
+            pop.in_memory = self.in_memory
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         #: Topics that can be sent to without another look; the send processor looks here first.
         self.targets: dict[str, SendTarget] = {}
@@ -269,6 +277,13 @@ class BrokerService:
         driver = self.drivers.get(waiting.topic)
         if driver is not None:
             driver.expect(waiting.due)
+
+    def _deliver_timed(self, now_ms: int, budget: float) -> int | None:
+        assert self.timer is not None
+        due = self.timer.deliver(now_ms, budget)
+        if self.pop is not None:
+            self.pop.look()
+        return due
 
     # --- consuming ----------------------------------------------------------------------------------------------
 

@@ -261,6 +261,14 @@ class TimerMessageStore:
                 )
                 self._missing = 0
 
+    def is_done_to(self, time_ms: int) -> bool:
+        """Whether everything that was due up to then has been delivered."""
+        if self._next_offset < self._store.get_max_offset(TIMER_TOPIC, 0):
+            return False
+        if not self._wheel.is_open:
+            return self._slots is None
+        return self._slot_of(time_ms) < self._loaded_to and not (self._heap and self._heap[0] >> 64 <= time_ms)
+
     # --- from the queue into the wheel --------------------------------------------------------------------------
 
     def _enqueue(self, now_ms: int, deadline: float) -> bool:

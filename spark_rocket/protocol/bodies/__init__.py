@@ -57,6 +57,7 @@ from spark_rocket.protocol.bodies.consumer import (
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
+from spark_rocket.protocol.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.bodies.route import (
     MASTER_ID,
@@ -108,6 +109,8 @@ __all__ = [
     "PROP_CONSUME_TYPE",
     "PROP_NAMESERVER_ADDR",
     "PROP_THREADPOOL_CORE_SIZE",
+    "BatchAck",
+    "BatchAckMessageRequestBody",
     "Body",
     "BrokerData",
     "BrokerMemberGroup",

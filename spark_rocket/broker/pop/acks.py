@@ -1,0 +1,128 @@
+"""Acks on their way into the revive log: those of one check point that come within a fifth of a second become one.
+
+An ack is taken, answered, and written a moment later. What a kill takes with it comes again, as does everything else
+that was done since the groups' offsets were last on disk. What was acked is remembered until the messages would have
+come back, of the last ``_REMEMBERED`` check points: a message that is acked is not acked again and cannot be made
+invisible for longer.
+
+Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMergeService.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.broker.pop.check_points import Key, encode_ack
+from spark_rocket.broker.pop.revive_log import ReviveLog
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.store.redelivery import RETRY_MS
+from spark_rocket.store.results import PutStatus
+
+GATHER_MS = 200
+"""How long an ack waits for others of its check point."""
+MAX_SPAN = 1 << 16
+"""How far a message may be behind its check point's start."""
+_REMEMBERED = 50_000
+_MOST_UNWRITTEN = 200_000
+
+
+class _Acked:
+    """What was acked of a check point: bit ``i`` for the offset ``start + i``."""
+
+    __slots__ = ("acked", "revive_queue_id", "revive_time", "written")
+
+    def __init__(self, revive_time: int, revive_queue_id: int) -> None:
+        self.revive_time = revive_time
+        self.revive_queue_id = revive_queue_id
+        self.acked = 0
+        self.written = 0
+
+
+class AckGatherer:
+    """The acks of one broker that are not in the log yet, and those that came lately."""
+
+    def __init__(self, log: ReviveLog, broker_name: str) -> None:
+        self._log = log
+        self._broker_name = broker_name
+        self._acked: dict[Key, _Acked] = {}
+        self._unwritten: dict[Key, _Acked] = {}
+        self._due: int | None = None
+        self.count = 0
+
+    def add(self, key: Key, revive_time: int, revive_queue_id: int, bits: int, now: int) -> int | None:
+        """Take acks; when :meth:`write` is to be called, if that is news."""
+        entry = self._acked.get(key)
+        if entry is None:
+            if len(self._unwritten) >= _MOST_UNWRITTEN:
+                raise RefusedError(
+                    "the store takes no acks now", response_code=ResponseCode.SYSTEM_ERROR, retriable=True
+                )
+            entry = self._acked[key] = _Acked(revive_time, revive_queue_id)
+        entry.acked |= bits
+        if entry.acked == entry.written:
+            return None
+        self._unwritten[key] = entry
+        if self._due is not None:
+            return None
+        self._due = now + GATHER_MS
+        return self._due
+
+    def is_acked(self, key: Key, offset: int) -> bool:
+        """Whether a message was acked, as far as that is remembered."""
+        entry = self._acked.get(key)
+        return entry is not None and bool(entry.acked >> (offset - key[3]) & 1)
+
+    def write(self, now: int) -> int | None:
+        """Put what has gathered into the log; when to call again."""
+        if self._due is None or self._due > now:
+            return self._due
+        return self.write_all(now)
+
+    def write_all(self, now: int) -> int | None:
+        """Put all into the log; when to call again, if the store does not take it."""
+        unwritten = self._unwritten
+        while unwritten:
+            key = next(iter(unwritten))
+            if not self._write(key, unwritten[key]):
+                self._due = now + RETRY_MS
+                return self._due
+            del unwritten[key]
+        self._due = None
+        self._forget(now)
+        return None
+
+    def late(self, key: Key) -> list[int]:
+        """What was acked of a check point that is due now; it goes into the log as well."""
+        entry = self._acked.get(key)
+        if entry is None:
+            return []
+        if self._unwritten.pop(key, None) is not None:
+            self._write(key, entry)
+        return _offsets(key[3], entry.acked)
+
+    def _write(self, key: Key, entry: _Acked) -> bool:
+        offsets = _offsets(key[3], entry.acked & ~entry.written)
+        tag, body = encode_ack(key, self._broker_name, offsets)
+        result = self._log.put(tag, body, entry.revive_time, entry.revive_queue_id)
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return False
+        self.count += len(offsets)
+        entry.written = entry.acked
+        return True
+
+    def _forget(self, now: int) -> None:
+        """The oldest in front: acks come about in the order of the pops."""
+        acked = self._acked
+        while acked:
+            key = next(iter(acked))
+            if len(acked) <= _REMEMBERED and acked[key].revive_time > now:
+                return
+            del acked[key]
+
+
+def _offsets(start: int, bits: int) -> list[int]:
+    offsets = []
+    while bits:
+        low = bits & -bits
+        offsets.append(start + low.bit_length() - 1)
+        bits ^= low
+    return offsets

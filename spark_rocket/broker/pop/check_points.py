@@ -1,0 +1,177 @@
+"""What the revive log says: which messages were popped, which of them were acked.
+
+One message of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` each, its body JSON, its tag what it is. Times are ms.
+
+=======  ==========  ==================================================================================================
+tag      key         meaning
+=======  ==========  ==================================================================================================
+all      c, t, q     group, topic (a retry topic as such) and queue that were popped
+         so          the offset that the pop began at
+         pt          when the pop was; c, t, q, so, pt and bn together name the check point
+         bn          the broker's name
+ck       it          for how long the messages are invisible; pt + it is when they come back
+         d           offset of each message, from so on; absent in old ones: they are consecutive
+         n           how many messages
+         bm          bit map of those acked already; 0 when it is written
+         ro          0; Apache's reader keeps there where it found the check point
+         rp          how often it was put anew because it could not be revived; text, often absent
+ack      ao          the offset that was acked
+bAck     aol         the offsets that were acked (and ao, -1)
+=======  ==========  ==================================================================================================
+
+Thread-safety: values and pure functions.
+Corresponds to store.pop.{PopCheckPoint, AckMsg, BatchAckMsg} and common.PopAckConstants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.fastjson import Buffer, loads_tolerant
+
+TAG_CHECK_POINT = b"ck"
+TAG_ACK = b"ack"
+TAG_BATCH_ACK = b"bAck"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+ACK_INTERVAL = 1_000
+"""A check point comes into the revive log this long before its messages come back: its acks come behind it."""
+
+Key: TypeAlias = tuple[str, str, int, int, int]
+"""Topic, group, queue id, start offset and pop time of a check point; the broker is this one."""
+
+_LONG = 1 << 63
+_MOST = 1 << 16  # messages of one check point, for what was not written here
+
+_text = lru_cache(maxsize=4096)(json.dumps)
+
+
+class CheckPoint:
+    """Messages of one queue that were popped together. ``acked``: bit ``i`` for the message at ``diffs[i]``."""
+
+    __slots__ = ("acked", "broker_name", "diffs", "invisible_time", "key", "revive_offset", "revive_queue_id")
+
+    def __init__(
+        self,
+        key: Key,
+        invisible_time: int,
+        diffs: Sequence[int],
+        broker_name: str,
+        acked: int = 0,
+        revive_queue_id: int = 0,
+        revive_offset: int = -1,
+    ) -> None:
+        self.key = key
+        self.invisible_time = invisible_time
+        self.diffs = diffs
+        self.broker_name = broker_name
+        self.acked = acked
+        self.revive_queue_id = revive_queue_id
+        self.revive_offset = revive_offset
+
+    @property
+    def revive_time(self) -> int:
+        """When what is not acked comes back."""
+        return self.key[4] + self.invisible_time
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything is acked."""
+        return self.acked == (1 << len(self.diffs)) - 1
+
+    def ack(self, offset: int) -> None:
+        """Take a message as acked; one that is not of these is nobody's business."""
+        diff = offset - self.key[3]
+        diffs = self.diffs
+        if 0 <= diff < len(diffs) and diffs[diff] == diff:  # nothing was filtered out before it
+            self.acked |= 1 << diff
+        elif diff in diffs:
+            self.acked |= 1 << diffs.index(diff)
+
+    def open_offsets(self) -> list[int]:
+        """The offsets of what is not acked."""
+        start = self.key[3]
+        return [start + diff for at, diff in enumerate(self.diffs) if not self.acked >> at & 1]
+
+
+class Ack(NamedTuple):
+    """Messages of a check point that were acked."""
+
+    key: Key
+    broker_name: str
+    offsets: list[int]
+
+
+def encode_check_point(point: CheckPoint) -> bytes:
+    """Its body in the revive log."""
+    topic, group, queue_id, start, popped = point.key
+    return (
+        f'{{"bm":{point.acked},"bn":{_text(point.broker_name)},"c":{_text(group)},'
+        f'"d":[{",".join(map(str, point.diffs))}],"it":{point.invisible_time},"n":{len(point.diffs)},'
+        f'"pt":{popped},"q":{queue_id},"ro":0,"so":{start},"t":{_text(topic)}}}'
+    ).encode()
+
+
+def encode_ack(key: Key, broker_name: str, offsets: Sequence[int]) -> tuple[bytes, bytes]:
+    """Tag and body of an ack, of one message or of several."""
+    topic, group, queue_id, start, popped = key
+    rest = (
+        f'"bn":{_text(broker_name)},"c":{_text(group)},"pt":{popped},"q":{queue_id},"so":{start},"t":{_text(topic)}}}'
+    )
+    if len(offsets) == 1:
+        return TAG_ACK, f'{{"ao":{offsets[0]},{rest}'.encode()
+    return TAG_BATCH_ACK, f'{{"ao":-1,"aol":[{",".join(map(str, offsets))}],{rest}'.encode()
+
+
+def decode_check_point(body: Buffer, broker_name: str) -> CheckPoint:
+    """The check point that a body says; ProtocolError. ``broker_name`` is for one that names none."""
+    value = _loads(body)
+    key = _key_of(value)
+    count, diffs = _number(value, "n", _MOST), value.get("d") or []
+    if not isinstance(diffs, list) or len(diffs) > _MOST or not all(type(diff) is int for diff in diffs):
+        raise _wrong("d")
+    offsets = diffs or range(count)
+    if any(not 0 <= diff < 1 << 31 for diff in offsets):
+        raise _wrong("d")
+    acked = _number(value, "bm") & ((1 << len(offsets)) - 1)
+    return CheckPoint(key, _number(value, "it"), offsets, str(value.get("bn") or broker_name), acked)
+
+
+def decode_ack(body: Buffer, broker_name: str) -> Ack:
+    """The ack that a body says, of one message or several; ProtocolError."""
+    value = _loads(body)
+    offsets = value.get("aol", value.get("ackOffsetList"))
+    if offsets is None:
+        offsets = [value.get("ao")]
+    if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
+        raise _wrong("aol" if "aol" in value else "ao")
+    return Ack(_key_of(value), str(value.get("bn") or broker_name), offsets)
+
+
+def _loads(body: Buffer) -> dict[str, Any]:
+    value = loads_tolerant(body)
+    if not isinstance(value, dict):
+        raise _wrong("{")
+    return value
+
+
+def _key_of(value: dict[str, Any]) -> Key:
+    topic, group = value.get("t"), value.get("c")
+    if not (isinstance(topic, str) and isinstance(group, str) and topic and group):
+        raise _wrong("t" if group else "c")
+    return topic, group, _number(value, "q", 1 << 31), _number(value, "so"), _number(value, "pt")
+
+
+def _number(value: dict[str, Any], name: str, limit: int = _LONG) -> int:
+    number = value.get(name, 0)
+    if type(number) is not int or not 0 <= number < limit:
+        raise _wrong(name)
+    return number
+
+
+def _wrong(name: str) -> ProtocolError:
+    return ProtocolError(f"A message of the revive log has no good {name!r}.", remedy="It is passed over.")

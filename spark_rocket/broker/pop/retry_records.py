@@ -1,0 +1,48 @@
+"""Messages of a retry topic as their consumer knows them: under the topic that it asked for.
+
+The record is written anew with that topic and with POP_CK, its receipt, which says that it is of the retry topic; all
+else is as it was, queue and offsets too, which are the retry topic's. As Apache's broker does it unless told otherwise
+(``popResponseReturnActualRetryTopic``).
+
+Thread-safety: pure functions. Corresponds to the recoding in PopMessageProcessor.popMsgFromQueue.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.protocol.extra_info import ExtraInfo
+from spark_rocket.protocol.properties import append_property, find_property
+from spark_rocket.protocol.record import encode_record, iter_records
+from spark_rocket.store.layout import MAX_PROPERTIES
+
+_POP_CK = b"POP_CK"
+
+
+def as_asked(records: bytes, topic: str, receipt: ExtraInfo) -> bytes:
+    """A run of records under another topic, each with its receipt."""
+    name = topic.encode()
+    parts = []
+    for record in iter_records(records):
+        properties = bytes(record.properties)
+        if find_property(properties, _POP_CK) is None:
+            noted = append_property(properties, _POP_CK, receipt._replace(offset=record.queue_offset).text())
+            if len(noted) <= MAX_PROPERTIES:  # else the consumer makes it of the answer's offset infos
+                properties = noted
+        parts.append(
+            encode_record(
+                name,
+                record.queue_id,
+                record.body,
+                properties,
+                queue_offset=record.queue_offset,
+                physical_offset=record.physical_offset,
+                born_timestamp=record.born_timestamp,
+                born_host=record.born_host,
+                store_timestamp=record.store_timestamp,
+                store_host=record.store_host,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                reconsume_times=record.reconsume_times,
+                prepared_transaction_offset=record.prepared_transaction_offset,
+            )
+        )
+    return b"".join(parts)

@@ -1,0 +1,283 @@
+"""Gives popped messages that nobody acked back to their group, at the millisecond that their invisible time ends.
+
+The revive log's queues are read as they grow. A check point is remembered from the time that it comes there, a second
+before its messages are due, until it is settled: all is acked, or its time has come and what is not acked has been put
+into the group's retry topic. So memory holds the check points of one second, however many are open. Acks lie behind
+their check point. Nothing is revived before the timer has delivered all that it has to deliver up to then, because an
+ack may be among it.
+
+What is put into the retry topic (``%RETRY%group_topic``, with ``enableRetryTopicV2`` ``%RETRY%group+topic``; a message
+popped from a retry topic goes there again):
+
+==================  ===================================================================================================
+of the new record
+==================  ===================================================================================================
+reconsume times     one more
+RETRY_TOPIC         the topic that it was sent to; set once
+1ST_POP_TIME        when it was popped first; set once
+ORIGIN_GROUP        the group
+the rest            as it was, but for the born host, which is the broker's, and the CRC of a record of RocketMQ 5
+==================  ===================================================================================================
+
+When that makes as many deliveries as the group's ``retryMaxTimes`` (16), the message goes to ``%DLQ%group`` instead,
+with ORIGIN_MESSAGE_ID; in RocketMQ 5 it is the proxy that does this. What has been removed by retention, and what
+belongs to a topic or a group that is gone, is passed over.
+
+Thread-safety: for the event loop. After a crash: the offset of the group CID_RMQ_SYS_REVIVE_GROUP says up to where
+everything is settled (inclusive, as Apache's); the log is read again from there, so the last seconds' check points may
+be revived twice, and none is left out. Corresponds to PopReviveService.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.pop.check_points import (
+    REVIVE_GROUP,
+    TAG_ACK,
+    TAG_BATCH_ACK,
+    TAG_CHECK_POINT,
+    CheckPoint,
+    Key,
+    decode_ack,
+    decode_check_point,
+)
+from spark_rocket.broker.pop.revive_log import ReviveLog
+from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, TopicConfigManager
+from spark_rocket.errors import ProtocolError, StoreCorruptError
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.extra_info import normal_topic, retry_topic
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.properties import decode_properties, find_property
+from spark_rocket.protocol.record import RecordView, view_record
+from spark_rocket.store.layout import MAX_PROPERTIES
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.redelivery import RETRY_MS
+from spark_rocket.store.results import PutStatus
+from spark_rocket.store.timer_store import TimerMessageStore
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_MS = 10
+"""After this long it is looked again whether the timer has caught up."""
+
+
+class PopReviver:
+    """Reads the revive log of one broker. ``late_acks``: acks of a check point that are not in the log yet."""
+
+    def __init__(
+        self,
+        log: ReviveLog,
+        store: MessageStore,
+        timer: TimerMessageStore,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        groups: SubscriptionGroupManager,
+        host: tuple[str, int],
+        broker_name: str,
+        *,
+        late_acks: Callable[[Key], list[int]],
+        retry_v2: Callable[[], bool],
+        timing: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._timer = timer
+        self._topics = topics
+        self._offsets = offsets
+        self._groups = groups
+        self._host = pack_host(host)
+        self._broker_name = broker_name
+        self._late_acks = late_acks
+        self._retry_v2 = retry_v2
+        self._timing = timing
+        self._open: dict[Key, CheckPoint] = {}
+        self._unsettled: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(log.queues)]
+        self._heap: list[tuple[int, int, Key]] = []  # revive time, a number, key
+        self._number = 0
+        self.revived = 0
+        self._next = [self._first(queue_id) for queue_id in range(log.queues)]
+
+    def _first(self, queue_id: int) -> int:
+        settled = self._offsets.query(REVIVE_GROUP, self._log.topic, queue_id)
+        return min(settled + 1, self._log.end(queue_id))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log has something that was not read."""
+        log = self._log
+        return any(offset < log.end(queue_id) for queue_id, offset in enumerate(self._next))
+
+    def is_open(self, key: Key) -> bool:
+        """Whether the check point is about to be revived; what of it is not acked now will be."""
+        return key in self._open
+
+    # --- driving ------------------------------------------------------------------------------------------------
+
+    def deliver(self, now_ms: int, budget: float) -> int | None:
+        """Read what has come and revive what is due, for about ``budget`` seconds; when to call again, if known."""
+        deadline = self._timing() + budget
+        if not self._read_all(deadline):
+            return now_ms
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            if self._timing() >= deadline:
+                return now_ms
+            if not self._timer.is_done_to(now_ms):
+                due = self._timer.deliver(now_ms, budget)
+                if not self._timer.is_done_to(now_ms):
+                    return now_ms if due is not None and due <= now_ms else now_ms + _AGAIN_MS
+            if self.is_behind:
+                return now_ms  # what the timer delivered may be an ack
+            _, number, key = heap[0]
+            point = self._open.get(key)
+            if point is not None and point.revive_time <= now_ms:
+                self._ack(point, self._late_acks(key))
+                if not point.is_done and not self._revive(point):
+                    heappop(heap)
+                    heappush(heap, (now_ms + RETRY_MS, number, key))
+                    break
+                self._settle(point)
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def _read_all(self, deadline: float) -> bool:
+        """False if the time was up before the end."""
+        log = self._log
+        for queue_id in range(log.queues):
+            while self._next[queue_id] < log.end(queue_id):
+                if self._timing() >= deadline:
+                    return False
+                following, records = log.read(queue_id, self._next[queue_id])
+                if following <= self._next[queue_id]:
+                    following = self._next[queue_id] + 1  # a place that cannot be read
+                for record in records:
+                    try:
+                        self._take(record, queue_id)
+                    except ProtocolError as error:
+                        _log.warning("Message %d of %s: %s", record.queue_offset, log.topic, error)
+                self._next[queue_id] = following
+                self._remember(queue_id)
+        return True
+
+    def _take(self, record: RecordView, queue_id: int) -> None:
+        tag = find_property(bytes(record.properties), b"TAGS")
+        if tag == TAG_CHECK_POINT:
+            point = decode_check_point(record.body, self._broker_name)
+            if point.key in self._open or point.broker_name != self._broker_name:
+                return  # the timer delivers twice after a crash
+            point.revive_queue_id, point.revive_offset = queue_id, record.queue_offset
+            self._open[point.key] = point
+            self._unsettled[queue_id][record.queue_offset] = None
+            self._number += 1
+            heappush(self._heap, (point.revive_time, self._number, point.key))
+            self._settle_if_done(point)
+        elif tag in (TAG_ACK, TAG_BATCH_ACK):
+            ack = decode_ack(record.body, self._broker_name)
+            found = self._open.get(ack.key)
+            if found is not None and ack.broker_name == self._broker_name:
+                self._ack(found, ack.offsets)
+                self._settle_if_done(found)
+
+    @staticmethod
+    def _ack(point: CheckPoint, offsets: list[int]) -> None:
+        for offset in offsets:
+            point.ack(offset)
+
+    def _settle_if_done(self, point: CheckPoint) -> None:
+        if point.is_done:
+            self._settle(point)
+
+    def _settle(self, point: CheckPoint) -> None:
+        del self._open[point.key]
+        queue_id = point.revive_queue_id
+        self._unsettled[queue_id].pop(point.revive_offset, None)
+        self._remember(queue_id)
+
+    def _remember(self, queue_id: int) -> None:
+        """How far everything of a queue is settled."""
+        unsettled = self._unsettled[queue_id]
+        first = next(iter(unsettled)) if unsettled else self._next[queue_id]
+        self._offsets.commit(REVIVE_GROUP, self._log.topic, queue_id, first - 1)
+
+    # --- reviving -----------------------------------------------------------------------------------------------
+
+    def _revive(self, point: CheckPoint) -> bool:
+        """Put back what is not acked; False if the store takes nothing now: what is left is tried again."""
+        topic, group, queue_id = point.key[:3]
+        settings = self._groups.find(group)
+        if settings is None or self._topics.get(normal_topic(topic, group)) is None:
+            _log.warning(
+                "%d messages that %s popped from %s are not given back: one of the two is gone.",
+                len(point.open_offsets()),
+                group,
+                topic,
+            )
+            return True
+        retry = topic if topic.startswith(RETRY_PREFIX) else retry_topic(topic, group, v2=self._retry_v2())
+        for offset in point.open_offsets():
+            record = self._look(topic, queue_id, offset)
+            if record is not None and not self._put_back(record, retry, point, settings):
+                return False
+            point.ack(offset)
+        return True
+
+    def _look(self, topic: str, queue_id: int, offset: int) -> RecordView | None:
+        if offset < self._store.get_min_offset(topic, queue_id):
+            return None  # retention took it
+        try:
+            raw = self._store.look_message(topic, queue_id, offset)
+            return view_record(raw or b"")
+        except (StoreCorruptError, ProtocolError) as error:
+            _log.error("Message %d of %s, queue %d, is not given back: %s", offset, topic, queue_id, error)
+            return None
+
+    def _put_back(self, record: RecordView, retry: str, point: CheckPoint, settings: SubscriptionGroupConfig) -> bool:
+        group = point.key[1]
+        properties = decode_properties(record.properties)
+        properties.pop("__CRC32#", None)  # of the old record, if RocketMQ 5 wrote it
+        properties.setdefault("RETRY_TOPIC", str(record.topic, "utf-8", "replace"))
+        if not record.reconsume_times or "1ST_POP_TIME" not in properties:
+            properties["1ST_POP_TIME"] = str(point.key[4])
+        properties["ORIGIN_GROUP"] = group
+        if record.reconsume_times + 1 >= settings.retry_max_times:
+            topic = self._topics.ensure(DLQ_PREFIX + group).topic_name
+            properties.setdefault("ORIGIN_MESSAGE_ID", encode_offset_msg_id(record.store_host, record.physical_offset))
+        else:
+            topic = self._topics.ensure(retry).topic_name
+            if self._offsets.query(group, topic, 0) < 0:
+                self._offsets.commit(group, topic, 0, 0)
+        # Not encode_properties: what somebody once stored with a separator in it must stay deliverable.
+        text = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
+        result = self._store.put_message(
+            topic,
+            0,
+            record.body,
+            text if len(text) <= MAX_PROPERTIES else bytes(record.properties),
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            born_host=self._host,
+            reconsume_times=record.reconsume_times + 1,
+        )
+        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return False
+        if result.status is not PutStatus.PUT_OK:
+            _log.error(
+                "The message at offset %d of the commit log is not given back to %s: %s",
+                record.physical_offset,
+                group,
+                result.reason,
+            )
+        self._log.written = True
+        self.revived += 1
+        return True

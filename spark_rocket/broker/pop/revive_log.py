@@ -1,0 +1,104 @@
+"""Writes check points and acks, and reads the revive log.
+
+Both are timed messages (delayed.py): they wait in ``rmq_sys_wheel_timer`` and come into their queue of the revive log
+one second before the check point's messages come back, in the order in which they were written; so acks come behind
+their check point. What is written later than that goes into the revive log at once. Apache's broker times acks one
+second later and reads both kinds in the same way: either of the two goes on with a store of the other.
+
+Thread-safety: for the event loop. After a crash: what ``put`` said is stored survives a kill; a power cut takes what is
+not flushed, and whoever writes a group's offset to the disk waits for that.
+Corresponds to PopMessageProcessor.buildCkMsg and the writing half of AckMessageProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from spark_rocket.broker.pop.check_points import ACK_INTERVAL, REVIVE_PREFIX, TAG_CHECK_POINT
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.host import pack_host
+from spark_rocket.protocol.record import RecordView, view_record
+from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.store.layout import TIMER_TOPIC
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.results import GetMessageStatus, PutResult
+
+_READ_AT_ONCE = 64
+_READ_BYTES = 1 << 18
+
+
+class ReviveLog:
+    """The revive log of one broker. ``on_timed``: called with the time when something comes into it (ms)."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        cluster: str,
+        host: tuple[str, int],
+        clock: Callable[[], int],
+        queues: int,
+        precision_ms: int,
+    ) -> None:
+        self.topic = REVIVE_PREFIX + cluster
+        self.queues = queues
+        self.on_timed: Callable[[int], None] = lambda due: None
+        self.written = False
+        """Whether something was written since it was last set to False."""
+        self._store = store
+        self._clock = clock
+        self._host = pack_host(host)
+        self._precision = precision_ms
+        self._codes = {tag: java_hash(tag.decode()) for tag in (TAG_CHECK_POINT, b"ack", b"bAck")}
+        self._place = b"\x02REAL_TOPIC\x01%s\x02REAL_QID\x01" % self.topic.encode()
+
+    def put(self, tag: bytes, body: bytes, revive_time: int, queue_id: int) -> PutResult:
+        """Write one message, to be in the revive log's queue a second before ``revive_time``."""
+        now = self._clock()
+        deliver = revive_time - ACK_INTERVAL
+        self.written = True
+        properties = b"TAGS\x01%s\x02TIMER_DELIVER_MS\x01%d" % (tag, deliver)
+        if deliver <= now:
+            return self._store.put_message(
+                self.topic,
+                queue_id,
+                body,
+                properties,
+                tags_code=self._codes[tag],
+                born_timestamp=now,
+                born_host=self._host,
+            )
+        out = (deliver - 1) // self._precision * self._precision
+        result = self._store.put_message(
+            TIMER_TOPIC,
+            0,
+            body,
+            b"%s\x02TIMER_OUT_MS\x01%d%s%d" % (properties, out, self._place, queue_id),
+            tags_code=self._codes[tag],
+            born_timestamp=now,
+            born_host=self._host,
+        )
+        self.on_timed(out)
+        return result
+
+    def end(self, queue_id: int) -> int:
+        """One past the last message of a queue."""
+        return self._store.get_max_offset(self.topic, queue_id)
+
+    def read(self, queue_id: int, offset: int) -> tuple[int, Iterator[RecordView]]:
+        """Some messages from an offset on, and the offset behind them; damaged ones are left out."""
+        found = self._store.get_message(self.topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
+        if found.status is not GetMessageStatus.FOUND:
+            return (max(found.next_begin_offset, 0) if found.next_begin_offset != offset else offset), iter(())
+        return found.next_begin_offset, _records(found.records)
+
+
+def _records(run: bytes) -> Iterator[RecordView]:
+    position = 0
+    while position < len(run):
+        size = int.from_bytes(run[position : position + 4], "big")
+        try:
+            yield view_record(run, position)
+        except ProtocolError:
+            if size <= 0:
+                return
+        position += size

@@ -1,0 +1,173 @@
+"""ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053): after a pop.
+
+=====================================================  ================================================================
+case                                                   code
+=====================================================  ================================================================
+acked, now, already, or when its time was over         0
+an offset that the queue does not have                 208; in a batch it is passed over
+a batch without acks                                   208
+no such topic; no such queue                           17; 13. In a batch both are passed over
+a receipt that cannot be one of this broker's          29; Apache's takes any that it can read, and answers 1 otherwise
+popped in order, and not the message that is out       13
+=====================================================  ================================================================
+
+A change of the invisible time answers with popTime, invisibleTime and reviveQid, of which the next receipt is made
+(its start offset is the message's own); the old one is worth nothing any more. When the time was over already, or the
+message acked, that is 208: Apache's broker would bring it twice.
+
+A batch's bits are a ``java.util.BitSet`` in base64, or, from fastjson 2, its bytes as numbers.
+Corresponds to AckMessageProcessor and ChangeInvisibleTimeProcessor.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as Base64Error
+from binascii import a2b_base64
+
+from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.processors.pop import check_invisible_time, pop_service
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.bodies import BatchAck, BatchAckMessageRequestBody
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import ExtraInfo, parse_extra_info, real_topic
+from spark_rocket.protocol.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from spark_rocket.remoting.server import Channel, Handler
+
+_MOST_BITS = 1 << 16
+
+
+class AckMessageProcessor:
+    """Takes acks and changes of the invisible time."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.ACK_MESSAGE: self.ack,
+            RequestCode.BATCH_ACK_MESSAGE: self.batch_ack,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
+        }
+
+    def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = AckMessageRequestHeader.from_ext(request.ext_fields)
+        pops = pop_service(self._service)
+        self._check_queue(header.topic, header.queue_id, header.consumer_group)
+        first, end = self._span(header.topic, header.queue_id)
+        if not first <= header.offset <= end:
+            raise RefusedError(
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, store:{first}~{end}",
+                response_code=ResponseCode.NO_MESSAGE,
+            )
+        receipt = _receipt(header.extra_info)
+        pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
+        return RemotingCommand.response(request)
+
+    def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = BatchAckMessageRequestBody.from_request(request.body) if request.body else BatchAckMessageRequestBody()
+        if not body.acks:
+            return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
+        pops = pop_service(self._service)
+        broker_name = body.broker_name or self._service.config.broker_name
+        problem: RefusedError | None = None
+        for ack in body.acks:
+            try:
+                self._ack_many(pops, ack, broker_name)
+            except RefusedError as error:  # the others are taken all the same
+                problem = error
+        if problem is not None:
+            raise problem
+        return RemotingCommand.response(request)
+
+    def _ack_many(self, pops: PopService, ack: BatchAck, broker_name: str) -> None:
+        topic = real_topic(ack.topic, ack.consumer_group, ack.retry)
+        config = self._service.topics.get(topic)
+        if config is None or not 0 <= ack.queue_id < config.read_queue_nums:
+            return
+        numbers = (ack.start_offset, ack.pop_time, ack.invisible_time, ack.revive_queue_id)
+        if any(not 0 <= number < 1 << 62 for number in numbers):
+            raise RefusedError("a number of an ack is not one", response_code=ResponseCode.INVALID_PARAMETER)
+        first, end = self._span(topic, ack.queue_id)
+        bits = _bits(ack.bit_set)
+        if end < ack.start_offset:
+            return
+        bits &= (1 << min(end - ack.start_offset + 1, _MOST_BITS)) - 1
+        if first > ack.start_offset:
+            gone = min(first - ack.start_offset, _MOST_BITS)
+            bits = bits >> gone << gone
+        receipt = ExtraInfo(
+            ack.start_offset,
+            ack.pop_time,
+            ack.invisible_time,
+            ack.revive_queue_id,
+            ack.retry,
+            broker_name,
+            ack.queue_id,
+        )
+        pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
+
+    def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = ChangeInvisibleTimeRequestHeader.from_ext(request.ext_fields)
+        pops = pop_service(self._service)
+        self._check_queue(header.topic, header.queue_id, header.consumer_group)
+        first, end = self._span(header.topic, header.queue_id)
+        if not first <= header.offset < end:
+            return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
+        check_invisible_time(pops, header.invisible_time)
+        changed = pops.change_invisible(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            _receipt(header.extra_info),
+            header.offset,
+            header.invisible_time,
+        )
+        if changed is None:
+            return RemotingCommand.response(request)
+        return RemotingCommand.response(
+            request,
+            ext_fields={
+                "popTime": str(changed.pop_time),
+                "invisibleTime": str(changed.invisible_time),
+                "reviveQid": str(changed.revive_queue_id),
+            },
+        )
+
+    def _check_queue(self, topic: str, queue_id: int, group: str) -> None:
+        config = self._service.known_topic(topic)
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise RefusedError(
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queue_nums}] consumer:[{group}]",
+                response_code=ResponseCode.MESSAGE_ILLEGAL,
+            )
+
+    def _span(self, topic: str, queue_id: int) -> tuple[int, int]:
+        store = self._service.store
+        return store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
+
+
+def _receipt(text: str) -> ExtraInfo:
+    try:
+        return parse_extra_info(text)
+    except ProtocolError as error:
+        raise RefusedError(error.message, response_code=ResponseCode.INVALID_PARAMETER, remedy=error.remedy) from None
+
+
+def _bits(value: object) -> int:
+    """A bit set as a number; RefusedError."""
+    raw = b""
+    try:
+        if isinstance(value, str) and len(value) <= 2 * _MOST_BITS:
+            raw = a2b_base64(value, strict_mode=True) if value else b""
+        elif isinstance(value, list) and len(value) <= _MOST_BITS:
+            raw = bytes(each & 0xFF if -128 <= each < 256 else -1 for each in value)
+        elif value is not None:
+            raise ValueError
+        if len(raw) > _MOST_BITS // 8:
+            raise ValueError
+    except (ValueError, TypeError, Base64Error):
+        raise RefusedError("the bits of an ack are no BitSet", response_code=ResponseCode.INVALID_PARAMETER) from None
+    return int.from_bytes(raw, "little")
