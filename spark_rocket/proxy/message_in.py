@@ -65,7 +65,10 @@ NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY = (
 _GZIP = int(definitions.Encoding.GZIP)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # what Java's Character.isISOControl says
 _COMPRESSED = 1
-_SURELY_SMALL = MAX_USER_PROPERTY_BYTES // 4  # characters, of at most four bytes
+# Of UTF-8: all that is in no control character (0xC2 begins the upper ones, and harmless ones too).
+_HARMLESS = bytes(byte for byte in range(256) if byte >= 32 and byte not in (0x7F, 0xC2))
+_SEPARATORS = b"\x01\x02" * (MAX_USER_PROPERTIES + 8)
+_REFUSED_NAMES = SYSTEM_PROPERTIES | {""}
 _YEAR_10000 = 253_402_300_800_000
 
 
@@ -75,6 +78,8 @@ class Incoming(NamedTuple):
     message_id: str
     kind: int
     """One of ``definitions.MessageType``, by what the message has."""
+    declared: int
+    """What its sender says."""
     group: str
     body: bytes
     sys_flag: int
@@ -96,38 +101,34 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
         raise StatusError(_Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     users = message.user_properties
     names = list(users)
-    values = list(map(users.__getitem__, names))
+    pairs = [f"{name}\x01{users[name]}" for name in names]
     tag: str = system.tag
-    keys: str = " ".join(list(system.keys))
-    group: str = system.message_group
-    born_host: str = system.born_host
-    trace_context: str = system.trace_context
-    pairs = [f"{name}\x01{value}" for name, value in zip(names, values, strict=True)]
     if tag:
         pairs.append(f"TAGS\x01{tag}")
+    keys: list[str] = system.keys[:]
     if keys:
-        pairs.append(f"KEYS\x01{keys}")
+        pairs.append(f"KEYS\x01{' '.join(keys)}")
     pairs.append(f"UNIQ_KEY\x01{message_id}")
+    group: str = system.message_group
     if group:
         pairs.append(f"__SHARDINGKEY\x01{group}")
-    if born_host:
+    if born_host := system.born_host:
         pairs.append(f"__BORNHOST\x01{born_host}")
-    if trace_context:
+    if trace_context := system.trace_context:
         pairs.append(f"TRACE_CONTEXT\x01{trace_context}")
     properties = "\x02".join(pairs)
+    raw = properties.encode()
     # One look at all the texts says of most messages that nothing is wrong with any of them.
-    texts = "".join((*names, *values, tag, keys, message_id, group, born_host, trace_context))
     if (
-        len(texts) > _SURELY_SMALL
+        len(raw) > MAX_USER_PROPERTY_BYTES
         or len(names) > MAX_USER_PROPERTIES
-        or not texts.isprintable()
-        or not SYSTEM_PROPERTIES.isdisjoint(names)
-        or "" in names
+        or not _REFUSED_NAMES.isdisjoint(names)
+        or raw.translate(None, _HARMLESS) != _SEPARATORS[: 2 * len(pairs) - 1]
     ):
         _check_texts(message)
     if tag and (tag.isspace() or "|" in tag):
         raise StatusError(_Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|' or be the char sequence of whitespace")
-    if keys and any(map(str.isspace, list(system.keys))):
+    if keys and any(key.isspace() for key in keys):
         raise StatusError(_Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
     kind = NORMAL
     if group:
@@ -140,15 +141,16 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     if system.HasField("delivery_timestamp"):
         kind = DELAY
         properties += f"\x02TIMER_DELIVER_MS\x01{_delivery_time(system.delivery_timestamp, now_ms)}"
-    if system.message_type == TRANSACTION:
+    declared: int = system.message_type
+    if declared == TRANSACTION:
         kind = TRANSACTION
         properties += f"\x02TRAN_MSG\x01true\x02PGROUP\x01{topic}"
         if system.HasField("orphaned_transaction_recovery_duration"):
             seconds = _recovery_seconds(system.orphaned_transaction_recovery_duration)
             properties += f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{seconds}"
-    if system.lite_topic:
+    elif declared == LITE or system.lite_topic:
         kind = LITE
-    elif system.HasField("priority"):
+    elif declared == PRIORITY or system.priority:
         kind = PRIORITY
     sys_flag = 0
     if system.HasField("body_digest"):
@@ -157,10 +159,10 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
         body, sys_flag = _to_store(body)
         if len(body) > max_body:
             raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body as zlib exceeds the max {max_body}")
-    born = milliseconds(system.born_timestamp) or now_ms
+    born = milliseconds(system.born_timestamp)
     if not 0 < born < _YEAR_10000:
         born = now_ms
-    return Incoming(message_id, kind, group, body, sys_flag, born, properties)
+    return Incoming(message_id, kind, declared, group, body, sys_flag, born, properties)
 
 
 def milliseconds(time: Any) -> int:

@@ -31,6 +31,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.message_in import DELAY, FIFO, LITE, NORMAL, PRIORITY, TRANSACTION, Incoming, read_message
+from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.names import topic_of
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.transactions import transaction_id
@@ -52,7 +53,7 @@ _NOT_HERE = {
 }
 
 
-class Sending:
+class Sending(Family):
     """Takes messages, and takes them back."""
 
     def __init__(self, broker: LocalBroker) -> None:
@@ -127,7 +128,6 @@ class Sending:
             found = status(code, remark)
         response = definitions.SendMessageResponse(status=found)
         add = response.entries.add
-        offset = int(ext["queueOffset"])
         if len(incoming) == 1:
             first = incoming[0]
             add(
@@ -136,13 +136,15 @@ class Sending:
                 transaction_id=transaction_id(ext, self._service.config.broker_name)
                 if first.kind == TRANSACTION
                 else first.message_id,
-                offset=offset,
+                offset=int(ext["queueOffset"]),
                 recall_handle=ext.get("recallHandle", ""),
             )
         else:
-            for message in incoming:
-                add(status=found, message_id=message.message_id, offset=offset)
-                offset += 1
+            for offset, message in enumerate(incoming, int(ext["queueOffset"])):
+                entry = add()
+                entry.status.CopyFrom(found)
+                entry.message_id = message.message_id
+                entry.offset = offset
         return response
 
     async def recall_message(self, context: Context, request: Any) -> Any:
@@ -184,22 +186,19 @@ def _check_type(config: TopicConfig, kind: int) -> None:
 
 def _check_alike(request: Any, incoming: list[Incoming]) -> None:
     """What messages of one request have in common, as in Apache's proxy."""
-    messages = request.messages
+    resource = request.messages[0].topic
     first = incoming[0]
-    resource = messages[0].topic
-    declared = messages[0].system_properties.message_type
-    for message, one in zip(messages, incoming, strict=True):
+    alike = (first.kind, first.declared, first.group)
+    for message, one in zip(request.messages, incoming, strict=True):
         if message.topic != resource:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "topic in message is not same")
         if one.sys_flag != first.sys_flag:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "body encoding in message is not same")
-        if one.kind != first.kind or one.group != first.group:
-            raise _conflict("messages of one request have one type and one message group")
-        if message.system_properties.message_type != declared:
+        if (one.kind, one.declared, one.group) != alike:
             raise _conflict("messages of one request have one type and one message group")
     if first.kind not in (NORMAL, FIFO):
         raise _conflict(f"{_NAMES[first.kind]} messages are sent one in a request")
-    if declared and declared != first.kind:
+    if first.declared and first.declared != first.kind:
         raise _conflict(f"the messages' type does not fit their properties, which make them {_NAMES[first.kind]}")
 
 

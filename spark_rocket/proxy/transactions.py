@@ -24,6 +24,7 @@ from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBAC
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
+from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.names import topic_of
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 
@@ -59,7 +60,7 @@ def _is_offset(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_OFFSET
 
 
-class Transactions:
+class Transactions(Family):
     """Takes decisions."""
 
     def __init__(self, broker: LocalBroker) -> None:
