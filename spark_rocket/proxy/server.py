@@ -12,6 +12,8 @@ from spark_rocket.proxy.grpcio_server import GrpcioServer
 from spark_rocket.proxy.local_broker import LocalBroker
 from spark_rocket.proxy.messaging import Family, rpcs
 from spark_rocket.proxy.routes import RouteFamily
+from spark_rocket.proxy.sending import Sending
+from spark_rocket.proxy.transactions import Transactions
 from spark_rocket.remoting.address import format_address
 
 _WILDCARDS = ("0.0.0.0", "::", "")
@@ -52,6 +54,8 @@ class ProxyServer:
     def _families(self, broker: LocalBroker) -> list[Family]:
         return [
             RouteFamily(broker, self._advertised),
+            Sending(broker),
+            Transactions(broker),
         ]
 
     def _advertised(self) -> tuple[str, int]:
