@@ -1,0 +1,400 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration: consuming as SimpleConsumer and PushConsumer do it, by POP.
+
+A receive is one POP_MESSAGE over all queues of the topic, whichever queue the client names: a client of RocketMQ 5
+receives from a broker, and Node.js's knows no queue but 0. A group that is set to consume in order pops in order.
+
+=========================  =========================================================================================
+of a ReceiveMessage        what is done
+=========================  =========================================================================================
+batch size                 1 at least; above 32 as 32
+invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``auto_renew`` 60 s, renewed (receipts.py)
+long polling timeout       5 to 20 s, and not longer than the call; a call that has less than 5 s left is refused with
+                           ILLEGAL_POLLING_TIME (BAD_REQUEST to clients before 5.0.3)
+a message's tag            compared again, for brokers compare hashes; a message of another tag is acked
+a message's attempts       after as many as the group allows it goes to the dead-letter topic instead
+=========================  =========================================================================================
+
+The answers are the status, the messages, and when they were delivered; an empty receive is MESSAGE_NOT_FOUND. When the
+call ends before all of that was taken, its messages come back within a second rather than after their invisible time:
+a client that gives up a call does not look at what came of it.
+
+Acks and changes take the handle that came with the message, or with its last change. An ack twice is not wrong.
+
+Thread-safety: used on the event loop only. A call that waits is a channel at the broker, closed when the call ends.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter,
+AckMessageActivity, ChangeInvisibleDurationActivity} and org.apache.rocketmq.proxy.processor.ConsumerProcessor.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.model import TAGS
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.record import RecordView, iter_records
+from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
+from spark_rocket.proxy.message_out import message_id_of, milliseconds_of, properties_of, write_message, write_time
+from spark_rocket.proxy.messaging import CLIENT_ID, Family
+from spark_rocket.proxy.names import group_of, topic_of
+from spark_rocket.proxy.receipts import MAX_RENEWED, RENEWED_FOR_MS, Handle, Receipts
+from spark_rocket.proxy.statuses import StatusError, status, status_code_of
+
+_log = logging.getLogger(__name__)
+
+MAX_BATCH = 32
+MIN_INVISIBLE_MS = 10_000
+MAX_INVISIBLE_MS = 12 * 3_600_000
+MIN_POLLING_MS = 5_000
+MAX_POLLING_MS = 20_000
+
+_CLIENT_VERSION = "x-mq-client-version"
+_KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
+_INIT_MAX = "1"
+_ANSWER_MS = 1_500  # of a call that does not say how long to poll, this is left for the answer
+_Code = definitions.Code
+_OK = status(_Code.OK)
+_SQL = int(definitions.FilterType.SQL)
+
+
+class Filter(NamedTuple):
+    """What a client's filter expression says."""
+
+    kind: str
+    expression: str
+    tags: TagExpression | None
+    """To compare tags with; None when the broker's answer is exact."""
+
+
+def read_filter(expression: Any) -> Filter:
+    """The filter of a request; StatusError with ILLEGAL_FILTER_EXPRESSION. What SQL says is left to the broker."""
+    text = expression.expression or "*"
+    if expression.type == _SQL:
+        return Filter(TYPE_SQL92, text, None)
+    try:
+        tags = parse_tags(text)
+    except ProtocolError as error:
+        raise StatusError(_Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
+    return Filter(TYPE_TAG, text, None if tags.matches_all else tags)
+
+
+class _Asked(NamedTuple):
+    """A ReceiveMessage, its checks passed."""
+
+    client_id: str
+    group: str
+    topic: str
+    wanted: Filter
+    invisible_ms: int
+    auto_renew: bool
+    most_attempts: int
+
+
+class _Popped(NamedTuple):
+    """One message of a pop."""
+
+    record: RecordView
+    properties: dict[str, str]
+    attempt: int
+    handle: str
+
+
+class _PopChannel(ProxyChannel):
+    """One receive that may wait. ``answer``: what came of it, also when the call ended in the same moment."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, remote_addr: str) -> None:
+        super().__init__(remote_addr)
+        self.answer: RemotingCommand | None = None
+
+    def write(self, command: RemotingCommand) -> None:
+        self.answer = command
+        super().write(command)
+
+
+class ReceiveFamily(Family):
+    """The three methods, and the handles that are renewed."""
+
+    def __init__(
+        self,
+        broker: LocalBroker,
+        *,
+        min_polling_ms: int = MIN_POLLING_MS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = broker
+        self._service = broker.service
+        self._min_polling_ms = min_polling_ms
+        self._monotonic = monotonic
+        self.receipts = Receipts(broker)
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "ReceiveMessage": self.receive_message,
+            "AckMessage": self.ack_message,
+            "ChangeInvisibleDuration": self.change_invisible_duration,
+        }
+
+    def close(self) -> None:
+        self.receipts.close()
+
+    # --- receive ------------------------------------------------------------------------------------------------
+
+    async def receive_message(self, context: Context, request: Any) -> AsyncIterator[Any]:
+        asked, ext = self._read(context, request)
+        answer = await self._pop(context, asked, ext)
+        if answer.code == ResponseCode.SUCCESS:
+            popped = _popped_of(answer, asked, self._service.config.broker_name)
+            try:
+                chosen = await self._choose(asked, popped)
+                for each in self._messages(asked, chosen):
+                    yield each
+                yield self._last()
+                popped = []
+            finally:
+                self._take_back(asked, popped)
+            return
+        if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
+        elif answer.code == ResponseCode.POLLING_FULL:
+            yield _response(status=status(_Code.TOO_MANY_REQUESTS, answer.remark or "polling full"))
+        else:
+            code = status_code_of(answer.code)
+            if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                code = _Code.ILLEGAL_FILTER_EXPRESSION
+            raise StatusError(code, answer.remark or f"the broker answered {answer.code}")
+        yield self._last()
+
+    def _last(self) -> Any:
+        """The end of the answers: when they were delivered."""
+        last = _response()
+        write_time(last.delivery_timestamp, self._service.clock())
+        return last
+
+    def _read(self, context: Context, request: Any) -> tuple[_Asked, dict[str, str]]:
+        polling_ms = self._polling_ms(context, request)
+        topic, group = topic_of(request.message_queue.topic), group_of(request.group)
+        if request.batch_size < 1:
+            raise StatusError(_Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 at least")
+        auto_renew = request.auto_renew
+        if auto_renew:
+            invisible_ms = RENEWED_FOR_MS
+            if self.receipts.count >= MAX_RENEWED:
+                raise StatusError(
+                    _Code.TOO_MANY_REQUESTS,
+                    f"{MAX_RENEWED} messages are being renewed already: ack some, or receive without auto_renew",
+                )
+        else:
+            invisible_ms = milliseconds_of(request.invisible_duration)
+            check_invisible_time(invisible_ms, MIN_INVISIBLE_MS)
+        wanted = read_filter(request.filter_expression)
+        settings = self._service.group_to_consume(group)
+        ext = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": "-1",
+            "maxMsgNums": str(min(request.batch_size, MAX_BATCH)),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(polling_ms),
+            "bornTime": str(self._service.clock()),
+            "initMode": _INIT_MAX,
+            "expType": wanted.kind,
+            "exp": wanted.expression,
+            "order": "true" if settings.consume_message_orderly else "false",
+        }
+        if request.HasField("attempt_id"):
+            ext["attemptId"] = request.attempt_id
+        client_id = context.metadata[CLIENT_ID]
+        most_attempts = settings.retry_max_times + 1
+        return _Asked(client_id, group, topic, wanted, invisible_ms, auto_renew, most_attempts), ext
+
+    def _polling_ms(self, context: Context, request: Any) -> int:
+        """How long to wait for messages."""
+        deadline = context.deadline
+        left_ms = MAX_POLLING_MS if deadline is None else int((deadline - self._monotonic()) * 1000)
+        asked_ms = left_ms - _ANSWER_MS
+        if request.HasField("long_polling_timeout"):
+            asked_ms = milliseconds_of(request.long_polling_timeout)
+        if left_ms < self._min_polling_ms:
+            known = _version_of(context.metadata.get(_CLIENT_VERSION, "")) >= _KNOWS_ILLEGAL_POLLING_TIME
+            raise StatusError(
+                _Code.ILLEGAL_POLLING_TIME if known else _Code.BAD_REQUEST,
+                f"the call ends in {left_ms} ms, which is not enough for polling: {self._min_polling_ms} ms at least",
+            )
+        return min(max(asked_ms, self._min_polling_ms), MAX_POLLING_MS, left_ms)
+
+    async def _pop(self, context: Context, asked: _Asked, ext: dict[str, str]) -> RemotingCommand:
+        channel = _PopChannel(context.peer)
+        try:
+            return await self._broker.ask(channel, RequestCode.POP_MESSAGE, ext)
+        except BaseException:  # cancelled: the client is gone
+            self._broker.forget(channel)
+            answer = channel.answer
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                self._take_back(asked, _popped_of(answer, asked, self._service.config.broker_name))
+            raise
+
+    async def _choose(self, asked: _Asked, popped: list[_Popped]) -> list[_Popped]:
+        """Those to deliver. Whose tag only has the same hash is acked; what was tried often enough is given up."""
+        tags = asked.wanted.tags
+        chosen, others = popped, []
+        if tags is not None:
+            chosen = [each for each in popped if tags.matches(each.properties.get(TAGS))]
+            others = [each for each in popped if not tags.matches(each.properties.get(TAGS))]
+        if others:
+            await self.receipts.ack(asked.group, asked.topic, [self.receipts.read(each.handle) for each in others])
+        most = asked.most_attempts
+        if all(each.attempt <= most for each in chosen):
+            return chosen
+        return [each for each in chosen if each.attempt <= most or not await self._give_up(asked, each)]
+
+    async def _give_up(self, asked: _Asked, popped: _Popped) -> bool:
+        """Whether it is a dead letter now; a message that cannot become one is delivered once more."""
+        message_id = message_id_of(popped.record, popped.properties)
+        try:
+            await self.receipts.give_up(asked.group, asked.topic, self.receipts.read(popped.handle), message_id)
+        except StatusError as error:
+            _log.warning("message %s of %s is not given up: %s", message_id, asked.topic, error.message)
+            return False
+        return True
+
+    def _messages(self, asked: _Asked, chosen: list[_Popped]) -> Iterator[Any]:
+        """Status and messages."""
+        if not chosen:
+            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
+            return
+        if asked.auto_renew:
+            for popped in chosen:
+                self.receipts.keep(asked.client_id, asked.group, asked.topic, popped.handle)
+        yield _response(status=_OK)
+        topic = asked.topic
+        seconds, rest = divmod(asked.invisible_ms, 1000)
+        for popped in chosen:
+            response = _response()
+            message = response.message
+            write_message(message, popped.record, popped.properties, topic)
+            system = message.system_properties
+            system.receipt_handle = popped.handle
+            system.delivery_attempt = popped.attempt
+            invisible = system.invisible_duration
+            invisible.seconds = seconds
+            invisible.nanos = rest * 1_000_000
+            yield response
+
+    def _take_back(self, asked: _Asked, popped: list[_Popped]) -> None:
+        """Nobody has these."""
+        if popped:
+            take = self.receipts.take
+            handles = [take(asked.client_id, asked.group, each.handle) for each in popped]
+            self.receipts.release(asked.group, asked.topic, handles)
+
+    # --- ack and change -----------------------------------------------------------------------------------------
+
+    async def ack_message(self, context: Context, request: Any) -> Any:
+        topic, group = topic_of(request.topic), group_of(request.group)
+        entries = request.entries
+        if not entries:
+            raise StatusError(_Code.BAD_REQUEST, "the request names no message to ack")
+        client_id = context.metadata[CLIENT_ID]
+        receipts = self.receipts
+        results: list[StatusError | None] = [None] * len(entries)
+        handles: list[Handle] = []
+        places: list[int] = []
+        for at, entry in enumerate(entries):
+            try:
+                handles.append(receipts.read(receipts.take(client_id, group, entry.receipt_handle)))
+                places.append(at)
+            except StatusError as error:
+                results[at] = error
+        if handles:
+            for at, result in zip(places, await receipts.ack(group, topic, handles), strict=True):
+                results[at] = result
+        answer = definitions.AckMessageResponse()
+        codes = set()
+        for entry, result in zip(entries, results, strict=True):
+            one = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+            if result is None:
+                one.status.CopyFrom(_OK)
+                codes.add(_Code.OK)
+            else:
+                one.status.code = result.code
+                one.status.message = result.message
+                codes.add(result.code)
+        if len(codes) > 1:
+            answer.status.CopyFrom(status(_Code.MULTIPLE_RESULTS, "see the entries"))
+        else:
+            answer.status.CopyFrom(answer.entries[0].status)
+        return answer
+
+    async def change_invisible_duration(self, context: Context, request: Any) -> Any:
+        topic, group = topic_of(request.topic), group_of(request.group)
+        milliseconds = milliseconds_of(request.invisible_duration)
+        check_invisible_time(milliseconds, 0)
+        receipts = self.receipts
+        handle = receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
+        changed = await receipts.change_invisible(group, topic, handle, milliseconds)
+        return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
+
+
+def check_invisible_time(milliseconds: int, least: int) -> None:
+    """StatusError with ILLEGAL_INVISIBLE_TIME for what is too short or too long."""
+    if not least <= milliseconds <= MAX_INVISIBLE_MS:
+        raise StatusError(
+            _Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisible time is {milliseconds} ms; it must be {least} ms to {MAX_INVISIBLE_MS} ms (12 h)",
+        )
+
+
+_response = definitions.ReceiveMessageResponse
+
+
+def _popped_of(answer: RemotingCommand, asked: _Asked, broker_name: str) -> list[_Popped]:
+    """The messages of a pop's answer. Its offset infos are in the order of its records."""
+    fields = answer.ext_fields
+    starts: dict[str, str] = {}
+    for part in fields["startOffsetInfo"].split(";"):
+        queue, _, start = part.rpartition(" ")
+        starts[queue] = start
+    counts = _order_counts(fields.get("orderCountInfo"))
+    times = f"{fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']}"
+    records = iter_records(answer.body)
+    popped: list[_Popped] = []
+    for part in fields["msgOffsetInfo"].split(";"):
+        queue, _, offsets = part.rpartition(" ")
+        flag, _, queue_id = queue.partition(" ")
+        head = f"{starts[queue]} {times} {flag} {broker_name} {queue_id}"
+        for offset in offsets.split(","):
+            record = next(records)
+            tried = record.reconsume_times
+            if counts:
+                tried = counts.get(f"{flag} qo{queue_id}%{offset}") or counts.get(queue) or tried
+            handle = f"{head} {offset} {record.physical_offset}"
+            popped.append(_Popped(record, properties_of(record), tried + 1, handle))
+    return popped
+
+
+def _order_counts(info: str | None) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for part in (info or "").split(";"):
+        name, _, count = part.rpartition(" ")
+        if name:
+            counts[name] = int(count)
+    return counts
+
+
+def _version_of(text: str) -> tuple[int, ...]:
+    """``5.0.3`` as numbers; what follows the first that is none does not count."""
+    numbers: list[int] = []
+    for part in text.split("."):
+        if not (part.isascii() and part.isdigit() and len(part) < 6):
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
