@@ -139,6 +139,8 @@ class BrokerService:
         self._tasks: set[asyncio.Task[None]] = set()
         topics.on_change = self._topic_changed
         groups.on_change = self._group_changed
+        #: Told of each group whose settings change, by name.
+        self.group_listeners: list[Callable[[str], None]] = []
 
     # --- after a change -----------------------------------------------------------------------------------------
 
@@ -170,6 +172,8 @@ class BrokerService:
 
     def _group_changed(self, group: str) -> None:
         self.saver.save(self.files["groups"])
+        for tell in self.group_listeners:
+            tell(group)
 
     def when_settled(self, channel: Channel, answer: RemotingCommand, topics: Iterable[str]) -> RemotingCommand | None:
         """The answer to give now; None if it is given later, once changes of these topics are on disk and told."""

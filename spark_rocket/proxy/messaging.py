@@ -31,6 +31,7 @@ from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 _log = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
+MAX_CLIENT_ID = 1_024
 
 
 class Family:
@@ -129,8 +130,14 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
 
 def check_client(context: Context) -> None:
     """Whoever calls has to say who it is."""
-    if not context.metadata.get(CLIENT_ID):
+    client_id = context.metadata.get(CLIENT_ID)
+    if not client_id:
         raise StatusError(definitions.Code.CLIENT_ID_REQUIRED, f"the metadata {CLIENT_ID} is missing")
+    if len(client_id) > MAX_CLIENT_ID:
+        raise StatusError(
+            definitions.Code.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the metadata {CLIENT_ID} has {len(client_id)} characters, at most {MAX_CLIENT_ID} are taken",
+        )
 
 
 def status_of(error: Exception, what: str) -> tuple[int, str]:

@@ -7,12 +7,15 @@ Corresponds to org.apache.rocketmq.proxy.ProxyStartup in LOCAL mode.
 from __future__ import annotations
 
 from spark_rocket.broker.server import Broker
+from spark_rocket.proxy.clients import ClientRegistry
 from spark_rocket.proxy.context import GrpcServer
 from spark_rocket.proxy.grpcio_server import GrpcioServer
 from spark_rocket.proxy.local_broker import LocalBroker
 from spark_rocket.proxy.messaging import Family, rpcs
+from spark_rocket.proxy.relay import Relay
 from spark_rocket.proxy.routes import RouteFamily
 from spark_rocket.proxy.sending import Sending
+from spark_rocket.proxy.telemetry import ClientFamily
 from spark_rocket.proxy.transactions import Transactions
 from spark_rocket.remoting.address import format_address
 
@@ -28,6 +31,7 @@ class ProxyServer:
         self._port = port
         self._server: GrpcServer | None = None
         self._made: list[Family] = []
+        self.clients: ClientRegistry | None = None
 
     @property
     def port(self) -> int:
@@ -52,8 +56,11 @@ class ProxyServer:
         self._port = server.port
 
     def _families(self, broker: LocalBroker) -> list[Family]:
+        clients = self.clients = ClientRegistry(broker)
+        Relay(broker, clients)
         return [
             RouteFamily(broker, self._advertised),
+            ClientFamily(clients),
             Sending(broker),
             Transactions(broker),
         ]

@@ -1,0 +1,411 @@
+"""The clients of this endpoint, by the ids that they send with every call, and their places at the broker.
+
+A client is known from its settings on, which come by Telemetry. A :class:`ProxyChannel` stands for it at the broker: as
+a member of its consumer group, or as a producer in one group for each topic that it names, called as the topic. So the
+broker's lists of members, its tools and its check-backs know these clients beside those of the classic protocol.
+
+=======================================  ==============================================================================
+a client is forgotten                    when
+=======================================  ==============================================================================
+it says NotifyClientTermination          at once
+neither settings nor heartbeats come     after the broker's ``channelExpiredTimeout`` (120 s), whatever streams are open
+the proxy stops                          then
+=======================================  ==============================================================================
+
+A Telemetry stream that breaks changes nothing else: clients open another. Commands go to the newest stream on which
+settings came. After a client was forgotten its heartbeats are answered with UNRECOGNIZED_CLIENT_TYPE, and it sends its
+settings again.
+
+Thread-safety: used on the event loop only. Nothing is kept on disk.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.channel.GrpcChannelManager and GrpcClientSettingsManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeAlias
+
+from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError
+from spark_rocket.protocol.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
+from spark_rocket.protocol.codes import CURRENT_VERSION, LanguageCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.commands import CommandStream
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
+from spark_rocket.proxy.messaging import CLIENT_ID
+from spark_rocket.proxy.names import group_of, topic_of
+from spark_rocket.proxy.settings import merged_settings
+from spark_rocket.proxy.statuses import StatusError, status
+
+_log = logging.getLogger(__name__)
+
+MAX_CLIENTS = 100_000
+MAX_TOPICS = 10_000
+MAX_GROUPS = 1_000
+ANSWER_SECONDS = 5.0
+_SCAN_SECONDS = 10.0
+_Code = definitions.Code
+_ClientType = definitions.ClientType
+
+#: What a client of each kind is at the broker; the others are not served.
+_CONSUME_TYPES: dict[int, str] = {
+    _ClientType.PUSH_CONSUMER: CONSUME_PASSIVELY,
+    _ClientType.SIMPLE_CONSUMER: CONSUME_ACTIVELY,
+    _ClientType.PULL_CONSUMER: CONSUME_ACTIVELY,
+}
+_LITE = (_ClientType.LITE_PUSH_CONSUMER, _ClientType.LITE_SIMPLE_CONSUMER)
+_LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"}  # where the two protocols' names differ
+_EXPRESSIONS = {definitions.FilterType.SQL: TYPE_SQL92}
+
+Requested: TypeAlias = Callable[["Client", RemotingCommand], "asyncio.Future[RemotingCommand] | None"]
+
+
+class Client:
+    """One client, as its settings tell."""
+
+    __slots__ = (
+        "_waiting",
+        "channel",
+        "groups",
+        "id",
+        "kind",
+        "language",
+        "last_seen",
+        "settings",
+        "shown",
+        "since",
+        "streams",
+        "topics",
+        "version",
+    )
+
+    def __init__(self, client_id: str, channel: ProxyChannel, settings: Any, now: int) -> None:
+        self.id = client_id
+        self.channel = channel
+        self.settings = settings
+        """As the client sent them."""
+        self.shown: Any = None
+        """As it was told them last."""
+        self.kind: int = settings.client_type
+        self.language = LanguageCode.OTHER.name
+        self.version = ""
+        self.since = now
+        self.last_seen = now
+        self.streams: list[CommandStream] = []
+        self.groups: set[str] = set()
+        """The consumer groups that it is a member of."""
+        self.topics: set[str] = set()
+        """The topics that it produces to, as far as it has said."""
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+
+    def tell(self, command: Any) -> bool:
+        """Send a TelemetryCommand; False when no stream takes it."""
+        return any(stream.tell(command) for stream in reversed(self.streams))
+
+    def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> asyncio.Future[Any]:
+        """Send a command that is answered, by its nonce. The future fails with a RemotingError."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        if not self.tell(command):
+            answer.set_exception(RemotingConnectError(f"{self.id} has no open Telemetry stream."))
+            return answer
+        self._waiting[nonce] = answer
+        timer = loop.call_later(seconds, self._expire, nonce, seconds)
+
+        def done(_: asyncio.Future[Any]) -> None:
+            timer.cancel()
+            self._waiting.pop(nonce, None)
+
+        answer.add_done_callback(done)
+        return answer
+
+    def answered(self, nonce: str, command: Any) -> None:
+        """The client's answer has come; nobody waits for one that is late, or twice there."""
+        waiting = self._waiting.pop(nonce, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(command)
+
+    def _expire(self, nonce: str, seconds: float) -> None:
+        waiting = self._waiting.pop(nonce, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_exception(RemotingTimeoutError(f"{self.id} has not answered within {seconds:.0f} s."))
+
+    def end(self) -> None:
+        """It is gone: nobody waits for it any longer."""
+        self.streams.clear()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(RemotingConnectError(f"{self.id} has gone."))
+
+
+class ClientRegistry:
+    """Every client. ``on_request`` has what answers the broker's requests to clients, by request code; ``on_gone`` is
+    called with a client's id and its groups when it is forgotten.
+    """
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+        self._service = broker.service
+        self._clients: dict[str, Client] = {}
+        self._publishers: dict[str, dict[Client, None]] = {}
+        self._members: dict[str, dict[Client, None]] = {}
+        self.on_request: dict[int, Requested] = {}
+        self.on_gone: list[Callable[[str, Iterable[str]], None]] = []
+        self._service.group_listeners.append(self._group_changed)
+        self._timer = self._service.loop.call_later(_SCAN_SECONDS, self._scan)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    # --- asking -------------------------------------------------------------------------------------------------
+
+    def of(self, context: Context) -> Client | None:
+        """The client that calls; None before its settings have come."""
+        return self._clients.get(context.metadata[CLIENT_ID])
+
+    def required(self, context: Context) -> Client:
+        """The client that calls. StatusError with UNRECOGNIZED_CLIENT_TYPE before its settings have come."""
+        client = self.of(context)
+        if client is None or not client.channel.is_active:
+            raise StatusError(
+                _Code.UNRECOGNIZED_CLIENT_TYPE,
+                f"client {context.metadata[CLIENT_ID]} is not known, or no longer: it has to send its settings by "
+                "Telemetry first",
+            )
+        return client
+
+    def tell_producer_of(self, topic: str, command: Any) -> bool:
+        """Send a command to some client that produces to the topic; False when there is none with an open stream."""
+        producers = [client for client in self._publishers.get(topic, ()) if client.streams]
+        random.shuffle(producers)
+        return any(client.tell(command) for client in producers)
+
+    # --- what clients say ---------------------------------------------------------------------------------------
+
+    def take_settings(self, context: Context, settings: Any, stream: CommandStream) -> Any:
+        """A client's first settings, or others than before: the TelemetryCommand to answer with."""
+        topics, group, data = self._checked(settings)
+        client = self._client(context, settings)
+        self._settle_topics(client, topics)
+        for other in client.groups - {group}:
+            self._leave(client, other)
+        if data is not None:
+            self._join(client, data)
+        if stream in client.streams:
+            client.streams.remove(stream)
+        client.streams.append(stream)
+        client.shown = self._merged(client)
+        return definitions.TelemetryCommand(status=status(_Code.OK), settings=client.shown)
+
+    def heartbeat(self, context: Context, request: Any) -> None:
+        """A client lives. StatusError when it is not known."""
+        client = self.required(context)
+        if client.kind in _CONSUME_TYPES:
+            group = group_of(request.group)
+            if group not in client.groups and len(client.groups) >= MAX_GROUPS:
+                raise StatusError(
+                    _Code.TOO_MANY_REQUESTS, f"client {client.id} is a member of {MAX_GROUPS} groups, which is the most"
+                )
+            subscribed = group_of(client.settings.subscription.group) == group
+            self._join(client, self._consumer_data(client.settings, group), with_subscriptions=subscribed)
+        else:
+            self._settle_topics(client, client.topics)
+        self._touch(client, context)
+
+    def terminate(self, context: Context) -> None:
+        """A client says goodbye. StatusError when it is not known."""
+        self.forget(self.required(context))
+
+    def stream_ended(self, context: Context, stream: CommandStream) -> None:
+        """A Telemetry stream is over, for whatever reason."""
+        client = self.of(context)
+        if client is not None and stream in client.streams:
+            client.streams.remove(stream)
+
+    def _checked(self, settings: Any) -> tuple[set[str], str | None, ConsumerData | None]:
+        """What the settings name: topics to produce to, or a group with its subscriptions."""
+        kind, which = settings.client_type, settings.WhichOneof("pub_sub")
+        if kind in _LITE:
+            raise StatusError(
+                _Code.UNSUPPORTED,
+                "lite topics are not served here, and so no lite consumers: use a PushConsumer or a SimpleConsumer",
+            )
+        if which is None:
+            raise StatusError(_Code.BAD_REQUEST, "there is no publishing or subscription in the settings")
+        if which == "publishing":
+            named = settings.publishing.topics
+            expected = kind == _ClientType.PRODUCER
+        else:
+            named = settings.subscription.subscriptions
+            expected = kind in _CONSUME_TYPES
+        if not expected:
+            raise StatusError(
+                _Code.UNRECOGNIZED_CLIENT_TYPE,
+                f"settings with {which} do not fit the client type {_kind_name(kind)}: publishing goes with PRODUCER, "
+                "subscription with PUSH_CONSUMER, SIMPLE_CONSUMER or PULL_CONSUMER",
+            )
+        if len(named) > MAX_TOPICS:
+            raise StatusError(
+                _Code.BAD_REQUEST, f"the settings name {len(named)} topics, at most {MAX_TOPICS} are taken"
+            )
+        if which == "publishing":
+            return {topic_of(topic) for topic in named}, None, None
+        group = group_of(settings.subscription.group)
+        return set(), group, self._consumer_data(settings, group)
+
+    def _consumer_data(self, settings: Any, group: str) -> ConsumerData:
+        now = self._service.clock()
+        subscriptions = []
+        for entry in settings.subscription.subscriptions:
+            kind = _EXPRESSIONS.get(entry.expression.type, TYPE_TAG)
+            try:
+                built = SubscriptionData.build(topic_of(entry.topic), entry.expression.expression, now, kind)
+            except ProtocolError as error:
+                raise StatusError(_Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
+            subscriptions.append(built)
+        return ConsumerData(
+            group_name=group,
+            consume_type=_CONSUME_TYPES[settings.client_type],
+            subscription_data_set=subscriptions,
+        )
+
+    # --- at the broker ------------------------------------------------------------------------------------------
+
+    def _client(self, context: Context, settings: Any) -> Client:
+        client_id = context.metadata[CLIENT_ID]
+        client = self._clients.get(client_id)
+        if client is not None and not client.channel.is_active:  # the broker has closed it
+            self.forget(client)
+            client = None
+        if client is None:
+            if len(self._clients) >= MAX_CLIENTS:
+                raise StatusError(_Code.TOO_MANY_REQUESTS, f"there are {MAX_CLIENTS} clients, which is the most")
+            channel = ProxyChannel(context.peer)
+            client = self._clients[client_id] = Client(client_id, channel, settings, self._service.clock())
+            channel.on_request = partial(self._requested, client)
+        client.settings = settings
+        client.kind = settings.client_type
+        client.language = _language(context.metadata.get("x-mq-language", ""))
+        client.version = context.metadata.get("x-mq-client-version", "")
+        self._touch(client, context)
+        return client
+
+    def _touch(self, client: Client, context: Context) -> None:
+        client.channel.remote_addr = context.peer
+        client.last_seen = self._service.clock()
+
+    def _settle_topics(self, client: Client, topics: set[str]) -> None:
+        """Produce to these topics, and no longer to others."""
+        clients = self._service.clients
+        for topic in client.topics - topics:
+            clients.unregister(client.channel, topic, None)
+            _drop(self._publishers, topic, client)
+        for topic in topics:
+            clients.register_producer(topic, client.channel, client.id, client.language, CURRENT_VERSION)
+            self._publishers.setdefault(topic, {})[client] = None
+        client.topics = topics
+
+    def _join(self, client: Client, data: ConsumerData, *, with_subscriptions: bool = True) -> None:
+        group = data.group_name
+        settings = self._service.groups.find(group)
+        if settings is not None:  # as with the classic protocol a group that may not be created has no members
+            self._service.clients.register_consumer(
+                data,
+                client.channel,
+                client.id,
+                client.language,
+                CURRENT_VERSION,
+                notify=settings.notify_consumer_ids_changed_enable,
+                with_subscriptions=with_subscriptions,
+            )
+        self._members.setdefault(group, {})[client] = None
+        client.groups.add(group)
+
+    def _leave(self, client: Client, group: str) -> None:
+        settings = self._service.groups.get(group)
+        notify = settings is None or settings.notify_consumer_ids_changed_enable
+        self._service.clients.unregister(client.channel, None, group, notify=notify)
+        _drop(self._members, group, client)
+        client.groups.discard(group)
+
+    def forget(self, client: Client) -> None:
+        """It is gone: from here, from the broker, and for whoever keeps something for it."""
+        if self._clients.get(client.id) is not client:
+            return
+        del self._clients[client.id]
+        groups = tuple(client.groups)
+        self._settle_topics(client, set())
+        for group in groups:
+            self._leave(client, group)
+        client.channel.close()
+        client.end()
+        for gone in self.on_gone:
+            gone(client.id, groups)
+
+    def _requested(self, client: Client, request: RemotingCommand) -> asyncio.Future[RemotingCommand] | None:
+        handler = self.on_request.get(request.code)
+        return None if handler is None else handler(client, request)
+
+    # --- from time to time --------------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        self._timer = self._service.loop.call_later(_SCAN_SECONDS, self._scan)
+        self.expire()
+
+    def expire(self) -> None:
+        """Forget clients that have been silent for too long."""
+        limit = self._service.clock() - self._service.config.channel_expired_timeout
+        for client in [one for one in self._clients.values() if one.last_seen < limit or not one.channel.is_active]:
+            _log.info("Client %s of %s is silent: it is forgotten.", client.id, client.channel.remote_addr)
+            self.forget(client)
+
+    def close(self) -> None:
+        """The proxy stops."""
+        self._timer.cancel()
+        self._service.group_listeners.remove(self._group_changed)
+        for client in list(self._clients.values()):
+            self.forget(client)
+
+    def _group_changed(self, group: str) -> None:
+        """A group's settings are others: its members are told, if that means something to them."""
+        for client in list(self._members.get(group, ())):
+            merged = self._merged(client)
+            if merged != client.shown and client.tell(
+                definitions.TelemetryCommand(status=status(_Code.OK), settings=merged)
+            ):
+                client.shown = merged
+
+    def _merged(self, client: Client) -> Any:
+        sent = client.settings
+        group = None
+        if sent.WhichOneof("pub_sub") == "subscription":
+            group = self._service.groups.get(group_of(sent.subscription.group))
+        return merged_settings(sent, max_body_size=self._service.config.max_message_size, group=group)
+
+
+def _drop(table: dict[str, dict[Client, None]], name: str, client: Client) -> None:
+    members = table.get(name)
+    if members is not None:
+        members.pop(client, None)
+        if not members:
+            del table[name]
+
+
+def _kind_name(kind: int) -> str:
+    try:
+        name: str = _ClientType.Name(kind)
+    except ValueError:
+        return str(kind)
+    return name
+
+
+def _language(said: str) -> str:
+    name = _LANGUAGES.get(said.upper(), said.upper())
+    return name if name in LanguageCode.__members__ else LanguageCode.OTHER.name
