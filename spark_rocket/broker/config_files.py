@@ -180,9 +180,17 @@ class ConfigSaver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="config-saver")
         self._waiting: dict[ConfigFile, asyncio.Future[None]] = {}
         self._writing: set[ConfigFile] = set()
+        self._given: dict[ConfigFile, dict[str, Any]] = {}
 
-    def save(self, file: ConfigFile) -> asyncio.Future[None]:
-        """A future that is done once the file holds at least the state of this moment; it never fails."""
+    def save(self, file: ConfigFile, snapshot: dict[str, Any] | None = None) -> asyncio.Future[None]:
+        """A future that is done once the file holds at least the state of this moment; it never fails.
+
+        ``snapshot``: write this earlier state instead.
+        """
+        if snapshot is None:
+            self._given.pop(file, None)
+        else:
+            self._given[file] = snapshot
         waiting = self._waiting.get(file)
         if waiting is None:
             waiting = self._waiting[file] = self._loop.create_future()
@@ -196,7 +204,8 @@ class ConfigSaver:
         if done is None:
             return
         self._writing.add(file)
-        work = self._loop.run_in_executor(self._thread, file.write, file.snapshot())
+        given = self._given.pop(file, None)
+        work = self._loop.run_in_executor(self._thread, file.write, file.snapshot() if given is None else given)
         work.add_done_callback(lambda result: self._finish(file, done, result))
 
     def _finish(self, file: ConfigFile, done: asyncio.Future[None], result: asyncio.Future[None]) -> None:

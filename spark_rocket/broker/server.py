@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
+from typing import Any
 
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig
@@ -34,10 +35,13 @@ from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
+from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
 from spark_rocket.broker.processors.client_manage import ClientManageProcessor, notify_consumer_ids_changed
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
 from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
+from spark_rocket.broker.processors.notification import NotificationProcessor
 from spark_rocket.broker.processors.offsets import OffsetProcessor
+from spark_rocket.broker.processors.peek import PeekMessageProcessor
 from spark_rocket.broker.processors.pop import PopMessageProcessor
 from spark_rocket.broker.processors.progress import ProgressProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
@@ -47,6 +51,7 @@ from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
 from spark_rocket.broker.topics import PERM_READ_WRITE, TopicConfigManager
@@ -152,7 +157,8 @@ class Broker:
             groups = SubscriptionGroupManager(config, clock)
             schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
             order = ConsumerOrderInfoManager(loop, clock, offsets, topics, groups, waiting.more)
-            files = self._load_files(topics, offsets, groups, schedule, order)
+            request_modes = MessageRequestModeManager()
+            files = self._load_files(topics, offsets, groups, schedule, order, request_modes)
             schedule.correct_offsets()
             timer = TimerMessageStore(store, config.timer_precision) if config.timer_wheel_enable else None
             if timer is not None:
@@ -191,6 +197,7 @@ class Broker:
             held=held,
             waiting=waiting,
             order=order,
+            request_modes=request_modes,
             locks=RebalanceLockManager(clock, config.rebalance_lock_max_live_time),
             stats=stats,
             saver=ConfigSaver(loop),
@@ -217,6 +224,9 @@ class Broker:
             ConsumerRequestProcessor(service),
             EndTransactionProcessor(service),
             ReplyMessageProcessor(service),
+            NotificationProcessor(service),
+            PeekMessageProcessor(service),
+            QueryAssignmentProcessor(service),
             PopMessageProcessor(service),
             AckMessageProcessor(service),
         ):
@@ -239,6 +249,7 @@ class Broker:
         groups: SubscriptionGroupManager,
         schedule: ScheduleMessageService,
         order: ConsumerOrderInfoManager,
+        request_modes: MessageRequestModeManager,
     ) -> dict[str, ConfigFile]:
         directory = self.config.store_path / "config"
         files = {
@@ -247,6 +258,7 @@ class Broker:
             "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
             "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
             "order": ConfigFile(directory / "consumerOrderInfo.json", order.snapshot, order.load),
+            "modes": ConfigFile(directory / "messageRequestMode.json", request_modes.snapshot, request_modes.load),
         }
         for file in files.values():
             file.load()
@@ -269,10 +281,13 @@ class Broker:
             service.waiting.close()
             await server.close()
             await service.settle_all()
-            self._confirm_deliveries(service)
+            if service.pop is not None:
+                service.pop.close()
+            flushed = self._confirm_deliveries(service)
             service.saver.close()
-            for file in service.files.values():
-                self._save_at_stop(file)
+            for name, file in service.files.items():
+                if flushed or name != "offsets":
+                    self._save_at_stop(file)
         finally:
             self._service = None
             try:
@@ -281,19 +296,21 @@ class Broker:
             finally:
                 service.store.close()
 
-    def _confirm_deliveries(self, service: BrokerService) -> None:
-        """Put what was delivered or settled on disk, so that it may be remembered as that."""
+    def _confirm_deliveries(self, service: BrokerService) -> bool:
+        """Put what was delivered, settled or popped on disk, so that it may be remembered as that; False if not."""
         mark, settled = service.schedule.mark(), service.transactions.mark()
-        if mark is not None or settled is not None:
+        popped = service.pop is not None and service.pop.log.position > service.store.flushed_where
+        if mark is not None or settled is not None or popped:
             try:
                 service.store.flush()
             except OSError as error:
                 _log.error("The last delayed messages will be delivered again: the store was not flushed: %s", error)
-                return
+                return False
         if mark is not None:
             service.schedule.confirm(mark, self._clock())
         if settled is not None:
             service.transactions.confirm(settled)
+        return True
 
     @staticmethod
     def _save_at_stop(file: ConfigFile) -> None:
@@ -319,10 +336,28 @@ class Broker:
             service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, service, settled))
         if service.offsets.dirty:
             service.offsets.dirty = False
-            service.saver.save(service.files["offsets"])
+            position = 0 if service.pop is None else service.pop.log.position
+            if position <= service.store.flushed_where:
+                service.saver.save(service.files["offsets"])
+            else:  # no offset may be on disk before the check points that it passed
+                snapshot = service.offsets.snapshot()
+                service.store.when_flushed(position, partial(self._check_points_flushed, service, snapshot))
         if service.order.dirty:
             service.order.dirty = False
             service.saver.save(service.files["order"])
+
+    def _check_points_flushed(self, service: BrokerService, offsets: dict[str, Any], ok: bool) -> None:
+        """Called by the flush thread."""
+        with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
+            service.loop.call_soon_threadsafe(self._save_flushed_offsets, service, offsets, ok)
+
+    def _save_flushed_offsets(self, service: BrokerService, offsets: dict[str, Any], ok: bool) -> None:
+        if service is not self._service:
+            return
+        if ok:
+            service.saver.save(service.files["offsets"], offsets)
+        else:
+            service.offsets.dirty = True
 
     def _save_delay_offsets(self) -> None:
         """Remember what was delivered, once it is on disk."""

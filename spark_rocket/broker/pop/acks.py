@@ -10,7 +10,7 @@ Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMe
 
 from __future__ import annotations
 
-from spark_rocket.broker.pop.check_points import Key, encode_ack
+from spark_rocket.broker.pop.check_points import Key
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import ResponseCode
@@ -101,8 +101,7 @@ class AckGatherer:
 
     def _write(self, key: Key, entry: _Acked) -> bool:
         offsets = _offsets(key[3], entry.acked & ~entry.written)
-        tag, body = encode_ack(key, self._broker_name, offsets)
-        result = self._log.put(tag, body, entry.revive_time, entry.revive_queue_id)
+        result = self._log.put_ack(key, self._broker_name, offsets, entry.revive_time, entry.revive_queue_id)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False
         self.count += len(offsets)

@@ -39,7 +39,7 @@ TAG_BATCH_ACK = b"bAck"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 ACK_INTERVAL = 1_000
-"""A check point comes into the revive log this long before its messages come back: its acks come behind it."""
+"""A check point comes into the revive log this long (ms) before its messages come back; its acks come behind it."""
 
 Key: TypeAlias = tuple[str, str, int, int, int]
 """Topic, group, queue id, start offset and pop time of a check point; the broker is this one."""

@@ -278,6 +278,6 @@ class PopReviver:
                 group,
                 result.reason,
             )
-        self._log.written = True
+        self._log.position = max(self._log.position, result.end_physical_offset)
         self.revived += 1
         return True

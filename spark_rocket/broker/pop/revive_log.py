@@ -1,9 +1,10 @@
 """Writes check points and acks, and reads the revive log.
 
 Both are timed messages (delayed.py): they wait in ``rmq_sys_wheel_timer`` and come into their queue of the revive log
-one second before the check point's messages come back, in the order in which they were written; so acks come behind
-their check point. What is written later than that goes into the revive log at once. Apache's broker times acks one
-second later and reads both kinds in the same way: either of the two goes on with a store of the other.
+at their time, acks when the check point's messages come back, the check point itself a second before, or at once when
+that is over already. As Apache's broker has it: either of the two goes on with a store of the other. So acks come
+behind their check point, also if both were rolled; one that is late goes by way of the timer all the same, because its
+check point may still be there.
 
 Thread-safety: for the event loop. After a crash: what ``put`` said is stored survives a kill; a power cut takes what is
 not flushed, and whoever writes a group's offset to the disk waits for that.
@@ -14,7 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spark_rocket.broker.pop.check_points import ACK_INTERVAL, REVIVE_PREFIX, TAG_CHECK_POINT
+from spark_rocket.broker.pop.check_points import (
+    ACK_INTERVAL,
+    REVIVE_PREFIX,
+    TAG_ACK,
+    TAG_BATCH_ACK,
+    TAG_CHECK_POINT,
+    CheckPoint,
+    Key,
+    encode_ack,
+    encode_check_point,
+)
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.record import RecordView, view_record
@@ -42,23 +53,29 @@ class ReviveLog:
         self.topic = REVIVE_PREFIX + cluster
         self.queues = queues
         self.on_timed: Callable[[int], None] = lambda due: None
-        self.written = False
-        """Whether something was written since it was last set to False."""
+        self.position = 0
+        """No offset may be on disk before the log is that was written up to here."""
         self._store = store
         self._clock = clock
         self._host = pack_host(host)
         self._precision = precision_ms
-        self._codes = {tag: java_hash(tag.decode()) for tag in (TAG_CHECK_POINT, b"ack", b"bAck")}
+        self._codes = {tag: java_hash(tag.decode()) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_BATCH_ACK)}
         self._place = b"\x02REAL_TOPIC\x01%s\x02REAL_QID\x01" % self.topic.encode()
 
-    def put(self, tag: bytes, body: bytes, revive_time: int, queue_id: int) -> PutResult:
-        """Write one message, to be in the revive log's queue a second before ``revive_time``."""
+    def put_check_point(self, point: CheckPoint, queue_id: int) -> PutResult:
+        """Write a check point."""
+        return self._put(TAG_CHECK_POINT, encode_check_point(point), point.revive_time - ACK_INTERVAL, queue_id)
+
+    def put_ack(self, key: Key, broker_name: str, offsets: list[int], revive_time: int, queue_id: int) -> PutResult:
+        """Write the acks of a check point whose messages come back at ``revive_time``."""
+        tag, body = encode_ack(key, broker_name, offsets)
+        return self._put(tag, body, revive_time, queue_id)
+
+    def _put(self, tag: bytes, body: bytes, deliver: int, queue_id: int) -> PutResult:
         now = self._clock()
-        deliver = revive_time - ACK_INTERVAL
-        self.written = True
         properties = b"TAGS\x01%s\x02TIMER_DELIVER_MS\x01%d" % (tag, deliver)
-        if deliver <= now:
-            return self._store.put_message(
+        if deliver <= now and tag == TAG_CHECK_POINT:
+            result = self._store.put_message(
                 self.topic,
                 queue_id,
                 body,
@@ -67,6 +84,8 @@ class ReviveLog:
                 born_timestamp=now,
                 born_host=self._host,
             )
+            self.position = max(self.position, result.end_physical_offset)
+            return result
         out = (deliver - 1) // self._precision * self._precision
         result = self._store.put_message(
             TIMER_TOPIC,
@@ -77,6 +96,7 @@ class ReviveLog:
             born_timestamp=now,
             born_host=self._host,
         )
+        self.position = max(self.position, result.end_physical_offset)
         self.on_timed(out)
         return result
 

@@ -10,7 +10,7 @@ Pops in order write no check points: ``order`` (hooks.py) knows what is out, and
 acks.
 
 Crash safety: the check point is in the log before the offset moves. Offsets are on disk some seconds later, and never
-before the check points that they passed: see ``written`` and ``Broker._save_offsets``. So a kill or a power cut brings
+before the check points that they passed: see ``ReviveLog.position``. So a kill or a power cut brings
 messages twice that were popped shortly before, and loses none.
 
 Thread-safety: used on the event loop only.
@@ -28,7 +28,7 @@ from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.filters import get_matching
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer
-from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, TAG_CHECK_POINT, CheckPoint, Key, encode_check_point
+from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopOrder, PopRequest
 from spark_rocket.broker.pop.retry_records import as_asked
 from spark_rocket.broker.pop.revive import PopReviver
@@ -263,7 +263,7 @@ class PopService:
         self._stats.fetched(group, topic, got.count)
 
     def _write(self, point: CheckPoint, revive_queue_id: int) -> None:
-        put = self.log.put(TAG_CHECK_POINT, encode_check_point(point), point.revive_time, revive_queue_id)
+        put = self.log.put_check_point(point, revive_queue_id)
         if put.status is not PutStatus.PUT_OK:
             raise RefusedError(
                 f"no check point can be stored: {put.reason or put.status.value}",

@@ -71,7 +71,7 @@ class PopMessageProcessor:
         pops = pop_service(service)
         check_invisible_time(pops, header.invisible_time)
         self._check_topic(header.topic, header.queue_id, header.consumer_group)
-        service.group_to_consume(header.consumer_group)
+        settings = service.group_to_consume(header.consumer_group)
         # The type of a filter that pulls need enablePropertyFilter for; pops do not.
         wanted = parse_filter(header.exp_type, header.exp, sql92=True) if header.exp else ALL
         pop = PopRequest(
@@ -84,7 +84,7 @@ class PopMessageProcessor:
             born,
             header.init_mode,
             wanted,
-            header.order,
+            header.order or settings.consume_message_orderly,
             header.attempt_id,
         )
         return self._run(pops, channel, request, pop)

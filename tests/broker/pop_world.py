@@ -1,0 +1,194 @@
+"""POP on a small store, without sockets or a loop, under a clock that is ours."""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
+from spark_rocket.broker.filters import ALL, PullFilter
+from spark_rocket.broker.groups import SubscriptionGroupManager
+from spark_rocket.broker.pop.hooks import PopRequest
+from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.stats import BrokerStats
+from spark_rocket.broker.topics import TopicConfigManager, new_topic
+from spark_rocket.protocol.extra_info import ExtraInfo
+from spark_rocket.protocol.record import RecordView, iter_records
+from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.message_store import MessageStore
+from spark_rocket.store.results import PutResult, PutStatus
+from spark_rocket.store.timer_store import TimerMessageStore
+from tests.store.helpers import BORN, HOST, Clock, small
+
+TIMER_FILE = 52 * 400
+
+
+class NoOrder:
+    """Nothing here is popped in order."""
+
+    def is_blocked(self, *_: Any) -> bool:
+        return False
+
+    def popped(self, *_: Any) -> str:
+        return ""
+
+    def ack(self, *_: Any) -> int:
+        return -1
+
+    def change_invisible(self, *_: Any) -> None:
+        raise AssertionError
+
+    def clear(self, topic: str, group: str, queue_id: int) -> None:
+        pass
+
+
+class World:
+    """A store with topic T (2 queues), its timer and POP; ``receipts`` of a pop by body."""
+
+    def __init__(self, directory: Path, seed: int = 0, **settings: object) -> None:
+        self.directory = directory
+        self.random = random.Random(seed)
+        self.clock = Clock()
+        self.settings = BrokerConfig.from_properties({"brokerName": "b", **settings})
+        self.offsets = ConsumerOffsetManager()
+        self.topics = TopicConfigManager(self.settings, self.clock)
+        self.topics.put(new_topic("T", 2))
+        self.groups = SubscriptionGroupManager(self.settings, self.clock)
+        self.saved: dict[str, Any] = self.offsets.snapshot()
+        self.full = False
+        self.images = 0
+        self.open()
+        self.flush()
+
+    def config(self) -> StoreConfig:
+        return small(
+            self.directory / "store", mapped_file_size_timer_log=TIMER_FILE, mapped_file_size_commit_log=64 << 10
+        )
+
+    def open(self) -> None:
+        self.store = MessageStore(self.config(), store_host=HOST, clock=self.clock)
+        self.store.start()
+        self._put = self.store.put_message
+        self.store.put_message = self.put_message  # type: ignore[method-assign]
+        self.timer = TimerMessageStore(self.store)
+        self.timer.start(self.clock())
+        self.pops = PopService(
+            self.settings,
+            self.store,
+            self.timer,
+            self.topics,
+            self.offsets,
+            self.groups,
+            NoOrder(),
+            BrokerStats(),
+            self.clock,
+            HOST,
+            chance=random.Random(self.random.random()),
+        )
+        self.settle()
+
+    def put_message(self, *args: Any, **more: Any) -> PutResult:
+        if self.full:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
+        return self._put(*args, **more)
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    def send(self, body: bytes, queue_id: int = 0, properties: bytes = b"", topic: str = "T", **more: Any) -> PutResult:
+        born = self.clock.now
+        return self.store.put_message(topic, queue_id, body, properties, born_timestamp=born, born_host=BORN, **more)
+
+    def pop(
+        self,
+        group: str = "g",
+        *,
+        topic: str = "T",
+        queue_id: int = -1,
+        most: int = 32,
+        invisible: int = 60_000,
+        wanted: PullFilter = ALL,
+        init_mode: int = 0,
+    ) -> list[tuple[RecordView, ExtraInfo]]:
+        pop = PopRequest(group, topic, queue_id, most, invisible, 0, self.clock(), init_mode, wanted)
+        self.result = result = self.pops.pop(pop)
+        records = list(iter_records(b"".join(result.records)))
+        starts = dict(entry.rsplit(" ", 1) for entry in result.start_offset_infos)
+        infos = []
+        for entry in result.msg_offset_infos:
+            place, offsets = entry.rsplit(" ", 1)
+            flag, queue = place.split(" ")
+            for offset in offsets.split(","):
+                start, revive = int(starts[place]), result.revive_queue_id
+                infos.append(ExtraInfo(start, result.pop_time, invisible, revive, flag, "b", int(queue), int(offset)))
+        return list(zip(records, infos, strict=True))
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.now += ms
+        self.settle()
+
+    def settle(self) -> None:
+        """Let timer and reviver do what is due, as their drivers would."""
+        for _ in range(1000):
+            now = self.clock()
+            due = (self.timer.deliver(now, 10.0), self.pops.deliver(now, 10.0))
+            if all(each is None or each > now for each in due) and not self.pops.reviver.is_behind:
+                return
+        raise AssertionError("it does not come to an end")
+
+    # --- what is kept -------------------------------------------------------------------------------------------
+
+    def save_offsets(self) -> None:
+        """As the broker does from time to time."""
+        if self.pops.log.position <= self.store.flushed_where:
+            self.saved = copy.deepcopy(self.offsets.snapshot())
+
+    def flush(self) -> None:
+        self.store.flush()
+        self.timer.flush()
+        self.save_offsets()
+        self.on_disk = self.image()
+
+    def image(self) -> Path:
+        self.images += 1
+        image = self.directory / f"image{self.images}"
+        shutil.copytree(self.directory / "store", image)
+        return image
+
+    def _reopen(self, image: Path | None) -> None:
+        self.timer.close()
+        self.store.close()
+        if image is not None:
+            shutil.rmtree(self.directory / "store")
+            shutil.copytree(image, self.directory / "store")
+        self.offsets = ConsumerOffsetManager()
+        self.offsets.load(copy.deepcopy(self.saved))
+        self.open()
+
+    def stop(self) -> None:
+        """As the broker does it, and start again."""
+        self.pops.close()
+        self.store.flush()
+        self.saved = copy.deepcopy(self.offsets.snapshot())
+        self._reopen(None)
+
+    def kill(self) -> None:
+        """Everything that was put is there; of the offsets what was saved last."""
+        self._reopen(self.image())
+
+    def cut_power(self) -> None:
+        """The log is as it was flushed."""
+        self._reopen(self.on_disk)
+
+    def close(self) -> None:
+        self.pops.close()
+        self.timer.close()
+        self.store.close()
+
+
+def texts(popped: Sequence[tuple[RecordView, ExtraInfo]]) -> list[bytes]:
+    return [bytes(record.body) for record, _ in popped]
