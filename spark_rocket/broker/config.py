@@ -42,6 +42,13 @@ class BrokerRole(Enum):
     SYNC_MASTER = "SYNC_MASTER"
 
 
+class MessageRequestMode(Enum):
+    """How a group's consumers get messages, unless code 401 set it for the group."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
 def _setting(
     default: Any,
     *,
@@ -120,6 +127,9 @@ class BrokerConfig:
     pop_polling_size: int = _setting(1_024, low=0, dynamic=True)
     pop_polling_map_size: int = _setting(100_000, low=0, dynamic=True)
     max_pop_polling_size: int = _setting(100_000, low=0, dynamic=True)
+    server_load_balancer_enable: bool = _setting(True, dynamic=True)
+    default_message_request_mode: MessageRequestMode = _setting(MessageRequestMode.PULL, dynamic=True)  # noqa: RUF009
+    default_pop_share_queue_num: int = _setting(-1, low=-1, high=2**31 - 1, dynamic=True)
     default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
     lite_pull_message_enable: bool = _setting(True, dynamic=True)
     enable_property_filter: bool = _setting(False, dynamic=True)
@@ -378,7 +388,11 @@ class _Spec:
         return str(self.low) if self.low == self.high else f"between {self.low} and {self.high}"
 
 
-_ENUMS: dict[str, type[Enum]] = {"FlushDiskType": FlushDiskType, "BrokerRole": BrokerRole}
+_ENUMS: dict[str, type[Enum]] = {
+    "FlushDiskType": FlushDiskType,
+    "BrokerRole": BrokerRole,
+    "MessageRequestMode": MessageRequestMode,
+}
 
 
 def _camel(attribute: str) -> str:

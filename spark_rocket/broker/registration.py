@@ -21,12 +21,14 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.protocol.bodies import QueueData, TopicRouteData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
+    GetRouteInfoRequestHeader,
     RegisterBrokerRequestHeader,
     RegisterTopicRequestHeader,
     UnRegisterBrokerRequestHeader,
@@ -36,6 +38,7 @@ from spark_rocket.remoting.client import RemotingClient
 _log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT = 1.0
+_ROUTE_TIMEOUT = 3.0
 _FEW_TOPICS = 32
 # A name server that does not answer is asked again after this long, then twice as long, up to the usual period.
 _FIRST_RETRY = 0.5
@@ -143,6 +146,19 @@ class NameServerRegistration:
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
             raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
         return answer.code == ResponseCode.SUCCESS
+
+    def queues_of(self, topic: str) -> list[QueueData]:
+        """A topic's queues on all brokers, as the first name server that answers says; RocketError when none does.
+
+        For a thread of its own: it blocks.
+        """
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic).to_ext())
+        for worker in self._workers:
+            if worker.healthy:
+                with suppress(RemotingError):
+                    answer = self._client.invoke(worker.address, request, _ROUTE_TIMEOUT)
+                    return TopicRouteData.from_json(answer.body).queue_datas if answer.body else []
+        raise RocketError("No name server answers.")
 
     def unregister(self, address: str) -> None:
         cluster_name, broker_name, broker_id, broker_addr, _ = self._identity

@@ -27,6 +27,7 @@ from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import (
     DLQ_PREFIX,
@@ -82,6 +83,7 @@ class BrokerService:
         held: PullRequestHoldService,
         waiting: PopLongPollingService,
         order: ConsumerOrderInfoManager,
+        request_modes: MessageRequestModeManager,
         locks: RebalanceLockManager,
         stats: BrokerStats,
         saver: ConfigSaver,
@@ -104,6 +106,7 @@ class BrokerService:
         self.held = held
         self.waiting = waiting
         self.order = order
+        self.request_modes = request_modes
         self.locks = locks
         self.stats = stats
         self.saver = saver

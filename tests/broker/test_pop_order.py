@@ -85,7 +85,9 @@ def test_a_queue_is_blocked_until_all_of_a_pop_is_acked(broker: Broker) -> None:
     broker.pop(5, 6, 7)
     assert broker.is_blocked()
     assert [broker.ack(5), broker.ack(7), broker.is_blocked()] == [6, 6, True]
+    assert broker.free == []
     assert [broker.ack(6), broker.is_blocked()] == [8, False]
+    assert broker.free == [("T", 0, "G")]
     assert broker.ack(6) == ALREADY_ACKED
     assert not broker.order.is_blocked(None, "T", "G", 1, 60_000, NOW)
     assert not broker.order.is_blocked(None, "T", "H", 0, 60_000, NOW)

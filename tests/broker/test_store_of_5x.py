@@ -12,7 +12,7 @@ from spark_rocket.errors import StoreError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.fastjson import loads_tolerant
 from tests.broker.test_golden_store import served
-from tests.store.helpers import Clock
+from tests.store.helpers import START, Clock
 
 VERSION = {"counter": 3, "stateVersion": 0, "timestamp": 1_795_229_599_408}
 TOPIC = {
@@ -43,6 +43,17 @@ GROUP = {
     "subscriptionDataSet": [{"topic": "T", "subString": "*"}],
     "whichBrokerWhenConsumeSlowly": 1,
 }
+ORDER = {
+    "a": "attempt",
+    "cm": 1,
+    "i": 60_000,
+    "l": START,
+    "o": [12, 1],
+    "oc": {"13": 2},
+    "ot": {"13": START + 90_000},
+    "popTime": START,
+}
+MODE = {"consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2, "topic": "T"}
 FILES: dict[str, dict[str, Any]] = {
     "topics.json": {"dataVersion": VERSION, "topicConfigTable": {"T": TOPIC, "Batches": BATCHES}},
     "subscriptionGroup.json": {
@@ -52,11 +63,11 @@ FILES: dict[str, dict[str, Any]] = {
     },
     "consumerOffset.json": {"dataVersion": VERSION, "offsetTable": {"T@g": {"0": 12, "3": 0}}},
     "delayOffset.json": {"dataVersion": VERSION, "offsetTable": {"1": 0, "2": 0}},
+    "consumerOrderInfo.json": {"table": {"T@g": {"0": ORDER}}},
+    "messageRequestMode.json": {"messageRequestModeMap": {"T": {"g": MODE}}},
 }
 UNKNOWN = {
-    "consumerOrderInfo.json": {"table": {}},
     "topicQueueMapping.json": {"dataVersion": VERSION, "topicQueueMappingInfoMap": {}},
-    "messageRequestMode.json": {"messageRequestModeMap": {}},
     "tieredStoreMetadata.json": {"queueMetadataTable": {}},
     "lmqConsumerOffset.json": {"offsetTable": {}},
     "transactionMetrics": {"transactionCount": {}},

@@ -163,6 +163,8 @@ class ConsumerOrderInfoManager:
         info.commit_offset_bit |= 1 << offsets.index(offset)
         self._changed(topic, group, queue_id, info)
         left = info.open_offsets(committed)
+        if info.free_at(committed) <= now:
+            self._on_free(topic, queue_id, group)
         return left[0] if left else offsets[-1] + 1
 
     def change_invisible(
@@ -226,7 +228,7 @@ class ConsumerOrderInfoManager:
             free_at = info.free_at(self._offsets.query(group, topic, queue_id))
             if free_at > now:
                 self._expect(topic, group, queue_id, free_at)
-            elif free_at:  # if all was acked, somebody else knows already
+            elif free_at:  # the ack of the last one said so
                 self._on_free(topic, queue_id, group)
         return self._ends[0][0] if self._ends else None
 

@@ -122,9 +122,9 @@ class MessageQueueAssignment(Body):
 
 @dataclass(slots=True)
 class QueryAssignmentResponseBody(Body):
-    """Answer to QUERY_ASSIGNMENT."""
+    """Answer to QUERY_ASSIGNMENT. None: the client keeps what it has; an empty list takes everything from it."""
 
-    message_queue_assignments: list[MessageQueueAssignment] = field(default_factory=list)
+    message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
 @dataclass(slots=True)

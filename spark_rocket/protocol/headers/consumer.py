@@ -246,6 +246,8 @@ class NotificationRequestHeader(Header):
     born_time: Long
     order: bool = False
     attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,213 @@
+"""Which queues a consumer is to read, shared out by the broker: QUERY_ASSIGNMENT (400); whether a group pulls or pops a
+topic: SET_MESSAGE_REQUEST_MODE (401), GET_ALL_MESSAGE_REQUEST_MODE (402).
+
+The queues are those of the whole cluster: this broker's own as they are now, the others' as a name server says (asked
+again after 30 seconds; without an answer they are left as they were). Without an assignment in the answer the client
+goes on with what it has: the topic or the group's members are not known here, or the strategy is not.
+
+==============  ====================================================================================================
+mode            a member of the group gets
+==============  ====================================================================================================
+PULL            its share, by ``AVG`` or ``AVG_BY_CIRCLE``
+POP             ``popShareQueueNum`` <= 0, or at least one less than there are members: queue -1 of each broker, which
+                means all of them; else its share and those of so many members behind it, or, with more members than
+                queues, one queue
+==============  ====================================================================================================
+
+Broadcasting groups get all the queues, and so does everybody with ``serverLoadBalancerEnable=false``.
+Corresponds to org.apache.rocketmq.broker.processor.QueryAssignmentProcessor and
+broker.topic.TopicRouteInfoManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from spark_rocket.broker.config import MessageRequestMode
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.topics import RETRY_PREFIX, group_problem, topic_problem
+from spark_rocket.errors import RefusedError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import (
+    BROADCASTING,
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    QueueData,
+    SetMessageRequestModeRequestBody,
+    dumps_fastjson,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.server import Channel, Handler, failure_of
+
+_ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
+_MOST_ROUTES = 10_000
+
+
+class QueryAssignmentProcessor:
+    """Shares queues out."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        #: Topic -> when it was asked for, and the queues of other brokers.
+        self._routes: dict[str, tuple[int, list[QueueData]]] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.query_assignment,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.all_modes,
+        }
+
+    # --- modes --------------------------------------------------------------------------------------------------
+
+    def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        mode = SetMessageRequestModeRequestBody.from_request(request.body)
+        if mode.topic.startswith(RETRY_PREFIX):
+            raise RefusedError("retry topic is not allowed to set mode", response_code=ResponseCode.NO_PERMISSION)
+        problem = topic_problem(mode.topic) or group_problem(mode.consumer_group)
+        if mode.mode not in MessageRequestMode.__members__:
+            problem = problem or f"mode {mode.mode[:40]} is neither PULL nor POP."
+        if problem is not None:
+            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+        service = self._service
+        service.request_modes.put(mode)
+        saved = service.saver.save(service.files["modes"])
+
+        async def answer() -> None:
+            await saved
+            channel.write(RemotingCommand.response(request))
+
+        if request.is_oneway:
+            return None
+        service.spawn(answer())
+        return None
+
+    def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(request, body=dumps_fastjson(self._service.request_modes.snapshot()))
+
+    def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
+        found = self._service.request_modes.get(topic, group)
+        if found is not None:
+            return found
+        config = self._service.config
+        mode = MessageRequestMode.PULL if topic.startswith(RETRY_PREFIX) else config.default_message_request_mode
+        return SetMessageRequestModeRequestBody(topic, group, mode.value, config.default_pop_share_queue_num)
+
+    # --- assignments --------------------------------------------------------------------------------------------
+
+    def query_assignment(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        asked = QueryAssignmentRequestBody.from_request(request.body)
+        asked_at = self._routes.get(asked.topic, (0, []))[0]
+        service = self._service
+        if not service.config.name_servers or service.clock() - asked_at < _ROUTE_MS:
+            return self._answer(request, asked)
+
+        async def answer() -> None:
+            try:
+                await self._ask_route(asked.topic)
+                found = self._answer(request, asked)
+            except Exception as error:  # as the server does: a request never stays without an answer
+                found = failure_of(channel, request, error)
+            if not request.is_oneway:
+                channel.write(found)
+
+        request.body = b""  # a view that would keep everything that was read with it
+        service.spawn(answer())
+        return None
+
+    async def _ask_route(self, topic: str) -> None:
+        service = self._service
+        before = self._routes.get(topic, (0, []))[1]
+        try:
+            found = await asyncio.to_thread(service.registration.queues_of, topic)
+        except RocketError:  # no name server answers, which is logged where this broker registers
+            found = before
+        if len(self._routes) >= _MOST_ROUTES:
+            self._routes.clear()
+        others = [queues for queues in found if queues.broker_name != service.config.broker_name]
+        self._routes[topic] = service.clock(), others
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's queues that can be read, of all brokers, sorted as every client sorts them."""
+        config, own = self._service.config, self._service.topics.get(topic)
+        datas = list(self._routes.get(topic, (0, []))[1])
+        if own is not None:
+            perm = own.perm & config.broker_permission
+            datas.append(QueueData(config.broker_name, own.read_queue_nums, own.write_queue_nums, perm))
+        return sorted(
+            MessageQueue(topic, data.broker_name, queue)
+            for data in datas
+            if data.readable
+            for queue in range(data.read_queue_nums)
+        )
+
+    def _answer(self, request: RemotingCommand, asked: QueryAssignmentRequestBody) -> RemotingCommand:
+        mode = self._mode(asked.topic, asked.consumer_group)
+        queues = self._assigned(asked, mode)
+        assignments = None
+        if queues is not None:
+            assignments = [MessageQueueAssignment(queue, mode.mode) for queue in sorted(set(queues))]
+        body = QueryAssignmentResponseBody(message_queue_assignments=assignments)
+        return RemotingCommand.response(request, body=body.to_json())
+
+    def _assigned(
+        self, asked: QueryAssignmentRequestBody, mode: SetMessageRequestModeRequestBody
+    ) -> Sequence[MessageQueue] | None:
+        """The client's queues; None when that cannot be said."""
+        queues = self._queues(asked.topic)
+        if not queues:
+            return None
+        if asked.message_model == BROADCASTING or not self._service.config.server_load_balancer_enable:
+            return queues
+        group = self._service.clients.consumers.get(asked.consumer_group)
+        strategy = _STRATEGIES.get(asked.strategy_name)
+        if group is None or strategy is None:
+            return None
+        members = group.client_ids()
+        if mode.mode == MessageRequestMode.POP.value:
+            return _allocate_for_pop(strategy, asked.client_id, queues, members, mode.pop_share_queue_num)
+        return _allocate(strategy, asked.client_id, queues, members)
+
+
+_Strategy = Callable[[int, Sequence[MessageQueue], int], Sequence[MessageQueue]]
+
+
+def _average(place: int, queues: Sequence[MessageQueue], members: int) -> Sequence[MessageQueue]:
+    """Consecutive runs; the first members have one more where the numbers do not divide."""
+    share, rest = divmod(len(queues), members)
+    start = place * share + min(place, rest)
+    return queues[start : start + share + (place < rest)]
+
+
+def _by_circle(place: int, queues: Sequence[MessageQueue], members: int) -> Sequence[MessageQueue]:
+    return queues[place::members]
+
+
+_STRATEGIES: dict[str, _Strategy] = {"AVG": _average, "AVG_BY_CIRCLE": _by_circle}
+
+
+def _allocate(
+    strategy: _Strategy, client_id: str, queues: Sequence[MessageQueue], members: list[str]
+) -> Sequence[MessageQueue]:
+    """A member's share; nothing for a client that is no member (yet)."""
+    return strategy(members.index(client_id), queues, len(members)) if client_id in members else ()
+
+
+def _allocate_for_pop(
+    strategy: _Strategy, client_id: str, queues: Sequence[MessageQueue], members: list[str], shared: int
+) -> Sequence[MessageQueue]:
+    if shared <= 0 or shared >= len(members) - 1:
+        return [replace(queue, queue_id=-1) for queue in queues]
+    if client_id not in members:
+        return ()
+    place = members.index(client_id)
+    if len(members) > len(queues):
+        return [queues[place % len(queues)]]
+    found: list[MessageQueue] = []
+    for step in range(shared + 1):
+        found += strategy((place + step) % len(members), queues, len(members))
+    return found

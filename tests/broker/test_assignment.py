@@ -1,0 +1,181 @@
+"""Queues shared out by the broker (400), and who pulls and who pops (401, 402)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.processors.assignment import _STRATEGIES, _allocate_for_pop
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import (
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+    QueueData,
+    SetMessageRequestModeRequestBody,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.testing import LocalCluster
+from tests.broker.test_clients import Member
+from tests.broker.test_delayed import served
+from tests.broker.wire import Wire
+from tests.store.helpers import Clock
+
+OTHER = [QueueData("broker-b", 2, 2, 6), QueueData("broker-c", 4, 4, 2)]  # the last cannot be read
+
+
+@pytest.fixture
+def members(cluster: LocalCluster, group: str, topic: str) -> Iterator[list[Member]]:
+    made = [Member(cluster.broker_address, f"client-{number}") for number in range(3)]
+    for member in made:
+        member.beat(group, topic)
+    yield made
+    for member in made:
+        member.client.close()
+
+
+def ask(
+    wire: Wire, topic: str, group: str, client_id: str = "client-0", *, strategy: str = "AVG", model: str = "CLUSTERING"
+) -> list[tuple[str, int, str]] | None:
+    """Broker, queue and mode of each queue that the client is to read."""
+    body = QueryAssignmentRequestBody(topic, group, client_id, strategy, model)
+    answer = wire.ask(RequestCode.QUERY_ASSIGNMENT, body.to_json())
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    found = QueryAssignmentResponseBody.from_json(answer.body).message_queue_assignments
+    if found is None:
+        return None
+    assert all(each.message_queue is not None and each.message_queue.topic == topic for each in found)
+    return [(each.message_queue.broker_name, each.message_queue.queue_id, each.mode) for each in found]  # type: ignore[union-attr]
+
+
+def set_mode(wire: Wire, topic: str, group: str, mode: str = "POP", share: int = 0) -> tuple[int, str | None]:
+    body = SetMessageRequestModeRequestBody(topic, group, mode, share)
+    answer = wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body.to_json())
+    return answer.code, answer.remark
+
+
+def test_members_that_pull_share_the_queues(members: list[Member], wire: Wire, topic: str, group: str) -> None:
+    shares = [ask(wire, topic, group, member.client_id) for member in members]
+    assert shares == [
+        [("broker-a", 0, "PULL"), ("broker-a", 1, "PULL")],
+        [("broker-a", 2, "PULL")],
+        [("broker-a", 3, "PULL")],
+    ]
+    in_turn = [ask(wire, topic, group, member.client_id, strategy="AVG_BY_CIRCLE") for member in members]
+    assert [[queue for _, queue, _ in share or ()] for share in in_turn] == [[0, 3], [1], [2]]
+    every = [("broker-a", queue, "PULL") for queue in range(4)]
+    assert ask(wire, topic, group, model="BROADCASTING") == every
+    assert ask(wire, topic, group, "a stranger") == []  # takes everything from it
+
+
+def test_queues_of_other_brokers_are_shared_too(
+    members: list[Member],
+    wire: Wire,
+    topic: str,
+    group: str,
+    service: BrokerService,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert [queues.read_queue_nums for queues in service.registration.queues_of(topic)] == [4]
+    assert service.registration.queues_of("Nowhere") == []
+    monkeypatch.setattr(service.registration, "queues_of", lambda name: [*OTHER, QueueData("broker-a", 9, 9, 6)])
+    shares = [ask(wire, topic, group, member.client_id) or [] for member in members]
+    found = [(broker, queue) for share in shares for broker, queue, _ in share]
+    assert found == [*(("broker-a", queue) for queue in range(4)), ("broker-b", 0), ("broker-b", 1)]
+
+    def fails(name: str) -> list[QueueData]:
+        raise RocketError("nobody there")
+
+    monkeypatch.setattr(service.registration, "queues_of", fails)
+    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # not asked again so soon
+    monkeypatch.setattr("spark_rocket.broker.processors.assignment._ROUTE_MS", 0)
+    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # kept as it was
+
+
+def test_without_an_assignment_the_client_goes_on(members: list[Member], wire: Wire, topic: str, group: str) -> None:
+    assert ask(wire, "Nowhere", group) is None
+    assert ask(wire, topic, "no members") is None
+    assert ask(wire, topic, group, strategy="MACHINE_ROOM") is None
+    assert ask(wire, "Nowhere", group, model="BROADCASTING") is None
+
+
+def test_members_that_pop_read_all_the_queues(members: list[Member], wire: Wire, topic: str, group: str) -> None:
+    assert set_mode(wire, topic, group) == (0, None)
+    assert ask(wire, topic, group) == ask(wire, topic, group, "client-1") == [("broker-a", -1, "POP")]
+    set_mode(wire, topic, group, share=1)
+    shares = [ask(wire, topic, group, member.client_id) or [] for member in members]
+    assert [[queue for _, queue, _ in share] for share in shares] == [[0, 1, 2], [2, 3], [0, 1, 3]]
+    set_mode(wire, topic, group, "PULL")
+    assert ask(wire, topic, group, "client-1") == [("broker-a", 2, "PULL")]
+
+
+def test_the_defaults_are_the_brokers(
+    members: list[Member],
+    wire: Wire,
+    topic: str,
+    group: str,
+) -> None:
+    def setting(text: str) -> None:
+        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode()).code == 0
+
+    try:
+        setting("defaultMessageRequestMode=POP\ndefaultPopShareQueueNum=-1")
+        assert ask(wire, topic, group) == [("broker-a", -1, "POP")]
+        retry = f"%RETRY%{group}"
+        assert ask(wire, retry, group, "client-0") == [("broker-a", 0, "PULL")]  # always
+        setting("serverLoadBalancerEnable=false\ndefaultMessageRequestMode=PULL")
+        assert len(ask(wire, topic, group) or []) == 4
+    finally:
+        setting("serverLoadBalancerEnable=true\ndefaultMessageRequestMode=PULL")
+    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"defaultMessageRequestMode=PUSH").code == 1
+
+
+@pytest.mark.parametrize("strategy", sorted(_STRATEGIES))
+@pytest.mark.parametrize("shared", range(4))
+def test_every_queue_is_popped_by_somebody(strategy: str, shared: int) -> None:
+    for queues, members in itertools.product((1, 3, 8), (1, 2, 5)):
+        every = [MessageQueue("T", "b", queue) for queue in range(queues)]
+        clients = [f"c{number}" for number in range(members)]
+        shares = [_allocate_for_pop(_STRATEGIES[strategy], client, every, clients, shared) for client in clients]
+        assert all(shares)
+        found = {queue.queue_id for share in shares for queue in share}
+        assert found in ({-1}, set(range(queues)))
+        stranger = _allocate_for_pop(_STRATEGIES[strategy], "x", every, clients, shared)
+        assert {queue.queue_id for queue in stranger} <= {-1}
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "mode", "code"),
+    [
+        ("%RETRY%g", "g", "POP", ResponseCode.NO_PERMISSION),
+        ("", "g", "POP", ResponseCode.INVALID_PARAMETER),
+        ("T", "no group!", "POP", ResponseCode.INVALID_PARAMETER),
+        ("T", "g", "PUSH", ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_modes_that_cannot_be_are_refused(wire: Wire, topic: str, group: str, mode: str, code: int) -> None:
+    assert set_mode(wire, topic, group, mode)[0] == code
+    assert b"PUSH" not in wire.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE).body
+
+
+@pytest.mark.parametrize("code", [RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE])
+def test_what_is_no_body_is_refused(wire: Wire, code: RequestCode) -> None:
+    for body in (b"", b"[]", b"{", b'{"topic":[]}'):
+        assert wire.ask(code, body).code != ResponseCode.SUCCESS
+
+
+def test_modes_are_on_disk_before_the_answer(tmp_path: Path) -> None:
+    clock = Clock()
+    mode = {"consumerGroup": "g", "mode": "POP", "popShareQueueNum": 3, "topic": "T"}
+    wanted = {"messageRequestModeMap": {"T": {"g": mode}}}
+    with served(tmp_path, clock) as (_, wire):
+        assert set_mode(wire, "T", "g", share=3) == (0, None)
+        assert loads_tolerant((tmp_path / "config" / "messageRequestMode.json").read_bytes()) == wanted
+    with served(tmp_path, clock) as (_, wire):
+        answer = wire.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        assert (answer.code, loads_tolerant(answer.body)) == (0, wanted)
