@@ -44,6 +44,7 @@ _SUCCESS = int(ResponseCode.SUCCESS)
 _STORED = frozenset(
     (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 )
+_MASK = (1 << 64) - 1
 _EVERY_TYPE = frozenset(("UNSPECIFIED", "MIXED"))
 _NAMES = {kind: definitions.MessageType.Name(kind) for kind in (NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY)}
 _NOT_HERE = {
@@ -156,18 +157,20 @@ class Sending(Family):
 
 @lru_cache(8192)
 def queue_of_group(group: str, queues: int) -> int:
-    """The queue of a message group: Guava's consistent hash of the name's hash code, as in Apache's proxy."""
-    state = java_hash(group) & _MASK
-    queue = 0
+    """The queue of a message group: by the consistent hash of its hash code, as in Apache's proxy."""
+    return consistent_hash(java_hash(group), queues)
+
+
+def consistent_hash(number: int, buckets: int) -> int:
+    """A bucket for a number, mostly the same one when there are more buckets: Guava's Hashing.consistentHash."""
+    state = number & _MASK
+    bucket = 0
     while True:
         state = (2862933555777941757 * state + 1) & _MASK
-        following = int((queue + 1) / (((state >> 33) + 1) / 0x80000000))
-        if following >= queues:
-            return queue
-        queue = following
-
-
-_MASK = (1 << 64) - 1
+        following = int((bucket + 1) / (((state >> 33) + 1) / 0x80000000))
+        if following >= buckets:
+            return bucket
+        bucket = following
 
 
 def _check_type(config: TopicConfig, kind: int) -> None:

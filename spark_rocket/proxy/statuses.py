@@ -35,6 +35,7 @@ _OF_RESPONSE: dict[int, int] = {
     ResponseCode.TOPIC_NOT_EXIST: _Code.TOPIC_NOT_FOUND,
     ResponseCode.MESSAGE_ILLEGAL: _Code.BAD_REQUEST,
     ResponseCode.NO_PERMISSION: _Code.FORBIDDEN,
+    ResponseCode.ILLEGAL_OPERATION: _Code.BAD_REQUEST,  # INTERNAL_SERVER_ERROR there, for the client's mistake
     ResponseCode.INVALID_PARAMETER: _Code.BAD_REQUEST,
     ResponseCode.FLUSH_DISK_TIMEOUT: _Code.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: _Code.SLAVE_PERSISTENCE_TIMEOUT,
