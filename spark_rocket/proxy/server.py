@@ -62,7 +62,7 @@ class ProxyServer:
             RouteFamily(broker, self._advertised),
             ClientFamily(clients),
             Sending(broker),
-            Transactions(broker),
+            Transactions(broker, clients),
         ]
 
     def _advertised(self) -> tuple[str, int]:

@@ -15,18 +15,25 @@ org.apache.rocketmq.proxy.grpc.v2.transaction.EndTransactionActivity and proxy.s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, view_record
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.clients import Client, ClientRegistry
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
+from spark_rocket.proxy.message_out import properties_of, write_message
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.names import topic_of
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
+
+_log = logging.getLogger(__name__)
 
 _Code = definitions.Code
 _RESOLUTIONS = {
@@ -61,11 +68,14 @@ def _is_offset(text: str) -> bool:
 
 
 class Transactions(Family):
-    """Takes decisions."""
+    """Takes decisions, and asks for them."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: LocalBroker, clients: ClientRegistry) -> None:
         self._broker = broker
+        self._clients = clients
+        self._broker_name = broker.service.config.broker_name
         self._channel = lru_cache(1024)(ProxyChannel)
+        clients.on_request[RequestCode.CHECK_TRANSACTION_STATE] = self.recover
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         return {"EndTransaction": self.end_transaction}
@@ -79,7 +89,7 @@ class Transactions(Family):
                 _Code.INVALID_TRANSACTION_ID, "transaction id is none: give the one that SendMessage answered"
             )
         half_offset, log_offset, broker_name = parts
-        if broker_name != self._broker.service.config.broker_name:
+        if broker_name != self._broker_name:
             raise StatusError(
                 _Code.INVALID_TRANSACTION_ID,
                 f"the transaction is one of broker {broker_name[:80]}, not of this one",
@@ -108,3 +118,20 @@ class Transactions(Family):
             raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be decided now")
         if answer.code != ResponseCode.SUCCESS:
             raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+
+    def recover(self, client: Client, request: RemotingCommand) -> None:
+        """CHECK_TRANSACTION_STATE (39), for this producer; if it cannot be told, for another of the same topic.
+
+        If none can, nothing is done: the broker asks again.
+        """
+        header = CheckTransactionStateRequestHeader.from_ext(request.ext_fields)
+        record = view_record(request.body)
+        topic = str(record.topic, "utf-8")
+        command = definitions.TelemetryCommand()
+        recovery = command.recover_orphaned_transaction_command
+        recovery.transaction_id = make_transaction_id(
+            header.tran_state_table_offset, header.commit_log_offset, self._broker_name
+        )
+        write_message(recovery.message, record, properties_of(record), topic)
+        if not client.tell(command) and not self._clients.tell_producer_of(topic, command):
+            _log.warning("No producer of topic %s has an open Telemetry stream to be asked about a transaction.", topic)
