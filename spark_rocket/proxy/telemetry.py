@@ -2,7 +2,8 @@
 
 Telemetry is a stream both ways for as long as the client lives. The client sends its settings, is answered with those
 that count, and hears from then on what the broker wants of it: see clients.py and relay.py. Settings that cannot be end
-the stream with gRPC's INVALID_ARGUMENT, as Apache's proxy does; the text says what is wrong with them.
+the stream with gRPC's INVALID_ARGUMENT, as Apache's proxy does; the text says what is wrong with them. (Clients log
+that, and do not look at the status of a command without settings.)
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.client.ClientActivity.
 """
@@ -10,7 +11,6 @@ Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.p
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -20,8 +20,6 @@ from spark_rocket.proxy.commands import CommandStream
 from spark_rocket.proxy.context import Context, GrpcCode, RpcError
 from spark_rocket.proxy.messaging import Family, status_of
 from spark_rocket.proxy.statuses import StatusError, status
-
-_log = logging.getLogger(__name__)
 
 _Code = definitions.Code
 _OK = status(_Code.OK)
@@ -78,8 +76,7 @@ class ClientFamily(Family):
             stream.end(error)
         except Exception as error:
             code, message = status_of(error, "Telemetry")
-            rpc_code = GrpcCode.INVALID_ARGUMENT if code < _Code.INTERNAL_ERROR else GrpcCode.INTERNAL
-            stream.end(RpcError(rpc_code, f"{definitions.Code.Name(code)} ({code}): {message}"))
+            stream.end(RpcError(_rpc_code(code), f"{definitions.Code.Name(code)} ({code}): {message}"))
         else:
             stream.end()
 
@@ -91,3 +88,9 @@ class ClientFamily(Family):
         client = self._clients.of(context)
         if client is not None and which in ("thread_stack_trace", "verify_message_result"):
             client.answered(getattr(command, which).nonce, command)
+
+
+def _rpc_code(code: int) -> GrpcCode:
+    if code in (_Code.UNSUPPORTED, _Code.NOT_IMPLEMENTED):
+        return GrpcCode.UNIMPLEMENTED
+    return GrpcCode.INVALID_ARGUMENT if code < _Code.INTERNAL_ERROR else GrpcCode.INTERNAL

@@ -255,7 +255,7 @@ def test_lite_consumers_are_told_what_to_use(client: Caller, kind: str) -> None:
     with client.telemetry() as stream:
         stream.say(settings=consumer_settings("g", "T", kind=kind))
         code, details = refused(stream)
-        assert code == grpc.StatusCode.INTERNAL
+        assert code == grpc.StatusCode.UNIMPLEMENTED
         assert "UNSUPPORTED" in details
         assert "PushConsumer" in details
     answer = client.call("SyncLiteSubscription", topic=resource("T"), group=resource("g"))

@@ -56,6 +56,20 @@ def test_a_kill_and_a_restart_on_the_same_ports() -> None:
         assert wire.pull("T", 0).code == ResponseCode.TOPIC_NOT_EXIST
 
 
+def test_the_grpc_endpoint_is_there_again_after_a_restart_or_not_at_all() -> None:
+    with LocalCluster() as cluster:
+        endpoint = cluster.grpc_endpoint
+        with socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2]))):
+            pass
+        cluster.restart_broker()
+        assert cluster.grpc_endpoint == endpoint
+    with (
+        LocalCluster(in_process=True, config={"grpcServerPort": -1}) as cluster,
+        pytest.raises(StateError, match="no gRPC endpoint"),
+    ):
+        _ = cluster.grpc_endpoint
+
+
 def test_settings_reach_the_broker() -> None:
     with LocalCluster(config={"autoCreateTopicEnable": False}) as cluster, RemotingClient() as client:
         assert Wire(client, cluster.broker_address).send("T").code == ResponseCode.TOPIC_NOT_EXIST
