@@ -182,11 +182,15 @@ class _Run:
         if len(raw) > _MAX_BUFFER:
             raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
         self.raw = raw
-        self.starts = _record_starts(raw, scratch)
-        count = len(self.starts)
-        if count == 0:
-            raw = np.zeros(_HEAD.itemsize, np.uint8)
-        self._heads = np.ndarray((len(raw) - 87,), "V88", raw, strides=(1,))[self.starts].view(_HEAD)
+        self._step = _equal_size(raw)  # of each record; 0: they differ
+        if self._step:
+            self.starts = np.arange(0, len(raw), self._step)
+            self._heads = np.ndarray((len(self.starts),), _HEAD, raw, strides=(self._step,))
+        else:
+            self.starts = _record_starts(raw, scratch)
+            padded = raw if len(raw) else np.zeros(_HEAD.itemsize, np.uint8)
+            self._heads = np.ndarray((len(padded) - 87,), "V88", padded, strides=(1,))[self.starts].view(_HEAD)
+        self.parted_alike = False  # whether all records are as long, and so is each of their parts
         self.sizes = self.number("size")
         sys_flags = self.number("sysFlag").astype(np.int32)
         magic = self._heads["magic"].astype(np.uint32)
@@ -196,8 +200,33 @@ class _Run:
         self.store_extra: int | _I64 = 0
         self._find_parts(v1, magic, sys_flags)
 
+    def _find_equal_parts(self) -> bool:
+        """Where the first record's parts say it for all. What is wrong with others is found by ``_find_parts``."""
+        raw, step = self.raw, self._step
+        body_end = 88 + _INT.unpack_from(raw.data, 84)[0]
+        if not 88 <= body_end <= step - 3:
+            return False
+        topic_end = body_end + 1 + int(raw[body_end])
+        if topic_end + 2 > step or topic_end + 2 + int.from_bytes(raw[topic_end : topic_end + 2].tobytes()) != step:
+            return False
+        for at, length in ((84, 4), (body_end, 1), (topic_end, 2)):
+            fields = self.cells(at, at + length)
+            if not bool((fields == fields[0]).all()):
+                return False
+        self.body_start, self.body_end = self.starts + 88, self.starts + body_end
+        self.topic_start, self.topic_end = self.body_end + 1, self.starts + topic_end
+        self.properties_start, self.properties_end = self.topic_end + 2, self.starts + step
+        return True
+
+    def cells(self, start: int, end: int) -> _U8:
+        """The same bytes of every record, a row for each; only where all are parted alike."""
+        return np.ndarray((len(self.starts), end - start), np.uint8, self.raw, start, (self._step, 1))
+
     def _find_parts(self, v1: _Any, magic: _Any, sys_flags: _Any) -> None:
         raw, starts = self.raw, self.starts
+        if self._step and self.plain and self._find_equal_parts():
+            self.parted_alike = True
+            return
         ends = starts + self.sizes
         if self.plain:
             self.body_start = starts + 88
@@ -280,6 +309,7 @@ class _Run:
             keep |= needs_unwrap(self.number("sysFlag"), bodies=False)
         if keep.all():
             return
+        self._step, self.parted_alike = 0, False
         self._heads = self._heads[keep]
         for name in ("starts", "sizes", "body_start", "body_end", "topic_start", "topic_end"):
             setattr(self, name, getattr(self, name)[keep])
@@ -317,8 +347,11 @@ class _Columns:
     def _part(self, which: int) -> pa.Array:
         """1: bodies, 3: topics, copied together from the received buffer."""
         run = self._run
-        if which == 1 and (bodies := _evenly(run.raw, run.body_start, run.body_end)) is not None:
-            return bodies
+        if which == 1 and run.parted_alike:
+            bodies = run.cells(int(run.body_start[0]), int(run.body_end[0])).copy()
+            count, length = bodies.shape
+            bounds = np.arange(count + 1, dtype=np.int32) * np.int32(length)
+            return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(bodies)])
         if self._parts is None:
             bounds = np.zeros(4 * len(run) + 1, np.int32)
             bounds[1::4], bounds[2::4] = run.body_start, run.body_end
@@ -335,10 +368,13 @@ class _Columns:
         if len(run) == 0:
             return pa.array([], pa.string())
         length = int(run.topic_end[0] - run.topic_start[0])
-        if length and bool((run.topic_end - run.topic_start == length).all()):
+        if length and (run.parted_alike or bool((run.topic_end - run.topic_start == length).all())):
             # One topic is the usual case: compare, and write it down once.
-            view = np.ndarray((len(run.raw) - length + 1, length), np.uint8, run.raw, strides=(1, 1))
-            topics = view[run.topic_start]
+            if run.parted_alike:
+                topics = run.cells(int(run.topic_start[0]), int(run.topic_end[0]))
+            else:
+                view = np.ndarray((len(run.raw) - length + 1, length), np.uint8, run.raw, strides=(1, 1))
+                topics = view[run.topic_start]
             if bool((topics == topics[0]).all()):
                 return pa.repeat(pa.scalar(topics[0].tobytes().decode("utf-8", "replace"), pa.string()), len(run))
         return to_strings(self._part(3))
@@ -414,6 +450,15 @@ _MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
 }
 
 
+def _equal_size(raw: _U8) -> int:
+    """Of records of one size, as sensors and counters send them: if each says so, the chain is proven. 0 for others."""
+    first: int = _INT.unpack_from(raw.data, 0)[0] if len(raw) >= FIXED_SIZE else 0
+    if first < FIXED_SIZE or len(raw) % first:
+        return 0
+    sizes = np.ndarray((len(raw) // first,), ">i4", raw, strides=(first,))
+    return first if bool((sizes == first).all()) else 0
+
+
 def _record_starts(raw: _U8, scratch: Scratch) -> _I64:
     """Where each record starts. Guarantees: first at 0, each where the one before ends, the last ends the buffer."""
     end = len(raw)
@@ -422,14 +467,9 @@ def _record_starts(raw: _U8, scratch: Scratch) -> _I64:
     first = _INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
     if first < FIXED_SIZE or first > end:
         raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
-    if end % first == 0:
-        # Records of one size, as sensors and counters send them: if each says so, the chain is proven.
-        found: _I64 = np.arange(0, end, first)
-        if bool((_gather(raw, found, ">i4") == first).all()):
-            return found
     if first < _SCAN_BELOW:
         # Candidates by the first byte of the magic, then by all of it; the chain check makes it a proof.
-        found = _positions(raw[4 : end - FIXED_SIZE + 5], _MAGIC_FIRST_BYTE, scratch)
+        found: _I64 = _positions(raw[4 : end - FIXED_SIZE + 5], _MAGIC_FIRST_BYTE, scratch)
         magic = _gather(raw, found + 4, ">u4")
         found = found[(magic == MAGIC_V1) | (magic == MAGIC_V2)]
         if len(found) and found[0] == 0:
@@ -477,21 +517,6 @@ def _gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
     every = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))
     found: _I64 = every[positions].view(dtype).astype(np.int64)
     return found
-
-
-def _evenly(raw: _U8, starts: _I64, ends: _I64) -> pa.Array | None:
-    """Parts of one length that lie equally far apart: one copy with a stride."""
-    count = len(starts)
-    if count < 2:
-        return None
-    length, step = int(ends[0] - starts[0]), int(starts[1] - starts[0])
-    if not length or int(ends[-1] - starts[0]) != (count - 1) * step + length:
-        return None
-    if not bool((ends - starts == length).all()) or not bool((np.diff(starts) == step).all()):
-        return None
-    taken = np.ndarray((count, length), np.uint8, raw, int(starts[0]), (step, 1)).copy()
-    bounds = np.arange(0, count * length + 1, length, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(taken)])
 
 
 def _refuse(wrong: _Any, raw: _U8, starts: _I64, what: str) -> None:

@@ -6,7 +6,8 @@ A property string is ``name 0x01 value`` pairs separated by 0x02, with or withou
 The strings are gathered one after the other, each with one byte more in front, which becomes a 0x02, and without a
 final 0x02. Then the separators of the whole run, found with one scan, must alternate 2 1 2 1 …: text before a 1 is a
 name, text before the next 2 is a value, and both columns are ``take``n from one array whose offsets alternate separator
-and text. Where every record has the same names in the same places, as from one producer, the first tells for all.
+and text. Where every record has the same names in the same places, as from one producer, the first tells for all, and
+only bytes that are not the same everywhere are looked at: between the least and the greatest of each place.
 Strings that break the pattern (a part without 0x01, a 0x01 inside a value, a name given twice, or not UTF-8
 and so perhaps shown like another) send the run to the slow and exact path, one dictionary a record.
 
@@ -46,14 +47,15 @@ def to_strings(array: pa.Array) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-def _same_as_first(rows: _U8) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Of each column whether all rows have what the first has. Many rows at a time, for a row is short."""
+def _extremes(rows: _U8) -> tuple[_U8, _U8]:
+    """The least and the greatest byte of each column. Many rows at a time, for a row is short."""
     length = rows.shape[1]
     whole = len(rows) // _AT_ONCE * _AT_ONCE
-    wide = rows[:whole].reshape(-1, _AT_ONCE * length)
-    many = np.equal(wide, np.tile(rows[0], _AT_ONCE)).all(axis=0).reshape(_AT_ONCE, length)
-    same: np.ndarray[Any, np.dtype[np.bool_]] = many.all(axis=0) & np.equal(rows[whole:], rows[0]).all(axis=0)
-    return same
+    if not whole:
+        return rows.min(axis=0), rows.max(axis=0)
+    wide, rest = rows[:whole].reshape(-1, _AT_ONCE * length), rows[whole:]
+    low, high = wide.min(axis=0).reshape(_AT_ONCE, length), wide.max(axis=0).reshape(_AT_ONCE, length)
+    return np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0)
 
 
 class PropertyColumns:
@@ -67,7 +69,9 @@ class PropertyColumns:
         self._values: pa.Array | None = None
         self._texts: pa.Array | None = None  # separator, text, separator, text … where the usual path was taken
         self._layout: list[bytes] | None = None  # the names of every record, when all have the same
-        if self._count == 0 or not self._split(raw, starts, ends, scratch):
+        self._rows: _U8 | None = None  # the strings of all records, when names and values lie in the same places
+        ways = (self._split_alike, self._split) if self._count else ()
+        if not any(split(raw, starts, ends, scratch) for split in ways):
             self._split_slowly(raw, starts, ends)
 
     def map_array(self, map_type: pa.DataType) -> pa.Array:
@@ -84,6 +88,8 @@ class PropertyColumns:
             if name.encode() not in self._layout:
                 return pa.nulls(self._count, pa.string())
             column = self._layout.index(name.encode())
+            if self._rows is not None:
+                return self._cut(*self._places[column])
             return self._take_texts(4 * np.arange(column, self._count * self._per_record, self._per_record) + 3)
         if self._texts is None:
             found = np.flatnonzero(pc.equal(self._name_array(), name).to_numpy(zero_copy_only=False))
@@ -95,6 +101,61 @@ class PropertyColumns:
         if self._texts is None:
             return self._value_array().take(pa.array(at, mask=at < 0))
         return self._take_texts(4 * at + 3, at < 0)
+
+    # --- records with the same names in the same places -------------------------------------------------------
+
+    def _split_alike(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> bool:
+        count, length = self._count, int(ends[0] - starts[0])
+        if not bool((ends - starts == length).all()):
+            return False
+        step = int(starts[1] - starts[0]) if count > 1 else length
+        rows = scratch.bytes("rows", count * length).reshape(count, length)
+        if bool((np.diff(starts) == step).all()) and step >= length:
+            rows[:] = np.ndarray((count, length), np.uint8, raw, int(starts[0]), (step, 1))
+        elif length:
+            every = np.ndarray((len(raw) - length + 1,), f"V{length}", raw, strides=(1,))
+            rows.view(f"V{length}")[:, 0] = every[starts]
+        low, high = _extremes(rows)
+        varies = low != high
+        if bool((low[varies] <= 2).any()) or bool((high[varies] > 127).any()):
+            return False
+        text = rows[0].tobytes().removesuffix(b"\2")
+        if not text.isascii():
+            return False
+        names: list[bytes] = []
+        places: list[tuple[int, int]] = []
+        at = 0
+        for pair in text.split(b"\2") if text else ():
+            name, one, value = pair.partition(b"\1")
+            begin = at + len(name) + 1
+            at = begin + len(value) + 1
+            if not one or b"\1" in value or name in names or bool(varies[begin - 1 - len(name) : begin].any()):
+                return False
+            names.append(name)
+            places.append((begin, at - 1))
+        self._layout, self._places, self._rows, self._varies = names, places, rows, varies
+        self._per_record = len(names)
+        self._pair_offsets = np.arange(count + 1) * len(names)
+        return True
+
+    def _cut(self, start: int, end: int) -> pa.Array:
+        """A column of values."""
+        assert self._rows is not None
+        count, length = self._count, end - start
+        if not bool(self._varies[start:end].any()):
+            return pa.repeat(pa.scalar(self._rows[0, start:end].tobytes().decode(), pa.string()), count)
+        bounds = np.arange(count + 1, dtype=np.int32) * np.int32(length)
+        data = pa.py_buffer(self._rows[:, start:end].copy())
+        return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), data])
+
+    def _repeated(self, texts: list[bytes]) -> tuple[_U8, pa.Buffer]:
+        """As many texts for every record: the bytes, a row for each, and the offsets."""
+        ends = np.cumsum([len(text) for text in texts], dtype=np.int32)
+        bounds = np.zeros(self._count * len(texts) + 1, np.int32)
+        if texts:
+            bounds[1:] = np.add.outer(np.arange(self._count, dtype=np.int32) * ends[-1], ends).ravel()
+        data = np.frombuffer(bytearray(b"".join(texts) * self._count), np.uint8).reshape(self._count, -1)
+        return data, pa.py_buffer(bounds)
 
     # --- the usual path ---------------------------------------------------------------------------------------
 
@@ -120,45 +181,12 @@ class PropertyColumns:
         data[heads] = 2
         mask = scratch.bytes("mask", len(data))
         is_mark = np.less_equal(np.subtract(data, 1, out=mask), 1, out=mask.view(bool))
-        length = size // count
-        if every and count > 1 and bool((np.diff(begins) == length).all()) and size == count * length:
-            rows = data[_PAD : _PAD + size].reshape(count, length)
-            if self._find_one_layout(rows, int(np.count_nonzero(is_mark))):
-                marks = np.flatnonzero(is_mark[_PAD : _PAD + length]).astype(np.int32) + np.int32(_PAD)
-                self._set_texts(np.add.outer(np.arange(0, size, length, dtype=np.int32), marks).ravel(), data, size)
-                return True
         at = np.flatnonzero(is_mark)
         if len(at) % 2 or bool((data[at].view("<u2") != 0x0102).any()):
             return False
         self._find_records(at[0::2], heads, begins, every)
         self._set_texts(at, data, size)
         return self._names_are_text() and not self._may_have_duplicates(data, at)
-
-    def _find_one_layout(self, rows: _U8, marks: int) -> bool:
-        """Whether all records have the same names, in the same places, and all else is values."""
-        count, first = len(rows), rows[0]
-        same = _same_as_first(rows)
-        at = np.flatnonzero((first == 1) | (first == 2))
-        opens, closes = at[0::2], at[1::2]
-        if len(at) % 2 or marks != count * len(at) or not bool(same[at].all()):
-            return False
-        if bool((first[opens] != 2).any()) or bool((first[closes] != 1).any()):
-            return False
-        ranges = list(zip((opens + 1).tolist(), closes.tolist(), strict=True))
-        names = [first[start:end].tobytes() for start, end in ranges]
-        if len(set(names)) < len(names) or not all(bool(same[start:end].all()) for start, end in ranges):
-            return False
-        if not b"".join(names).isascii():
-            return False
-        self._layout = names
-        self._per_record = len(names)
-        self._pair_offsets = np.arange(0, count * len(names) + 1, len(names))
-        bounds = np.zeros(count * len(names) + 1, np.int32)
-        ends = np.cumsum([len(name) for name in names], dtype=np.int32)
-        bounds[1:] = np.add.outer(np.arange(count, dtype=np.int32) * ends[-1], ends).ravel()
-        text = pa.py_buffer(b"".join(names) * count)
-        self._names = pa.Array.from_buffers(pa.string(), len(bounds) - 1, [None, pa.py_buffer(bounds), text])
-        return True
 
     def _set_texts(self, at: np.ndarray[Any, Any], data: _U8, size: int) -> None:
         """An array of separator, text, separator, text … over ``data``."""
@@ -223,11 +251,28 @@ class PropertyColumns:
         return taken if taken.type == pa.string() else to_strings(taken)
 
     def _name_array(self) -> pa.Array:
+        if self._names is None and self._rows is not None:
+            assert self._layout is not None
+            data, bounds = self._repeated(self._layout)
+            self._names = pa.Array.from_buffers(
+                pa.string(), self._count * len(self._layout), [None, bounds, pa.py_buffer(data)]
+            )
         if self._names is None:
             self._names = self._take_texts(np.arange(1, 4 * int(self._pair_offsets[-1]), 4))
         return self._names
 
     def _value_array(self) -> pa.Array:
+        if self._values is None and self._rows is not None:
+            rows, places = self._rows, self._places
+            data, bounds = self._repeated([rows[0, start:end].tobytes() for start, end in places])
+            at = 0
+            for start, end in places:
+                if bool(self._varies[start:end].any()):
+                    data[:, at : at + end - start] = rows[:, start:end]
+                at += end - start
+            self._values = pa.Array.from_buffers(
+                pa.string(), self._count * len(places), [None, bounds, pa.py_buffer(data)]
+            )
         if self._values is None:
             self._values = self._take_texts(np.arange(3, 4 * int(self._pair_offsets[-1]), 4))
         return self._values

@@ -45,7 +45,7 @@ class FrameSplitter:
         """Bytes held back because their frame is not whole: not 0 at the end of a connection means a torn frame."""
         return len(self._pending)
 
-    def detach(self, at_least: int) -> tuple[bytearray, int] | None:
+    def detach(self, at_least: int) -> tuple[memoryview, int] | None:
         """Give up the frame in progress if at least so many bytes of it are missing, else None.
 
         Returns the frame without its length field, as long as it will be, and how much of it is filled: whoever owns
@@ -55,7 +55,9 @@ class FrameSplitter:
         have = len(self._pending)
         if have < LENGTH_SIZE or self._needed - have < at_least:
             return None
-        frame = bytearray(self._needed - LENGTH_SIZE)
+        from numpy import empty  # not before it is needed: a client of small frames does without
+
+        frame = empty(self._needed - LENGTH_SIZE, "B").data  # a bytearray would be zeroed first
         frame[: have - LENGTH_SIZE] = self._pending[LENGTH_SIZE:]
         self._pending = bytearray()
         self._needed = LENGTH_SIZE

@@ -306,7 +306,7 @@ class Connection:
                         self._dispatch(RemotingCommand.decode(frame))
                     large = self.session.detach(RECEIVE_SIZE)
                     if large is not None:
-                        self._filling = memoryview(large[0]), large[1]
+                        self._filling = large
                     if self._outbox.held:
                         self._outbox.flush()
                     return True

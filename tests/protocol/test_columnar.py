@@ -578,6 +578,41 @@ def test_one_layout_but_for_one(count: int, odd: bytes, place: int) -> None:
         assert columns.value_of(name).to_pylist() == [pairs.get(name) for pairs in expected]
 
 
+@pytest.mark.parametrize("place", [0, 1, 69, -1])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"body": b"bodyx", "properties": b"K\x01b"},
+        {"body": b"bodyx", "topic": b"topi"},
+        {"topic": b"topi", "properties": b"K\x01bcd"},
+        {"topic": b"topiz"},
+        {"body": b"\x01\x02\xff "},
+        {"sys_flag": 0x8},
+    ],
+)
+def test_one_record_of_the_same_size_is_parted_in_another_way(odd: dict[str, Any], place: int) -> None:
+    usual = {"body": b"body", "topic": b"topic", "properties": b"K\x01bc"}
+    parts = [record(number, **usual) for number in range(100)]
+    parts[place] = record(range(100)[place], **(usual | odd))
+    assert len({len(part) for part in parts}) == 1
+    data = b"".join(parts)
+    rows = rows_of(decode_records(data, broker_name="b"))
+    assert rows == [row_of(message) for message in decode_messages(data, "b")]
+    for column in ("body", "topic", "msgId"):
+        alone = decode_records(data, [column], broker_name="b", start_offset=1, end_offset=99).column(0)
+        assert alone.to_pylist() == [row[column] for row in rows[1:99]]
+
+
+def test_records_of_one_size_with_one_damaged() -> None:
+    parts = [record(number, body=b"body", topic=b"topic") for number in range(100)]
+    damaged = bytearray(parts[50])
+    damaged[84:88] = b"\x7f\0\0\0"
+    for place in (0, 50):
+        data = b"".join([*parts[:place], bytes(damaged), *parts[place + 1 :]])
+        with pytest.raises(ProtocolError, match="has a body that does not fit"):
+            decode_records(data, broker_name="b")
+
+
 def test_a_name_given_twice_keeps_the_last() -> None:
     many = b"\x02".join(b"n%d\x01v" % i for i in range(100)) + b"\x02TAGS\x01first\x02n5\x01w\x02TAGS\x01last"
     for strings in ([b"TAGS\x01a\x02TAGS\x01b"] * 2, [b"TAGS\x01a\x02k\x01c\x02TAGS\x01b", b""], [many, b"TAGS\x01b"]):

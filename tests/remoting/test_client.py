@@ -90,7 +90,7 @@ def test_bodies_of_all_sizes(serve: Serve, client: RemotingClient, size: int) ->
 def test_a_large_body_is_a_view_of_what_was_received(serve: Serve, client: RemotingClient) -> None:
     answer = client.invoke(serve().address, request(ECHO, 0, bytes(1 << 20)))
     assert isinstance(answer.body, memoryview)
-    assert isinstance(answer.body.obj, bytearray)
+    assert len(answer.body.obj) > 1 << 20
 
 
 def test_answers_out_of_order(peer: Peer, client: RemotingClient) -> None:
