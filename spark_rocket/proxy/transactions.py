@@ -54,7 +54,7 @@ def make_transaction_id(half_offset: int, log_offset: int, broker_name: str) -> 
     return f"{half_offset}-{log_offset}-{broker_name}"
 
 
-def _parse(text: str) -> tuple[str, str, str] | None:
+def parse_transaction_id(text: str) -> tuple[str, str, str] | None:
     """Offsets in the half topic and the log, and the broker's name."""
     half_offset, _, rest = text.partition("-")
     log_offset, _, broker_name = rest.partition("-")
@@ -83,7 +83,7 @@ class Transactions(Family):
     async def end_transaction(self, context: Context, request: Any) -> Any:
         topic = topic_of(request.topic)
         decision = _RESOLUTIONS.get(request.resolution)
-        parts = _parse(request.transaction_id)
+        parts = parse_transaction_id(request.transaction_id)
         if parts is None:
             raise StatusError(
                 _Code.INVALID_TRANSACTION_ID, "transaction id is none: give the one that SendMessage answered"

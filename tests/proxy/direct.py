@@ -1,0 +1,109 @@
+"""The messaging service without a wire, beside a broker whose clock the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.broker.topics import new_topic
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.clients import ClientRegistry
+from spark_rocket.proxy.commands import CommandStream
+from spark_rocket.proxy.local_broker import LocalBroker
+from spark_rocket.proxy.messaging import CLIENT_ID, rpcs
+from spark_rocket.proxy.server import ProxyServer
+from tests.broker.test_delayed import Served, served
+from tests.broker.wire import Wire
+from tests.proxy.caller import Caller, producer_settings
+from tests.store.helpers import Clock
+
+
+class DirectContext:
+    """A call's context."""
+
+    def __init__(self, client_id: str, peer: str = "127.0.0.1:5000") -> None:
+        self.metadata: Mapping[str, str] = {CLIENT_ID: client_id}
+        self.peer = peer
+        self.deadline: float | None = None
+
+
+class DirectCaller(Caller):
+    """A client whose calls are function calls on the broker's loop; its Telemetry is a list of what it was told."""
+
+    def __init__(self, endpoint: DirectEndpoint, client_id: str) -> None:
+        self._endpoint = endpoint
+        self.client_id = client_id
+        self.context = DirectContext(client_id)
+        self.told: list[Any] = []
+
+    def call(self, method: str, request: Any = None, *, timeout: float = 30.0, **fields: Any) -> Any:
+        made = self._request(method, request, fields)
+        rpc = self._endpoint.rpcs[f"/{definitions.SERVICE}/{method}"]
+        raw = self._endpoint.server.do(rpc.handler(self.context, made.SerializeToString()))
+        return getattr(definitions, f"{method}Response").FromString(raw)
+
+    def produce(self, *topics: str) -> None:
+        """Say a producer's settings on a stream that stays open."""
+        self._endpoint.server.do(self._open(producer_settings(*topics)))
+
+    async def _open(self, settings: Any) -> None:
+        stream = CommandStream()
+        await stream.answer(self._endpoint.clients.take_settings(self.context, settings, stream))
+        self._endpoint.readers.append(asyncio.get_running_loop().create_task(self._read(stream)))
+
+    async def _read(self, stream: CommandStream) -> None:
+        async for command in stream:
+            self.told.append(command)
+
+    def settle(self) -> None:
+        """Until what was told is in ``told``."""
+
+        async def turns() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        self._endpoint.server.do(turns())
+
+
+class DirectEndpoint:
+    """The service of one broker."""
+
+    def __init__(self, server: Served) -> None:
+        self.server = server
+        self.readers: list[asyncio.Task[None]] = []
+        self._proxy = ProxyServer(server.broker, "127.0.0.1", 0)
+        server.run(self._start)
+        assert self._proxy.clients is not None
+        self.clients: ClientRegistry = self._proxy.clients
+
+    def _start(self) -> None:
+        self._proxy._made = self._proxy._families(LocalBroker(self.server.broker))
+        self.rpcs = rpcs(self._proxy._made)
+
+    def client(self, client_id: str = "direct@1") -> DirectCaller:
+        return DirectCaller(self, client_id)
+
+    def create_topic(self, name: str, queues: int = 1) -> str:
+        self.server.run(lambda: self.server.broker.service.topics.put(new_topic(name, queues)))
+        self.server.do(self.server.broker.service.settle_all())
+        return name
+
+    async def close(self) -> None:
+        for reader in self.readers:
+            reader.cancel()
+        await asyncio.gather(*self.readers, return_exceptions=True)
+        await self._proxy.close()
+
+
+@contextmanager
+def endpoint(directory: Path, clock: Clock, **settings: object) -> Iterator[tuple[DirectEndpoint, Wire]]:
+    """Serve a store directory; it is checked at the end."""
+    with served(directory, clock, **settings) as (server, wire):
+        made = DirectEndpoint(server)
+        try:
+            yield made, wire
+        finally:
+            server.do(made.close())
