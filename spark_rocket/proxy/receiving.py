@@ -32,14 +32,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
-from spark_rocket.errors import ProtocolError
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import RecordView, iter_records
-from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.filters import Filter, read_filter
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.message_out import message_id_of, milliseconds_of, properties_of, write_message, write_time
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
@@ -61,28 +60,6 @@ _INIT_MAX = "1"
 _ANSWER_MS = 1_500  # of a call that does not say how long to poll, this is left for the answer
 _Code = definitions.Code
 _OK = status(_Code.OK)
-_SQL = int(definitions.FilterType.SQL)
-
-
-class Filter(NamedTuple):
-    """What a client's filter expression says."""
-
-    kind: str
-    expression: str
-    tags: TagExpression | None
-    """To compare tags with; None when the broker's answer is exact."""
-
-
-def read_filter(expression: Any) -> Filter:
-    """The filter of a request; StatusError with ILLEGAL_FILTER_EXPRESSION. What SQL says is left to the broker."""
-    text = expression.expression or "*"
-    if expression.type == _SQL:
-        return Filter(TYPE_SQL92, text, None)
-    try:
-        tags = parse_tags(text)
-    except ProtocolError as error:
-        raise StatusError(_Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
-    return Filter(TYPE_TAG, text, None if tags.matches_all else tags)
 
 
 class _Asked(NamedTuple):

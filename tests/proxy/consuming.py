@@ -1,0 +1,158 @@
+"""A broker whose clock is ours, and the consuming methods of its proxy called without a wire between."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.protocol.bodies import ConsumerData
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.definitions import Code
+from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
+from spark_rocket.proxy.pulling import PullFamily
+from spark_rocket.proxy.receiving import ReceiveFamily
+from tests.broker.test_delayed import Served, served
+from tests.broker.wire import Wire
+from tests.store.helpers import Clock
+
+T = TypeVar("T")
+POLL_MS = 60
+"""How long an empty receive waits here."""
+
+
+class Consuming:
+    """One client of a group, at one broker."""
+
+    def __init__(self, server: Served, wire: Wire, clock: Clock) -> None:
+        self.server = server
+        self.wire = wire
+        self.clock = clock
+        self.topic = "Orders"
+        self.group = "GID_billing"
+        self.broker = LocalBroker(server.broker)
+        self.receiving: ReceiveFamily = server.run(lambda: ReceiveFamily(self.broker, min_polling_ms=POLL_MS))
+        self.pulling: PullFamily = server.run(lambda: PullFamily(self.broker))
+        self.client_id = "client@1"
+        self._numbers = itertools.count()
+        server.run(lambda: self.service.topics.ensure(self.topic, 4))
+
+    @property
+    def service(self) -> BrokerService:
+        return self.server.broker.service
+
+    # --- the client ---------------------------------------------------------------------------------------------
+
+    def context(self, *, seconds: float | None = 30.0, **metadata: str) -> Any:
+        every = {"x-mq-client-id": self.client_id, "x-mq-client-version": "5.1.2"}
+        every.update((name.replace("_", "-"), value) for name, value in metadata.items())
+        deadline = None if seconds is None else time.monotonic() + seconds
+        return SimpleNamespace(metadata=every, peer="127.0.0.1:5000", deadline=deadline)
+
+    def request(self, **fields: Any) -> Any:
+        """A ReceiveMessageRequest for a minute; ``fields`` override."""
+        request = definitions.ReceiveMessageRequest(
+            group={"name": self.group}, message_queue={"topic": {"name": self.topic}}, batch_size=32
+        )
+        request.long_polling_timeout.nanos = POLL_MS * 1_000_000
+        if not fields.get("auto_renew"):
+            request.invisible_duration.seconds = 60
+        request.MergeFrom(definitions.ReceiveMessageRequest(**fields))
+        return request
+
+    def answers(self, request: Any, context: Any = None) -> list[Any]:
+        """Everything that a ReceiveMessage answers."""
+
+        async def all_of() -> list[Any]:
+            return [each async for each in self.receiving.receive_message(context or self.context(), request)]
+
+        return self.do(all_of())
+
+    def receive(self, **fields: Any) -> list[Any]:
+        """The messages of a ReceiveMessage; the rest of its answers is checked."""
+        first, *messages, last = self.answers(self.request(**fields))
+        assert first.status.code == (Code.OK if messages else Code.MESSAGE_NOT_FOUND)
+        assert last.WhichOneof("content") == "delivery_timestamp"
+        return [answer.message for answer in messages]
+
+    def bodies(self, **fields: Any) -> list[bytes]:
+        return sorted(message.body for message in self.receive(**fields))
+
+    def ack(self, *handles: str, **fields: Any) -> Any:
+        request = definitions.AckMessageRequest(
+            group={"name": self.group},
+            topic={"name": self.topic},
+            entries=[{"message_id": f"id {handle[:9]}", "receipt_handle": handle} for handle in handles],
+        )
+        for name, value in fields.items():
+            request.ClearField(name)
+            request.MergeFrom(definitions.AckMessageRequest(**{name: value}))
+        return self.do(self.receiving.ack_message(self.context(), request))
+
+    def change(self, handle: str, seconds: int, nanos: int = 0) -> Any:
+        request = definitions.ChangeInvisibleDurationRequest(
+            group={"name": self.group},
+            topic={"name": self.topic},
+            receipt_handle=handle,
+            invisible_duration={"seconds": seconds, "nanos": nanos},
+        )
+        return self.do(self.receiving.change_invisible_duration(self.context(), request))
+
+    def register(self) -> ProxyChannel:
+        """Its heartbeat."""
+        channel = ProxyChannel("127.0.0.1:5000")
+        data = ConsumerData(group_name=self.group)
+        self.run(lambda: self.service.clients.register_consumer(data, channel, self.client_id, "JAVA", 1))
+        return channel
+
+    # --- the broker ---------------------------------------------------------------------------------------------
+
+    def send(self, *bodies: bytes, queue_id: int | None = None, **properties: str) -> RemotingCommand:
+        """Messages by the classic protocol, to one queue after the other."""
+        for body in bodies:
+            queue = next(self._numbers) % 4 if queue_id is None else queue_id
+            answer = self.wire.send(self.topic, body, {"UNIQ_KEY": f"U{body.hex()}", **properties}, queue_id=queue)
+            assert answer.code == 0, answer.remark
+        return answer
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Move the clock, and let everything be done that is due."""
+        self.clock.now += milliseconds
+        self.settle()
+
+    def settle(self) -> None:
+        for _ in range(2):
+            self.server.wake()
+            self.run(self.receiving.receipts.driver.wake)
+            self.do(self.receiving.receipts.settle())
+        self.server.wake()
+
+    def wait_for(self, condition: Any) -> None:
+        """Until something is true on the loop."""
+        until = time.monotonic() + 30
+        while not self.run(condition):
+            assert time.monotonic() < until
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.server.do(work)
+
+    def run(self, call: Any) -> Any:
+        return self.server.run(call)
+
+
+@contextmanager
+def consuming(directory: Path, clock: Clock | None = None, **settings: object) -> Iterator[Consuming]:
+    clock = clock or Clock()
+    with served(directory, clock, **settings) as (server, wire):
+        world = Consuming(server, wire, clock)
+        yield world
+        world.run(world.receiving.close)
+        world.do(world.receiving.receipts.settle())
+        held = world.run(lambda: (world.service.waiting.count, world.service.held.count))
+        assert held == (0, 0), "calls that nobody has any more are held"
