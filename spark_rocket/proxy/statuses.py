@@ -26,20 +26,31 @@ def status(code: int, message: str = "OK") -> Any:
 
 
 _Code = definitions.Code
-#: What Apache's proxy makes of a broker's answers; all others are INTERNAL_SERVER_ERROR.
+#: All others are INTERNAL_SERVER_ERROR, as are most of these with Apache's proxy.
 _OF_RESPONSE: dict[int, int] = {
     ResponseCode.SUCCESS: _Code.OK,
     ResponseCode.SYSTEM_BUSY: _Code.TOO_MANY_REQUESTS,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: _Code.NOT_IMPLEMENTED,
-    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: _Code.CONSUMER_GROUP_NOT_FOUND,
-    ResponseCode.TOPIC_NOT_EXIST: _Code.TOPIC_NOT_FOUND,
-    ResponseCode.MESSAGE_ILLEGAL: _Code.BAD_REQUEST,
-    ResponseCode.NO_PERMISSION: _Code.FORBIDDEN,
-    ResponseCode.ILLEGAL_OPERATION: _Code.BAD_REQUEST,  # INTERNAL_SERVER_ERROR there, for the client's mistake
-    ResponseCode.INVALID_PARAMETER: _Code.BAD_REQUEST,
     ResponseCode.FLUSH_DISK_TIMEOUT: _Code.MASTER_PERSISTENCE_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: _Code.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: _Code.HA_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: _Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.MESSAGE_ILLEGAL: _Code.BAD_REQUEST,
+    ResponseCode.VERSION_NOT_SUPPORTED: _Code.VERSION_UNSUPPORTED,
+    ResponseCode.NO_PERMISSION: _Code.FORBIDDEN,
+    ResponseCode.TOPIC_NOT_EXIST: _Code.TOPIC_NOT_FOUND,
+    ResponseCode.PULL_NOT_FOUND: _Code.MESSAGE_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: _Code.MESSAGE_NOT_FOUND,
+    ResponseCode.PULL_OFFSET_MOVED: _Code.ILLEGAL_OFFSET,
+    ResponseCode.QUERY_NOT_FOUND: _Code.NOT_FOUND,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: _Code.ILLEGAL_FILTER_EXPRESSION,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: _Code.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.INVALID_PARAMETER: _Code.BAD_REQUEST,
+    ResponseCode.CONSUME_MSG_TIMEOUT: _Code.REQUEST_TIMEOUT,
+    ResponseCode.NO_MESSAGE: _Code.MESSAGE_NOT_FOUND,
+    ResponseCode.POLLING_FULL: _Code.TOO_MANY_REQUESTS,
+    ResponseCode.POLLING_TIMEOUT: _Code.MESSAGE_NOT_FOUND,
+    ResponseCode.FLOW_CONTROL: _Code.TOO_MANY_REQUESTS,
+    ResponseCode.ILLEGAL_OPERATION: _Code.BAD_REQUEST,
 }
 
 
