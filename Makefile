@@ -21,9 +21,9 @@ help:
 demo: $(STAMP)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
-# Two at a time, a file on one of them: a Spark session costs seconds, so its tests stay together.
+# Four at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
 test: $(STAMP)
-	@$(RUN) python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(RUN) python -m pytest -n 4 --dist loadfile $(ARGS)
 
 connect: export ON_CONNECT = 1
 connect: $(STAMP)

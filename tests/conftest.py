@@ -1,7 +1,56 @@
-"""For all tests. Spark's JVMs live for seconds here: its second compiler and its parallel collector only cost time."""
+"""For all tests. Spark's JVMs live for seconds here: its second compiler and its parallel collector only cost time.
+
+``make test`` runs four workers on two cores, since much of what tests do is waiting for other processes. A file's tests
+stay on one worker; those that share the Spark session are two groups, so that only two workers have one. What takes
+longest is begun first.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Files that share a Spark session, of about the same time each; then others, the longest first.
+_SPARK = (
+    {"traps", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown"},
+    {"what_and_where", "stream", "write", "read", "body_formats", "views"},
+)
+_LONG = ("tests/jobs/test_flights", "tests/spark/", "tests/client/", "tests/store/", "tests/crash/", "tests/broker/")
+
+
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    name = file.removeprefix("tests/spark/test_").removesuffix(".py")
+    return next((f"spark-{number}" for number, names in enumerate(_SPARK) if name in names), file)
+
+
+def _place(nodeid: str) -> int:
+    """The lower, the earlier."""
+    if _group(nodeid).startswith("spark-"):
+        return -1
+    return next((number for number, start in enumerate(_LONG) if nodeid.startswith(start)), len(_LONG))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _place(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)

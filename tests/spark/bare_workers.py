@@ -58,6 +58,7 @@ def main(name_server: str, topic: str, package: str, directory: str) -> None:
         SparkSession.builder.master(_MASTER)
         .config("spark.executorEnv.BARE", "1")
         .config("spark.executor.memory", "600m")
+        .config("spark.task.maxFailures", "1")  # what fails here fails every time
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.driver.host", "127.0.0.1")

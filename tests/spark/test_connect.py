@@ -13,8 +13,6 @@ from tests.spark.sessions import ON_CONNECT, ROOT
 
 TESTS = (
     "test_write.py::test_every_column_there_and_back",
-    "test_stream.py::test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer_counts",
-    "test_sql.py::test_tables",
     "test_lag.py",
 )
 
