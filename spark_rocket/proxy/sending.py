@@ -54,7 +54,7 @@ _NOT_HERE = {
 }
 
 
-class Sending(Family):
+class SendFamily(Family):
     """Takes messages, and takes them back."""
 
     def __init__(self, broker: LocalBroker) -> None:

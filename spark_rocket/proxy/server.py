@@ -12,11 +12,13 @@ from spark_rocket.proxy.context import GrpcServer
 from spark_rocket.proxy.grpcio_server import GrpcioServer
 from spark_rocket.proxy.local_broker import LocalBroker
 from spark_rocket.proxy.messaging import Family, rpcs
+from spark_rocket.proxy.pulling import PullFamily
+from spark_rocket.proxy.receiving import ReceiveFamily
 from spark_rocket.proxy.relay import Relay
 from spark_rocket.proxy.routes import RouteFamily
-from spark_rocket.proxy.sending import Sending
+from spark_rocket.proxy.sending import SendFamily
 from spark_rocket.proxy.telemetry import ClientFamily
-from spark_rocket.proxy.transactions import Transactions
+from spark_rocket.proxy.transactions import TransactionFamily
 from spark_rocket.remoting.address import format_address
 
 _WILDCARDS = ("0.0.0.0", "::", "")
@@ -58,11 +60,15 @@ class ProxyServer:
     def _families(self, broker: LocalBroker) -> list[Family]:
         clients = self.clients = ClientRegistry(broker)
         Relay(broker, clients)
+        receiving = ReceiveFamily(broker)
+        clients.on_gone.append(receiving.receipts.client_left)
         return [
             RouteFamily(broker, self._advertised),
             ClientFamily(clients),
-            Sending(broker),
-            Transactions(broker, clients),
+            SendFamily(broker),
+            TransactionFamily(broker, clients),
+            receiving,
+            PullFamily(broker),
         ]
 
     def _advertised(self) -> tuple[str, int]:

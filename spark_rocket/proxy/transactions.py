@@ -67,7 +67,7 @@ def _is_offset(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_OFFSET
 
 
-class Transactions(Family):
+class TransactionFamily(Family):
     """Takes decisions, and asks for them."""
 
     def __init__(self, broker: LocalBroker, clients: ClientRegistry) -> None:
