@@ -42,7 +42,7 @@ class DeadLetterFamily(Family):
             if error.message.startswith(_NOT_THERE):
                 raise StatusError(
                     _Code.INVALID_RECEIPT_HANDLE,
-                    f"the receipt handle names no message of topic[{topic}]: it was removed",
+                    f"the receipt handle names no message of topic[{topic}] here",
                 ) from None
             raise
         return definitions.ForwardMessageToDeadLetterQueueResponse(status=status(_Code.OK))

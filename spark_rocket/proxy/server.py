@@ -9,6 +9,7 @@ from __future__ import annotations
 from spark_rocket.broker.server import Broker
 from spark_rocket.proxy.clients import ClientRegistry
 from spark_rocket.proxy.context import GrpcServer
+from spark_rocket.proxy.dead_letters import DeadLetterFamily
 from spark_rocket.proxy.grpcio_server import GrpcioServer
 from spark_rocket.proxy.local_broker import LocalBroker
 from spark_rocket.proxy.messaging import Family, rpcs
@@ -69,6 +70,7 @@ class ProxyServer:
             TransactionFamily(broker, clients),
             receiving,
             PullFamily(broker),
+            DeadLetterFamily(receiving.receipts),
         ]
 
     def _advertised(self) -> tuple[str, int]:
