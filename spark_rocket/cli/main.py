@@ -20,6 +20,7 @@ from spark_rocket.cli.doctor import add_doctor
 from spark_rocket.cli.offsets import add_offsets
 from spark_rocket.cli.package import add_package
 from spark_rocket.cli.store import add_store
+from spark_rocket.cli.topic import add_topic
 from spark_rocket.errors import RocketError
 
 DEFAULT_DATA = Path("rocket-data")
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add_store(verbs)
     add_offsets(verbs)
     add_doctor(verbs)
+    add_topic(verbs)
     add_package(verbs)
     return parser
 

@@ -272,6 +272,28 @@ class Admin(Client):
         answer = self._ask(self._address(broker), code, header, "the question for groups")
         return SubscriptionGroupWrapper.from_json(answer.body).subscription_group_table
 
+    def create_group(
+        self,
+        group: str,
+        *,
+        ordered: bool = False,
+        retry_max_times: int = 16,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Create a consumer group, or change it to this, on one broker, on a cluster's or on every known master.
+
+        ``ordered`` is for consumers by POP, RocketMQ 5's own clients among them: messages of a queue or of a message
+        group are given out one after the other. A message that failed ``retry_max_times`` + 1 times is a dead letter.
+        """
+        settings = SubscriptionGroupConfig(
+            group_name=group, consume_message_orderly=ordered, retry_max_times=retry_max_times
+        )
+        body = settings.to_json()
+        for address in self._masters(broker, cluster).values():
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            self._ask(address, code, None, f"the creation of group {group}", body=body)
+
     def consume_stats(self, group: str, *, broker: str, topic: str | None = None) -> ConsumeStats:
         """How far a group is on a broker, in all of its topics or in one."""
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)

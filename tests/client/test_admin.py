@@ -16,6 +16,7 @@ from spark_rocket.protocol.bodies import (
     Connection,
     ConsumerConnection,
     GroupList,
+    SubscriptionGroupConfig,
     TopicOffset,
     TopicStatsTable,
 )
@@ -107,6 +108,18 @@ def test_a_refused_creation(mq: FakeCluster, admin: Admin) -> None:
     mq.everywhere(CREATE, says(1, "the topic name is illegal"))
     with pytest.raises(BrokerError, match=r"creation of topic t.*illegal"):
         admin.create_topic("t")
+
+
+def test_groups_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
+    mq.everywhere(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, says(0))
+    admin.create_group("g", ordered=True, retry_max_times=2)
+    admin.create_group("h", cluster="c1")
+    assert asked(mq, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == [1, 2]
+    sent = [SubscriptionGroupConfig.from_json(request.body) for request in mq.brokers[1].requests]
+    assert sent == [
+        SubscriptionGroupConfig(group_name="g", consume_message_orderly=True, retry_max_times=2),
+        SubscriptionGroupConfig(group_name="h"),
+    ]
 
 
 def test_topics_are_deleted_everywhere(mq: FakeCluster, admin: Admin) -> None:

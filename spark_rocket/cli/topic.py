@@ -1,0 +1,79 @@
+"""``rocket topic create`` and ``rocket group create``: what RocketMQ 5's own clients need before they start.
+
+A message of theirs creates no topic, and whether a topic takes ordered, delayed or transactional messages, and a group
+is given them in order, is set where these are kept: at the broker.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Corresponds to mqadmin's updateTopic and updateSubGroup.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+
+
+def add_topic(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the verbs."""
+    create = _create(verbs, "topic", "create topics", "TOPIC")
+    create.add_argument(
+        "--queues", type=_queues, default=8, metavar="N", help="read and write queues on each broker (8)"
+    )
+    create.add_argument(
+        "--type", choices=_TYPES, help="the messages that gRPC clients may send to it; any unless it is given"
+    )
+    create.set_defaults(run=_create_topics)
+    create = _create(verbs, "group", "create consumer groups", "GROUP")
+    create.add_argument("--ordered", action="store_true", help="messages of a message group are consumed in order")
+    create.add_argument("--attempts", type=_attempts, default=17, metavar="N", help="then it is a dead letter (17)")
+    create.set_defaults(run=_create_groups)
+
+
+def _create(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], what: str, summary: str, name: str
+) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(what, help=summary, description=f"{summary[0].upper()}{summary[1:]}, or change them.")
+    actions = verb.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    text = f"{summary} on every broker of the name server; those that are there are changed"
+    create = actions.add_parser("create", help=summary, description=f"{text[0].upper()}{text[1:]}.")
+    create.add_argument("names", nargs="+", metavar=name)
+    create.add_argument("-n", "--nameserver", metavar="ADDR", help="host:port, several with ';' between")
+    return create
+
+
+def _create_topics(options: argparse.Namespace) -> int:
+    from spark_rocket.client import Admin
+
+    with Admin(options.nameserver) as admin:
+        for name in options.names:
+            admin.create_topic(
+                name, options.queues, attributes=None if options.type is None else f"+message.type={options.type}"
+            )
+            print(f"Topic {name} has {options.queues} queues and takes {options.type or 'messages of any type'}.")
+    return 0
+
+
+def _create_groups(options: argparse.Namespace) -> int:
+    from spark_rocket.client import Admin
+
+    with Admin(options.nameserver) as admin:
+        for name in options.names:
+            admin.create_group(name, ordered=options.ordered, retry_max_times=options.attempts - 1)
+            order = ", in order" if options.ordered else ""
+            print(f"Group {name} is given messages {options.attempts} times at most{order}.")
+    return 0
+
+
+def _queues(text: str) -> int:
+    return _number(text, 1, 65_536, "number of queues")
+
+
+def _attempts(text: str) -> int:
+    return _number(text, 1, 1_000_000, "number of attempts")
+
+
+def _number(text: str, low: int, high: int, what: str) -> int:
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise argparse.ArgumentTypeError(f"{text} is no {what}; give one from {low} to {high}")
+    return int(text)

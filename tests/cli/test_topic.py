@@ -1,0 +1,54 @@
+"""``rocket topic create`` and ``rocket group create``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.client import Admin
+from spark_rocket.testing import LocalCluster
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as running:
+        yield running
+
+
+def test_topics(cluster: LocalCluster, capsys: Said) -> None:
+    assert main(["topic", "create", "a", "b", "-n", cluster.name_server, "--queues", "3", "--type", "FIFO"]) == 0
+    assert main(["topic", "create", "c", "-n", cluster.name_server]) == 0
+    said = capsys.readouterr().out
+    assert "Topic b has 3 queues and takes FIFO.\n" in said
+    assert "Topic c has 8 queues and takes messages of any type.\n" in said
+    with Admin(cluster.name_server) as admin:
+        configs = admin.topic_configs(cluster.broker_address)
+    assert (configs["a"].read_queue_nums, configs["b"].attributes) == (3, {"message.type": "FIFO"})
+    assert (configs["c"].write_queue_nums, configs["c"].attributes) == (8, {})
+
+
+def test_groups(cluster: LocalCluster, capsys: Said) -> None:
+    assert main(["group", "create", "g", "-n", cluster.name_server, "--ordered", "--attempts", "4"]) == 0
+    assert capsys.readouterr().out == "Group g is given messages 4 times at most, in order.\n"
+    with Admin(cluster.name_server) as admin:
+        group = admin.subscription_groups(cluster.broker_address)["g"]
+    assert (group.consume_message_orderly, group.retry_max_times) == (True, 3)
+
+
+def test_what_cannot_be(cluster: LocalCluster, capsys: Said) -> None:
+    assert main(["topic", "create", "no name", "-n", cluster.name_server]) == 1
+    assert "illegal characters" in capsys.readouterr().err
+    assert main(["topic", "create", "a", "-n", "127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    for wrong in (
+        ["topic", "create"],
+        ["topic", "create", "a", "--queues", "0"],
+        ["group", "create", "g", "--attempts", "x"],
+    ):
+        with pytest.raises(SystemExit):
+            main(wrong)
+    assert "give one from 1 to" in capsys.readouterr().err
