@@ -12,8 +12,8 @@ QueryOffset        the queue's first offset, its end, or the first of a time
 
 Nothing is made invisible and nothing is acked: a pull can be repeated. The queue is the one that the request names.
 
-Thread-safety: used on the event loop only. Corresponds to the broker's PullMessageProcessor and ConsumerManageProcessor,
-for which Apache's proxy has no counterpart.
+Thread-safety: used on the event loop only. Corresponds to the broker's PullMessageProcessor and
+ConsumerManageProcessor, for which Apache's proxy has no counterpart.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class PullFamily(Family):
             message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
             yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
         else:
-            raise StatusError(_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
         yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
 
     # --- offsets ------------------------------------------------------------------------------------------------
@@ -123,7 +123,9 @@ class PullFamily(Family):
         ext["setZeroIfNotFound"] = "false"
         answer = await self._broker.ask(self._channel, RequestCode.QUERY_CONSUMER_OFFSET, ext)
         if answer.code != ResponseCode.SUCCESS:
-            raise StatusError(_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+            missing = answer.code == ResponseCode.QUERY_NOT_FOUND
+            code = _Code.OFFSET_NOT_FOUND if missing else status_code_of(answer.code)
+            raise StatusError(code, answer.remark or f"the broker answered {answer.code}")
         return definitions.GetOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
 
     async def query_offset(self, context: Context, request: Any) -> Any:
@@ -181,11 +183,3 @@ def _place(topic: str, queue_id: int, group: str | None = None) -> dict[str, str
     if group is not None:
         ext["consumerGroup"] = group
     return ext
-
-
-def _code_of(response_code: int) -> int:
-    if response_code == ResponseCode.QUERY_NOT_FOUND:
-        return int(_Code.OFFSET_NOT_FOUND)
-    if response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
-        return int(_Code.ILLEGAL_FILTER_EXPRESSION)
-    return status_code_of(response_code)

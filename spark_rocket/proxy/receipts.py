@@ -313,6 +313,11 @@ class Receipts:
         self._drop(renewed)
         return renewed.latest
 
+    def client_left(self, client_id: str, groups: Iterable[str]) -> None:
+        """A client has said goodbye, or is silent for too long."""
+        for group in groups:
+            self.client_gone(client_id, group)
+
     def client_gone(self, client_id: str, group: str) -> None:
         """What a client had comes back soon."""
         kept = self._kept.get((client_id, group))

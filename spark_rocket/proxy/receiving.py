@@ -18,7 +18,7 @@ The answers are the status, the messages, and when they were delivered; an empty
 call ends before all of that was taken, its messages come back within a second rather than after their invisible time:
 a client that gives up a call does not look at what came of it.
 
-Acks and changes take the handle that came with the message, or with its last change. An ack twice is not wrong.
+All others take the handle that came with the message, or with its last change. An ack twice is not wrong.
 
 Thread-safety: used on the event loop only. A call that waits is a channel at the broker, closed when the call ends.
 Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter,
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, NamedTuple
 
 from spark_rocket.model import TAGS
@@ -125,7 +125,7 @@ class ReceiveFamily(Family):
 
     # --- receive ------------------------------------------------------------------------------------------------
 
-    async def receive_message(self, context: Context, request: Any) -> AsyncIterator[Any]:
+    async def receive_message(self, context: Context, request: Any) -> AsyncGenerator[Any, None]:
         asked, ext = self._read(context, request)
         answer = await self._pop(context, asked, ext)
         if answer.code == ResponseCode.SUCCESS:
@@ -144,10 +144,7 @@ class ReceiveFamily(Family):
         elif answer.code == ResponseCode.POLLING_FULL:
             yield _response(status=status(_Code.TOO_MANY_REQUESTS, answer.remark or "polling full"))
         else:
-            code = status_code_of(answer.code)
-            if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
-                code = _Code.ILLEGAL_FILTER_EXPRESSION
-            raise StatusError(code, answer.remark or f"the broker answered {answer.code}")
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
         yield self._last()
 
     def _last(self) -> Any:

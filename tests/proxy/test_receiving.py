@@ -319,11 +319,11 @@ def test_missing_parts_of_a_receive(client: Consuming) -> None:
 
 
 def test_a_call_without_time_to_poll(client: Consuming) -> None:
-    short = client.context(seconds=0.1)
+    short = client.context(seconds=0.01)
     refused(Code.ILLEGAL_POLLING_TIME, client.answers, client.request(), short)
-    short = client.context(seconds=0.1, x_mq_client_version="5.0.2")
+    short = client.context(seconds=0.01, x_mq_client_version="5.0.2")
     refused(Code.BAD_REQUEST, client.answers, client.request(), short)
-    short = client.context(seconds=0.1, x_mq_client_version="")
+    short = client.context(seconds=0.01, x_mq_client_version="")
     refused(Code.BAD_REQUEST, client.answers, client.request(), short)
 
 
