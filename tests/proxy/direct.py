@@ -45,6 +45,17 @@ class DirectCaller(Caller):
         raw = self._endpoint.server.do(rpc.handler(self.context, made.SerializeToString()))
         return getattr(definitions, f"{method}Response").FromString(raw)
 
+    def stream(self, method: str, request: Any = None, *, timeout: float = 30.0, **fields: Any) -> list[Any]:
+        """All the answers of a method that has many."""
+        made = self._request(method, request, fields)
+        rpc = self._endpoint.rpcs[f"/{definitions.SERVICE}/{method}"]
+
+        async def all_of_them() -> list[bytes]:
+            return [raw async for raw in rpc.handler(self.context, made.SerializeToString())]
+
+        answer_class = getattr(definitions, f"{method}Response")
+        return [answer_class.FromString(raw) for raw in self._endpoint.server.do(all_of_them())]
+
     def produce(self, *topics: str) -> None:
         """Say a producer's settings on a stream that stays open."""
         self._endpoint.server.do(self._open(producer_settings(*topics)))

@@ -1,0 +1,105 @@
+"""ForwardMessageToDeadLetterQueue: where a message goes that is given up, and handles that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.proxy import definitions
+from tests.broker.wire import Wire
+from tests.proxy.caller import resource
+from tests.proxy.direct import DirectCaller, DirectEndpoint, endpoint
+from tests.proxy.outgoing import message, sent
+from tests.store.helpers import Clock
+
+Code = definitions.Code
+GROUP, DEAD = "GID_d", "%DLQ%GID_d"
+
+
+class World:
+    """A consumer that has been given one message of topic T."""
+
+    def __init__(self, here: DirectEndpoint, wire: Wire, clock: Clock) -> None:
+        self.here, self.wire, self.clock = here, wire, clock
+        self.client: DirectCaller = here.client()
+        here.create_topic("T")
+        here.create_topic("Other")
+        sent(self.client, message("T", b"bad", {"a": "b"}, tag="t", keys=["k"], message_id="M1"))
+        (self.message,) = self.receive()
+
+    def receive(self) -> list[Any]:
+        answers = self.client.stream(
+            "ReceiveMessage",
+            group=resource(GROUP),
+            message_queue={"topic": resource("T")},
+            batch_size=32,
+            invisible_duration={"seconds": 30},
+            long_polling_timeout={"seconds": 5},
+        )
+        return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
+
+    @property
+    def handle(self) -> str:
+        handle: str = self.message.system_properties.receipt_handle
+        return handle
+
+    def forward(self, handle: str, topic: str = "T", group: str = GROUP) -> Any:
+        return self.client.call(
+            "ForwardMessageToDeadLetterQueue",
+            group=resource(group),
+            topic=resource(topic),
+            receipt_handle=handle,
+            message_id="M1",
+            delivery_attempt=1,
+            max_delivery_attempts=1,
+        ).status
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    clock = Clock()
+    with endpoint(tmp_path, clock) as (here, wire):
+        yield World(here, wire, clock)
+
+
+def test_a_message_given_up(world: World) -> None:
+    assert world.forward(world.handle).code == Code.OK
+    (dead,) = world.wire.messages(DEAD)
+    assert (dead.body, dead.msg_id, dead.tags, dead.keys, dead.properties["a"]) == (b"bad", "M1", "t", "k", "b")
+    assert (dead.properties["RETRY_TOPIC"], dead.reconsume_times) == ("T", 1)
+    sent(world.client, message("T", b"next"))
+    world.clock.now += 60_000
+    world.here.server.wake()
+    assert [one.body for one in world.receive()] == [b"next"]  # it is not delivered again
+
+
+def test_handles_that_are_none(world: World) -> None:
+    parts = world.handle.split(" ")
+    forged = [
+        "",
+        "no handle",
+        " ".join(parts[:8]),
+        " ".join([*parts[:8], "-1"]),
+        " ".join([*parts[:8], str(int(parts[8]) + 1)]),
+        " ".join([*parts[:8], str(2**62)]),
+        " ".join([*parts[:5], "elsewhere", *parts[6:]]),
+    ]
+    for handle in forged:
+        status = world.forward(handle)
+        assert status.code == Code.INVALID_RECEIPT_HANDLE, (handle, status)
+        assert status.message
+    assert world.forward(world.handle, topic="Other").code == Code.INVALID_RECEIPT_HANDLE
+    assert world.forward(world.handle, topic="no good").code == Code.ILLEGAL_TOPIC
+    assert world.forward(world.handle, group="no good").code == Code.ILLEGAL_CONSUMER_GROUP
+    assert world.wire.messages(DEAD) == []
+    world.clock.now += 31_000
+    assert world.forward(world.handle).code == Code.INVALID_RECEIPT_HANDLE  # its time is over
+    assert world.wire.messages(DEAD) == []
+
+
+def test_a_broker_that_may_not_be_written_to(world: World) -> None:
+    world.here.server.run(lambda: setattr(world.here.server.config, "broker_permission", 4))
+    assert world.forward(world.handle).code == Code.FORBIDDEN
