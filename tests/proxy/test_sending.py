@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,10 +23,13 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
 from spark_rocket.proxy.sending import consistent_hash, queue_of_group
 from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller, resource
+from tests.proxy.direct import endpoint
 from tests.proxy.outgoing import Type, message, send, sent
+from tests.store.helpers import Clock
 
 Code, Digest, Encoding = definitions.Code, definitions.DigestType, definitions.Encoding
 BORN = 1_795_000_000_000
@@ -538,3 +542,47 @@ def test_what_is_taken_is_kept_as_it_is(
     assert dict(pairs) == {name: value for name, value in expected.items() if value or name in user} | (
         {"KEYS": " ".join(keys)} if keys else {}
     )
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------
+
+
+def test_answers_wait_for_the_disk(tmp_path: Path) -> None:
+    clock = Clock()
+    with endpoint(tmp_path, clock, flushDiskType="SYNC_FLUSH", recallMessageEnable=True) as (here, wire):
+        client = here.client()
+        here.create_topic("T")
+        sent(client, message("T"))
+        sent(client, message("T"), message("T"))
+        (later,) = sent(client, message("T", message_type=Type.DELAY, deliver_ms=clock.now + 60_000))
+        answer = client.call("RecallMessage", topic=resource("T"), recall_handle=later.recall_handle)
+        assert (answer.status.code, answer.message_id) == (Code.OK, later.message_id)
+        assert len(wire.messages("T")) == 3
+
+
+def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
+        client = here.client()
+        here.create_topic("T")
+        store = here.server.broker.service.store
+        monkeypatch.setattr(store, "when_flushed", lambda offset, deliver: deliver(False))
+        for count in (1, 2):
+            answer = send(client, *[message("T") for _ in range(count)])
+            assert answer.status.code == Code.MASTER_PERSISTENCE_TIMEOUT
+            assert [entry.status.code for entry in answer.entries] == [Code.MASTER_PERSISTENCE_TIMEOUT] * count
+        assert len(wire.messages("T")) == 3  # stored all the same
+        monkeypatch.undo()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="the disk is full")
+    with endpoint(tmp_path, Clock()) as (here, _):
+        client = here.client()
+        here.create_topic("T")
+        store = here.server.broker.service.store
+        for name, count in (("put_message", 1), ("put_batch", 2)):
+            monkeypatch.setattr(store, name, lambda *args, **fields: refusal)
+            answer = send(client, *[message("T") for _ in range(count)])
+            assert (answer.status.code, answer.status.message) == (Code.INTERNAL_SERVER_ERROR, "the disk is full")
+        monkeypatch.undo()
+        sent(client, message("T"))
