@@ -20,8 +20,8 @@ from spark_rocket.protocol.sql92 import parse_sql92
 from spark_rocket.store import MessageStore
 from spark_rocket.store.check import check_store
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
-from tests.broker.test_pull import held_count, offsets
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.test_pull import offsets
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up
 from tests.store.helpers import opened, small
 
 SQL: dict[str, object] = {"expressionType": "SQL92"}
@@ -183,26 +183,26 @@ def test_the_filter_of_the_groups_heartbeats(wire: Wire, topic: str, group: str)
 # --- waiting ----------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_pull_sleeps_on_until_one_matches(wire: Wire, topic: str) -> None:
+def test_a_waiting_pull_sleeps_on_until_one_matches(wire: Wire, topic: str, service: BrokerService) -> None:
     send(wire, topic, 4)
     later = wire.pull_later(topic, 4, tags="a = 9", **SQL, **HELD)
-    assert held_count(wire) == 1
+    assert held_pulls(wire, service, topic) == 1
     for number in range(4, 9):
         send(wire, topic, 1, number)
-        assert held_count(wire) == 1
+        assert held_pulls(wire, service, topic) == 1
     assert not later.done()
     send(wire, topic, 2, 9)
     answer = later.result(20)
     assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [9])
     assert answer.ext_fields == offsets(11, 0, 11)
-    assert held_count(wire) == 0
+    assert held_pulls(wire, service, topic) == 0
 
 
 def test_a_waiting_pull_learns_how_far_the_others_went(wire: Wire, topic: str, service: BrokerService) -> None:
-    assert held_count(wire) == 0  # and the connection is there: requests keep their order on it
-    later = wire.pull_later(topic, 0, tags="a = 99", **SQL, **{**HELD, "suspendTimeoutMillis": 600})
-    assert held_count(wire) == 1
+    later = wire.pull_later(topic, 0, tags="a = 99", **SQL, **HELD)
+    assert held_pulls(wire, service, topic) == 1
     send(wire, topic, 7)
+    time_is_up(service, topic)
     answer = later.result(20)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
     assert answer.ext_fields == offsets(7, 0, 7)
@@ -214,11 +214,12 @@ def test_a_waiting_pull_that_saw_nothing(wire: Wire, topic: str) -> None:
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_NOT_FOUND, offsets(3, 0, 3))
 
 
-def test_more_than_one_pull_looks_at_came_while_it_waited(wire: Wire, topic: str, patience: None) -> None:
+def test_more_than_one_pull_looks_at_came_while_it_waited(
+    wire: Wire, topic: str, patience: None, service: BrokerService
+) -> None:
     """It is answered then: nothing else would come to wake it."""
-    assert held_count(wire) == 0  # and the connection is there: requests keep their order on it
     later = wire.pull_later(topic, 0, tags="a = 1", **SQL, **HELD)
-    assert held_count(wire) == 1
+    assert held_pulls(wire, service, topic) == 1
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 900)
     answer = later.result(20)
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_RETRY_IMMEDIATELY, offsets(800, 0, 900))

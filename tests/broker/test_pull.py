@@ -10,13 +10,13 @@ import pytest
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message
-from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, KVTable, SubscriptionData
+from spark_rocket.protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.store.results import GetMessageResult
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up
 
 KIB = 1024
 
@@ -140,14 +140,10 @@ def test_a_bulk_pull_is_bounded_by_the_broker(wire: Wire, topic: str) -> None:
 HELD = {"sysFlag": SUBSCRIPTION | SUSPEND, "suspendTimeoutMillis": 20_000}
 
 
-def held_count(wire: Wire) -> int:
-    return int(KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table["heldPulls"])
-
-
-def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str) -> None:
+def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str, service: BrokerService) -> None:
     fill(wire, topic, 4)
     later = wire.pull_later(topic, 4, tags="t1", **HELD)
-    assert held_count(wire) == 1
+    assert held_pulls(wire, service, topic) == 1
     wire.send(topic, b"other queue", {"TAGS": "t1"}, queue_id=1)
     wire.send(topic, b"other tag", {"TAGS": "t0"})
     assert not later.done()
@@ -156,7 +152,7 @@ def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str) 
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
     assert [message.body for message in decode_messages(bytes(answer.body))] == [b"this"]
     assert answer.ext_fields == offsets(6, 0, 6)
-    assert held_count(wire) == 0
+    assert held_pulls(wire, service, topic) == 0
 
 
 def test_a_pull_of_a_queue_that_never_had_a_message_is_held_too(wire: Wire, topic: str) -> None:
@@ -165,18 +161,19 @@ def test_a_pull_of_a_queue_that_never_had_a_message_is_held_too(wire: Wire, topi
     assert len(decode_messages(bytes(later.result(20).body))) == 2
 
 
-def test_a_held_pull_is_answered_when_its_time_is_up(wire: Wire, topic: str) -> None:
+def test_a_held_pull_is_answered_when_its_time_is_up(wire: Wire, topic: str, service: BrokerService) -> None:
     fill(wire, topic, 4)
-    later = wire.pull_later(topic, 4, **{**HELD, "suspendTimeoutMillis": 500})
-    assert held_count(wire) == 1
-    answer = later.result(20)
+    answer = wire.pull(topic, 4, **{**HELD, "suspendTimeoutMillis": 200})
     assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
-    assert held_count(wire) == 0
+    assert held_pulls(wire, service, topic) == 0
 
 
-def test_a_held_pull_whose_time_is_up_learns_how_far_other_tags_went(wire: Wire, topic: str) -> None:
-    later = wire.pull_later(topic, 0, tags="wanted", **{**HELD, "suspendTimeoutMillis": 300})
+def test_a_held_pull_whose_time_is_up_learns_how_far_other_tags_went(
+    wire: Wire, topic: str, service: BrokerService
+) -> None:
+    later = wire.pull_later(topic, 0, tags="wanted", **HELD)
     fill(wire, topic, 4)
+    time_is_up(service, topic)
     answer = later.result(20)
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_RETRY_IMMEDIATELY, offsets(4, 0, 4))
 
@@ -257,19 +254,13 @@ def test_a_group_that_may_not_broadcast(wire: Wire, topic: str, group: str) -> N
     assert answer.code == ResponseCode.NO_PERMISSION
 
 
-def hold(wire: Wire, topic: str, count: int, **more: object) -> list[Future[RemotingCommand]]:
-    before = held_pulls(wire)
+def hold(wire: Wire, topic: str, service: BrokerService, count: int, **more: object) -> list[Future[RemotingCommand]]:
     pulls = [
         wire.pull_later(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, **{"suspendTimeoutMillis": 25_000, **more})
         for _ in range(count)
     ]
-    assert held_pulls(wire) == before + count  # asked on the same connection, so after them
+    assert held_pulls(wire, service, topic) == count
     return pulls
-
-
-def held_pulls(wire: Wire) -> int:
-    answer = wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-    return int(KVTable.from_json(bytes(answer.body)).table["heldPulls"])
 
 
 def test_a_held_pull_that_fails_is_answered_and_the_others_too(
@@ -283,7 +274,7 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
             raise failures.pop()
         return read(*arguments)
 
-    pulls = hold(wire, topic, 3)
+    pulls = hold(wire, topic, service, 3)
     monkeypatch.setattr(service.store, "get_message", fail_once)
     wire.send(topic)
     answers = [pull.result(10) for pull in pulls]
@@ -294,11 +285,10 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
 
 def test_a_held_pull_keeps_nothing_of_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
     ext = wire.pull_fields(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=25_000)
-    before = held_pulls(wire)
     pull = wire.client.invoke_async(
         wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(1 << 20)), timeout=30.0
     )
-    assert held_pulls(wire) == before + 1  # asked on the same connection, which is there by now, so after it
+    assert held_pulls(wire, service, topic) == 1
     (waiting,) = service.held._by_queue[topic, 0]
     request = cast("partial[None]", waiting.answer).args[1]
     assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")
@@ -317,7 +307,7 @@ def test_offsets_that_are_none(wire: Wire, topic: str, group: str, name: str, va
 
 @pytest.mark.parametrize("milliseconds", [10**9, 10**25])
 def test_nothing_is_held_for_ever(wire: Wire, topic: str, service: BrokerService, milliseconds: int) -> None:
-    (pull,) = hold(wire, topic, 1, suspendTimeoutMillis=milliseconds)
+    (pull,) = hold(wire, topic, service, 1, suspendTimeoutMillis=milliseconds)
     (waiting,) = service.held._by_queue[topic, 0]
     assert waiting.timer is not None
     assert waiting.timer.when() - service.loop.time() < 301

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -117,3 +118,20 @@ def _send_fields(topic: str, properties: dict[str, str] | None, queue_id: int) -
 
 def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def held_pulls(wire: Wire, service: BrokerService, topic: str) -> int:
+    """How many pulls of a topic wait, with those that were sent before over the same connection."""
+    wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    return sum(len(pulls) for key, pulls in list(service.held._by_queue.items()) if key[0] == topic)
+
+
+def time_is_up(service: BrokerService, topic: str) -> None:
+    """The time that pulls of a topic may be held is over."""
+    held = service.held
+
+    def expire() -> None:
+        for pull in [pull for key, pulls in held._by_queue.items() if key[0] == topic for pull in pulls]:
+            held._expire(pull)
+
+    held._loop.call_soon_threadsafe(expire)
