@@ -40,6 +40,7 @@ class Consuming:
         self.receiving: ReceiveFamily = server.run(lambda: ReceiveFamily(self.broker, min_polling_ms=POLL_MS))
         self.pulling: PullFamily = server.run(lambda: PullFamily(self.broker))
         self.client_id = "client@1"
+        self.clients = itertools.count(1)
         self._numbers = itertools.count()
         server.run(lambda: self.service.topics.ensure(self.topic, 4))
 
@@ -126,6 +127,14 @@ class Consuming:
         self.clock.now += milliseconds
         self.settle()
 
+    def live(self, milliseconds: int) -> None:
+        """Let time pass in steps, as it does: whatever is done every few seconds is done."""
+        for start in range(0, milliseconds, 5_000):
+            self.clock.now += min(5_000, milliseconds - start)
+            self.run(self.receiving.receipts.driver.wake)
+            self.do(self.receiving.receipts.settle())
+        self.settle()
+
     def settle(self) -> None:
         for _ in range(2):
             self.server.wake()
@@ -144,6 +153,18 @@ class Consuming:
 
     def run(self, call: Any) -> Any:
         return self.server.run(call)
+
+
+@contextmanager
+def a_client_of(world: Consuming) -> Iterator[Consuming]:
+    """The same world with a client, a topic and a group of its own, of which nothing may be left."""
+    number = next(world.clients)
+    world.topic, world.group, world.client_id = f"Topic-{number}", f"GID-{number}", f"client@{number}"
+    world.run(lambda: world.service.topics.ensure(world.topic, 4))
+    yield world
+    world.settle()
+    receipts = world.receiving.receipts
+    assert (receipts.count, receipts._kept, receipts._due) == (0, {}, []), "renewals are left"
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.message_out import milliseconds_of
 from spark_rocket.proxy.statuses import StatusError
-from tests.proxy.consuming import Consuming, consuming
+from tests.proxy.consuming import Consuming, a_client_of, consuming
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +24,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consuming]:
         yield running
 
 
-_numbers = itertools.count(1)
-
-
 @pytest.fixture
 def client(world: Consuming) -> Iterator[Consuming]:
-    """The same world with a topic and a group of its own."""
-    number = next(_numbers)
-    world.topic, world.group, world.client_id = f"Topic-{number}", f"GID-{number}", f"client@{number}"
-    world.run(lambda: world.service.topics.ensure(world.topic, 4))
-    yield world
-    world.settle()
-    assert world.receiving.receipts.count == len(world.receiving.receipts._kept) == 0, "renewals are left"
+    with a_client_of(world) as its:
+        yield its
 
 
 def refused(code: Any, call: Any, *args: Any, **fields: Any) -> str:
@@ -141,7 +132,7 @@ def test_a_compressed_body_is_given_plain(client: Consuming) -> None:
 
 
 def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_that_is_acked(client: Consuming) -> None:
-    _make_ordered(client)
+    make_ordered(client)
     client.send(b"1", b"2", b"3", queue_id=1, __SHARDINGKEY="customer")
     first = client.receive(batch_size=2)
     assert [message.body for message in first] == [b"1", b"2"]
@@ -161,14 +152,14 @@ def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_tha
 
 
 def test_the_same_attempt_in_order_gets_the_same_again(client: Consuming) -> None:
-    _make_ordered(client)
+    make_ordered(client)
     client.send(b"1", queue_id=0, __SHARDINGKEY="customer")
     assert client.bodies(attempt_id="a1") == [b"1"]
     assert client.bodies(attempt_id="a1") == [b"1"]
     assert client.bodies(attempt_id="a2") == []
 
 
-def _make_ordered(client: Consuming) -> None:
+def make_ordered(client: Consuming) -> None:
     def change() -> None:
         settings = client.service.groups.find(client.group)
         assert settings is not None
@@ -491,7 +482,7 @@ def test_an_acked_message_cannot_be_changed(client: Consuming) -> None:
 
 
 def test_a_change_in_order(client: Consuming) -> None:
-    _make_ordered(client)
+    make_ordered(client)
     client.send(b"1", b"2", queue_id=3, __SHARDINGKEY="c")
     (first,) = client.receive(batch_size=1)
     handle = client.change(first.system_properties.receipt_handle, 10).receipt_handle

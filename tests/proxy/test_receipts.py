@@ -1,0 +1,260 @@
+"""Receipt handles and their renewal, with a clock of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spark_rocket.proxy import receipts
+from spark_rocket.proxy.definitions import Code
+from spark_rocket.proxy.local_broker import ProxyChannel
+from spark_rocket.proxy.receipts import read_handle
+from spark_rocket.proxy.statuses import StatusError
+from tests.proxy.consuming import Consuming, a_client_of, consuming
+from tests.proxy.test_receiving import make_ordered, refused
+
+NOW = 1_795_230_000_000
+GOOD = f"7 {NOW - 1000} 60000 3 0 broker-a 2 9 4096"
+
+
+# --- handles ----------------------------------------------------------------------------------------------------
+
+
+def test_every_part_of_a_handle() -> None:
+    handle = read_handle(GOOD, "broker-a", NOW)
+    info = handle.info
+    assert (info.start_offset, info.pop_time, info.invisible_time, info.revive_queue_id) == (7, NOW - 1000, 60_000, 3)
+    assert (info.queue_id, info.offset, handle.physical_offset, handle.text) == (2, 9, 4096, GOOD)
+    assert handle.topic("orders", "g") == "orders"
+
+
+def test_a_handle_of_a_retry_topic() -> None:
+    assert read_handle(GOOD.replace(" 0 b", " 1 b"), "broker-a", NOW).topic("orders", "g") == "%RETRY%g_orders"
+    assert read_handle(GOOD.replace(" 0 b", " 2 b"), "broker-a", NOW).topic("orders", "g") == "%RETRY%g+orders"
+
+
+def test_a_handle_of_eight_parts_does_not_say_where_its_message_is() -> None:
+    assert read_handle(GOOD.rpartition(" ")[0], "broker-a", NOW).physical_offset == -1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "x",
+        GOOD.replace("9", "nine"),
+        GOOD.replace(" 4096", " here"),
+        " ".join(GOOD.split(" ")[:7]),
+        GOOD.replace("7 ", "-7 "),
+        GOOD.replace(" 0 b", " 5 b"),
+        GOOD.replace("60000", "9" * 30),
+        GOOD.replace("broker-a", "broker-b"),
+        GOOD.replace(" 9 ", " 6 "),
+        GOOD.replace(" 9 ", " 70000 "),
+        GOOD.replace("60000", "1000"),
+        "9" * 100_000,
+        GOOD + " " * 100_000,
+        "\x00" * 9,
+    ],
+)
+def test_what_is_no_handle_of_this_broker_or_not_any_more(text: str) -> None:
+    if text.startswith(GOOD):
+        assert read_handle(text, "broker-a", NOW).physical_offset == 4096
+        return
+    with pytest.raises(StatusError) as failure:
+        read_handle(text, "broker-a", NOW)
+    assert failure.value.code == Code.INVALID_RECEIPT_HANDLE
+    assert len(failure.value.message) < 300
+
+
+# --- renewal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consuming]:
+    with consuming(tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(world: Consuming) -> Iterator[Consuming]:
+    with a_client_of(world) as its:
+        yield its
+
+
+def _leave(client: Consuming, channel: ProxyChannel) -> None:
+    client.run(lambda: client.service.clients.unregister(channel, None, client.group))
+
+
+def test_a_message_is_renewed_until_it_is_acked(client: Consuming) -> None:
+    client.register()
+    client.send(b"long")
+    (message,) = client.receive(auto_renew=True)
+    system = message.system_properties
+    assert system.invisible_duration.seconds == 60
+    for _ in range(3):
+        client.live(1_500_000)
+        assert client.receive() == []
+    assert client.receiving.receipts.count == 1
+    answer = client.ack(system.receipt_handle)
+    assert (answer.status.code, answer.entries[0].receipt_handle) == (Code.OK, system.receipt_handle)
+    assert client.receiving.receipts.count == 0
+    client.pass_time(3 * 3_600_000)
+    assert client.receive() == []
+
+
+def test_renewal_ends_after_three_hours(client: Consuming) -> None:
+    client.register()
+    client.send(b"longer")
+    client.receive(auto_renew=True)
+    client.live(3 * 3_600_000 - 5_000)
+    assert client.receiving.receipts.count == 1
+    assert client.receive() == []
+    client.live(3_600_000 + 5_000)
+    assert client.receiving.receipts.count == 0
+    (again,) = client.receive()
+    assert again.system_properties.delivery_attempt == 2
+    client.ack(again.system_properties.receipt_handle)
+
+
+def test_what_a_client_that_leaves_had_comes_again_soon(client: Consuming) -> None:
+    channel = client.register()
+    client.send(b"a", b"b")
+    messages = client.receive(auto_renew=True)
+    client.ack(messages[0].system_properties.receipt_handle)
+    client.pass_time(6_000)
+    assert client.receive() == []
+    _leave(client, channel)
+    client.run(lambda: client.receiving.receipts.client_left(client.client_id, [client.group, "another"]))
+    client.do(client.receiving.receipts.settle())
+    assert client.receiving.receipts.count == 0
+    client.pass_time(2_001)
+    assert [message.body for message in client.receive()] == [messages[1].body]
+
+
+def test_a_client_that_is_gone_without_a_word_is_noticed(client: Consuming) -> None:
+    channel = client.register()
+    client.send(b"a")
+    client.receive(auto_renew=True)
+    _leave(client, channel)
+    client.pass_time(5_000)
+    assert client.receiving.receipts.count == 0
+    client.pass_time(2_001)
+    assert client.bodies() == [b"a"]
+
+
+def test_a_client_that_was_never_registered_keeps_its_messages_for_their_minute(client: Consuming) -> None:
+    client.send(b"a")
+    client.receive(auto_renew=True)
+    client.pass_time(30_000)
+    assert client.receiving.receipts.count == 1
+    client.pass_time(20_000)
+    assert client.receiving.receipts.count == 0
+    client.pass_time(2_001)
+    assert client.bodies() == [b"a"]
+
+
+def test_a_client_may_register_after_its_first_receive(client: Consuming) -> None:
+    client.send(b"a")
+    client.receive(auto_renew=True)
+    client.pass_time(10_000)
+    channel = client.register()
+    client.pass_time(45_000)
+    assert client.receiving.receipts.count == 1
+    _leave(client, channel)
+    client.pass_time(5_000)
+    assert client.receiving.receipts.count == 0
+
+
+def test_two_clients_of_a_group_renew_each_its_own(client: Consuming) -> None:
+    client.register()
+    client.send(b"a", b"b")
+    (first,) = client.receive(auto_renew=True, batch_size=1)
+    first_client, client.client_id = client.client_id, "another@1"
+    channel = client.register()
+    client.receive(auto_renew=True, batch_size=1)
+    _leave(client, channel)
+    client.pass_time(5_000)
+    assert client.receiving.receipts.count == 1
+    client.pass_time(2_001)
+    client.client_id = first_client
+    assert [len(client.receive()), len(client.receive())] == [1, 0]
+    client.ack(first.system_properties.receipt_handle)
+
+
+def test_a_change_ends_the_renewal_and_starts_from_the_latest_handle(client: Consuming) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    client.live(100_000)
+    assert client.receive() == []
+    client.change(message.system_properties.receipt_handle, 10)
+    assert client.receiving.receipts.count == 0
+    client.pass_time(11_001)
+    assert client.bodies() == [b"a"]
+
+
+def test_the_handle_that_a_renewal_gave_is_not_needed_but_the_first_is_worth_nothing_to_others(
+    client: Consuming,
+) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    handle = message.system_properties.receipt_handle
+    client.live(100_000)
+    first_client, client.client_id = client.client_id, "another@1"
+    assert client.ack(handle).status.code == Code.INVALID_RECEIPT_HANDLE
+    client.client_id = first_client
+    assert client.ack(handle).status.code == Code.OK
+    assert client.ack(handle).status.code == Code.INVALID_RECEIPT_HANDLE  # its own time is over
+
+
+def test_a_message_that_cannot_be_renewed_is_left_alone(client: Consuming) -> None:
+    client.register()
+    client.send(b"a")
+    (message,) = client.receive(auto_renew=True)
+    # Acked by the classic protocol, of which the proxy knows nothing.
+    handle = client.receiving.receipts.read(message.system_properties.receipt_handle)
+    results = client.do(client.receiving.receipts.ack(client.group, client.topic, [handle]))
+    assert results == [None]
+    client.pass_time(50_000)
+    assert client.receiving.receipts.count == 0
+    client.pass_time(61_000)
+    assert client.receive() == []
+
+
+def test_an_ordered_message_is_renewed(client: Consuming) -> None:
+    make_ordered(client)
+    client.register()
+    client.send(b"1", b"2", queue_id=1)
+    (first,) = client.receive(auto_renew=True, batch_size=1)
+    for _ in range(4):
+        client.live(50_000)
+        assert client.receive() == []
+    assert client.ack(first.system_properties.receipt_handle).status.code == Code.OK
+    assert client.bodies() == [b"2"]
+
+
+def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_rocket.proxy.receiving.MAX_RENEWED", 2)
+    client.register()
+    client.send(b"a", b"b", b"c")
+    messages = client.receive(auto_renew=True, batch_size=2)
+    refused(Code.TOO_MANY_REQUESTS, client.answers, client.request(auto_renew=True))
+    assert len(client.receive()) == 1
+    client.ack(*[message.system_properties.receipt_handle for message in messages])
+    assert client.receive(auto_renew=True) == []
+
+
+def test_very_many_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts, "_AT_ONCE", 3)
+    client.register()
+    client.send(*(b"%02d" % number for number in range(20)))
+    messages = client.receive(auto_renew=True)
+    client.pass_time(50_000)
+    assert client.receiving.receipts.count == 20
+    (kept,) = client.receiving.receipts._kept.values()
+    assert {renewed.times for renewed in kept.messages.values()} == {1}
+    client.ack(*[message.system_properties.receipt_handle for message in messages])
