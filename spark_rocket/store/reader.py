@@ -64,7 +64,10 @@ class StoreReader:
         if offset > end:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
         max_msgs = max(max_msgs, 1)
-        raw = queue.read(offset, max_msgs if tag_codes is None else max(max_msgs, self._examined))
+        if tag_codes is not None:
+            raw = queue.read(offset, max(max_msgs, self._examined))
+        else:
+            raw = self._entries(queue, offset, max_msgs, max_bytes)
         is_old = offset < queue.verified_from and not queue.was_checked(offset, len(raw) // ENTRY_SIZE)
         if is_old and not self._old.are_plausible(raw):
             return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
@@ -82,6 +85,20 @@ class StoreReader:
             )
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, first, end, records, count)
+
+    @staticmethod
+    def _entries(queue: ConsumeQueue, offset: int, max_msgs: int, max_bytes: int) -> bytes:
+        """No more entries than there is room for records: twice what fits if all are as large as the first few."""
+        raw = queue.read(offset, min(max_msgs, _FEW))
+        if max_msgs <= _FEW or len(raw) < _FEW * ENTRY_SIZE:
+            return raw
+        size = int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum()) // _FEW
+        likely = 2 * max_bytes // max(size, 1) + _FEW
+        if likely < max_msgs:
+            raw = queue.read(offset, likely)
+            if int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum(dtype=np.int64)) >= max_bytes:
+                return raw
+        return queue.read(offset, max_msgs)
 
     def _picked(
         self,

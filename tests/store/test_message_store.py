@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,20 @@ def test_mapped_consume_queue_files_are_bounded(make_store: MakeStore) -> None:
     mapped = [file for queue in store._queues.table.values() for file in queue.files.files if file.is_mapped]
     assert len(mapped) <= 16
     assert all(bodies(store, "T", i) == [b"0", b"1", b"2"] for i in range(60))
+
+
+@pytest.mark.parametrize("first", [1, 300])
+def test_as_many_records_as_bytes_allow(store: MessageStore, first: int) -> None:
+    """However large the first few are, by which it is guessed how many entries of the queue to look at."""
+    rest = 301 - first
+    for size in [first] * 64 + [rest] * 500:
+        put(store, "T", 0, b"x" * size)
+    everything = store.get_message("T", 0, 0, 564, 1 << 20)
+    assert everything.count == 564
+    for max_bytes in (1, 10_000, 20_000, 60_000, 100_000, 1 << 20):
+        for max_msgs in (1, 64, 65, 400, 10_000):
+            found = store.get_message("T", 0, 0, max_msgs, max_bytes)
+            ends = accumulate(record.size for record in iter_records(everything.records))
+            fitting = sum(end <= max_bytes for end in ends)
+            assert found.count == found.next_begin_offset == max(min(fitting, max_msgs), 1)
+            assert found.records == everything.records[: len(found.records)]
