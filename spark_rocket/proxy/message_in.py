@@ -39,8 +39,8 @@ MAX_USER_PROPERTY_BYTES = 16 * 1024
 MAX_GROUP_BYTES = 64
 MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_SECONDS = 3_600
-MAX_UNPACKED_GZIP = 64 << 20
-"""A small body can claim to be a huge one."""
+MAX_UNPACKED_GZIP = 16 << 20
+"""A small body can claim to be a huge one, and all others wait while it is packed again."""
 
 SYSTEM_PROPERTIES = frozenset(
     """
@@ -100,6 +100,8 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     if not message_id or message_id.isspace():
         raise StatusError(_Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     users = message.user_properties
+    if len(users) > MAX_USER_PROPERTIES:
+        raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_USER_PROPERTIES}")
     names = list(users)
     pairs = [f"{name}\x01{users[name]}" for name in names]
     tag: str = system.tag
@@ -121,7 +123,6 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     # One look at all the texts says of most messages that nothing is wrong with any of them.
     if (
         len(raw) > MAX_USER_PROPERTY_BYTES
-        or len(names) > MAX_USER_PROPERTIES
         or not _REFUSED_NAMES.isdisjoint(names)
         or raw.translate(None, _HARMLESS) != _SEPARATORS[: 2 * len(pairs) - 1]
     ):
@@ -175,8 +176,6 @@ def _check_texts(message: Any) -> None:
     """The closer look: StatusError that says which text is wrong and why."""
     system = message.system_properties
     users = message.user_properties
-    if len(users) > MAX_USER_PROPERTIES:
-        raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_USER_PROPERTIES}")
     size = len(system.tag.encode()) + sum(len(key.encode()) for key in system.keys)
     for name in users:
         value = users[name]

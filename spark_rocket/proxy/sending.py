@@ -36,6 +36,9 @@ from spark_rocket.proxy.names import topic_of
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.transactions import transaction_id
 
+MAX_MESSAGES = 4096
+"""Of one request: the others wait meanwhile."""
+
 _Code = definitions.Code
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -45,6 +48,7 @@ _STORED = frozenset(
     (ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
 )
 _MASK = (1 << 64) - 1
+_MOST_TURNS = 100_000
 _EVERY_TYPE = frozenset(("UNSPECIFIED", "MIXED"))
 _NAMES = {kind: definitions.MessageType.Name(kind) for kind in (NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY)}
 _NOT_HERE = {
@@ -71,6 +75,10 @@ class SendFamily(Family):
         messages = request.messages
         if not messages:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "no message to send")
+        if len(messages) > MAX_MESSAGES:
+            raise StatusError(
+                _Code.MESSAGE_CORRUPTED, f"{len(messages)} messages in one request, at most {MAX_MESSAGES} are taken"
+            )
         resource = messages[0].topic
         topic = topic_of(resource)
         config = self._service.topics.get(topic)
@@ -115,6 +123,8 @@ class SendFamily(Family):
         if group:
             return queue_of_group(group, queues)
         turns = self._turns
+        if len(turns) > _MOST_TURNS:  # of topics long deleted, mostly
+            turns.clear()
         turn = turns[config.topic_name] = turns.get(config.topic_name, -1) + 1
         return turn % queues
 

@@ -21,7 +21,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.compression import compress_body
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
-from spark_rocket.proxy.sending import consistent_hash, queue_of_group
+from spark_rocket.proxy.sending import MAX_MESSAGES, consistent_hash, queue_of_group
 from spark_rocket.proxy.statuses import StatusError
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
@@ -362,6 +362,13 @@ def test_what_is_sent_one_at_a_time(client: Caller, wire: Wire, topic: str, more
     answer = send(client, message(topic, **more), message(topic, **more))
     assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert stored(wire, topic) == []
+
+
+def test_too_many_messages(client: Caller, wire: Wire, topic: str) -> None:
+    answer = send(client, *[message(topic)] * (MAX_MESSAGES + 1))
+    assert (answer.status.code, str(MAX_MESSAGES) in answer.status.message) == (Code.MESSAGE_CORRUPTED, True)
+    assert stored(wire, topic) == []
+    assert [entry.offset for entry in sent(client, *[message(topic)] * MAX_MESSAGES)] == list(range(MAX_MESSAGES))
 
 
 def test_a_batch_too_large(client: Caller, wire: Wire, topic: str) -> None:
