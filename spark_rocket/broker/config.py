@@ -133,6 +133,7 @@ class BrokerConfig:
     default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
     lite_pull_message_enable: bool = _setting(True, dynamic=True)
     enable_property_filter: bool = _setting(False, dynamic=True)
+    enable_mixed_message_type: bool = _setting(False, dynamic=True)
     max_filter_message_size: int = _setting(16_000, low=20, high=1 << 20, dynamic=True)
     use_server_side_reset_offset: bool = _setting(True, dynamic=True)
 

@@ -16,7 +16,7 @@ _NAMES = """
     consumerManageThreadPoolNums debugLockEnable deleteConsumeQueueFilesInterval
     destroyMapedFileIntervalForcibly disableConsumeIfConsumerReadSlowly diskFallRecorded
     dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
-    enableConsumeQueueExt enableLmq enableMixedMessageType enableMultiDispatch enablePopBatchAck
+    enableConsumeQueueExt enableLmq enableMultiDispatch enablePopBatchAck
     enablePopBufferMerge enableScheduleMessageStats enableSlaveActingMaster
     enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer

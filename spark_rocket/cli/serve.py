@@ -44,7 +44,13 @@ def serve_up(options: argparse.Namespace) -> int:
     """``rocket up``."""
     _raise_file_limit()
     # A broker to try things with: what Apache's keeps off for old clusters' sake is on, unless the file says otherwise.
-    config = _config(options, options.broker_port, recall_message_enable=True, enable_property_filter=True)
+    config = _config(
+        options,
+        options.broker_port,
+        recall_message_enable=True,
+        enable_property_filter=True,
+        enable_mixed_message_type=True,
+    )
     data = _choose_data(options, config)
     try:
         run(_up(options, config, data))

@@ -119,12 +119,17 @@ class Admin(Client):
         broker: str | None = None,
         cluster: str | None = None,
         order: bool = False,
+        message_type: str | None = None,
         attributes: str | None = None,
     ) -> None:
         """Create a topic, or change it to these numbers, on one broker, on a cluster's or on every known master.
 
-        ``attributes`` is text like ``"+message.type=FIFO"``. Returns when the name server knows the topic.
+        ``message_type``: what RocketMQ 5's own clients may send to it, NORMAL, FIFO, DELAY, TRANSACTION, or MIXED for
+        all of them. ``attributes``: that and others as text, ``"+message.type=FIFO,+reserve.time=3600000"``. Returns
+        when the name server knows the topic.
         """
+        if message_type is not None:
+            attributes = ",".join(filter(None, (attributes, f"+message.type={message_type}")))
         masters = self._masters(broker, cluster)
         for address in masters.values():
             header = CreateTopicRequestHeader(
@@ -278,6 +283,7 @@ class Admin(Client):
         *,
         ordered: bool = False,
         retry_max_times: int = 16,
+        retry_policy: dict[str, object] | None = None,
         broker: str | None = None,
         cluster: str | None = None,
     ) -> None:
@@ -285,9 +291,15 @@ class Admin(Client):
 
         ``ordered`` is for consumers by POP, RocketMQ 5's own clients among them: messages of a queue or of a message
         group are given out one after the other. A message that failed ``retry_max_times`` + 1 times is a dead letter.
+        ``retry_policy``: the pauses between, in ms, for clients that ask the proxy for them, as Apache writes it:
+        ``{"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60000, "multiplier": 2}}`` or
+        ``{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}``.
         """
         settings = SubscriptionGroupConfig(
-            group_name=group, consume_message_orderly=ordered, retry_max_times=retry_max_times
+            group_name=group,
+            consume_message_orderly=ordered,
+            retry_max_times=retry_max_times,
+            group_retry_policy=retry_policy,
         )
         body = settings.to_json()
         for address in self._masters(broker, cluster).values():

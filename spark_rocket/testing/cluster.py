@@ -32,6 +32,7 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, StateError
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
@@ -176,8 +177,11 @@ class LocalCluster:
         path = self.data_dir / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def create_topic(self, name: str, queues: int = 4, *, perm: int = 6) -> str:
-        """Create a topic; it can be used as soon as this returns."""
+    def create_topic(self, name: str, queues: int = 4, *, perm: int = 6, message_type: str | None = None) -> str:
+        """Create a topic; it can be used as soon as this returns.
+
+        ``message_type``: what RocketMQ 5's own clients may send to it, NORMAL, FIFO, DELAY or TRANSACTION; else any.
+        """
         header = CreateTopicRequestHeader(
             topic=name,
             default_topic="TBW102",
@@ -187,8 +191,18 @@ class LocalCluster:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
             order=False,
+            attributes=None if message_type is None else f"+message.type={message_type}",
         )
         self._invoke(RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext()))
+        return name
+
+    def create_group(self, name: str, *, ordered: bool = False, retry_max_times: int = 16) -> str:
+        """Create a consumer group; ``ordered``: its consumers are given messages in order, one after another's ack."""
+        group = SubscriptionGroupConfig(
+            group_name=name, consume_message_orderly=ordered, retry_max_times=retry_max_times
+        )
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        self._invoke(RemotingCommand.request(code, body=group.to_json()))
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -337,7 +351,7 @@ class _ServerThread:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        as_up_has_it = {"recallMessageEnable": True, "enablePropertyFilter": True}
+        as_up_has_it = {"recallMessageEnable": True, "enablePropertyFilter": True, "enableMixedMessageType": True}
         config = BrokerConfig.from_properties({**as_up_has_it, **self._config})
         config.bind_address = _HOST
         config.listen_port = self._ports[1]

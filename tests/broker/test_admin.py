@@ -34,9 +34,11 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.fastjson import loads_tolerant
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.store.index_service import IndexService
+from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient
 
@@ -101,6 +103,7 @@ def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
         ("Wrong-3", {"perm": 99}, "perm of the topic[Wrong-3] is 99"),
         ("Wrong-4", {"attributes": "+queue.type=BatchCQ"}, "queue.type=BatchCQ is not supported"),
         ("Wrong-5", {"attributes": "+nonsense=1"}, "unsupported key: nonsense"),
+        ("Wrong-6", {"attributes": "+message.type=PLAIN"}, "message.type=PLAIN is not supported here, only"),
     ],
 )
 def test_a_topic_that_cannot_be(wire: Wire, topic: str, fields: dict[str, object], remark: str) -> None:
@@ -146,6 +149,24 @@ def test_all_topics_with_those_of_the_system(wire: Wire, topic: str) -> None:
     assert {"SELF_TEST_TOPIC", "broker-a", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRANS_HALF_TOPIC", topic} <= set(table)
 
 
+@pytest.mark.parametrize("kind", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"])
+def test_a_topic_of_a_message_type(cluster: LocalCluster, wire: Wire, kind: str) -> None:
+    cluster.create_topic(f"Of-{kind}", message_type=kind)
+    answer = wire.ask(RequestCode.GET_TOPIC_CONFIG, topic=f"Of-{kind}")
+    assert TopicConfig.from_json(bytes(answer.body)).attributes == {"message.type": kind}
+    table = loads_tolerant((cluster.store_dir / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert table[f"Of-{kind}"]["attributes"] == {"message.type": kind}
+
+
+def test_mixed_messages_are_for_brokers_that_allow_them(
+    wire: Wire, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.config, "enable_mixed_message_type", False)
+    code, remark = create(wire, "Mixed", attributes="+message.type=MIXED")
+    assert code == ResponseCode.SYSTEM_ERROR
+    assert remark.startswith("MIXED message type is not supported. Set enableMixedMessageType=true")
+
+
 def test_attributes_are_altered() -> None:
     assert alter_attributes({}, "+message.type=FIFO, +reserve.time=10", create=True) == {
         "message.type": "FIFO",
@@ -182,6 +203,24 @@ def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: st
     assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code == 26
     asked = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": False}
     assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_what_clients_of_5x_need_of_a_group(wire: Wire, group: str) -> None:
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 2}}
+    config = SubscriptionGroupConfig(group, consume_message_orderly=True, group_retry_policy=policy)
+
+    def put(**attributes: str) -> dict[str, str]:
+        config.attributes = {name.replace("_", "-", 1): value for name, value in attributes.items()}
+        assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
+        answer = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
+        found = SubscriptionGroupConfig.from_json(bytes(answer.body))
+        assert (found.consume_message_orderly, found.group_retry_policy) == (True, policy)
+        return found.attributes
+
+    assert put(**{"+a": "1", "+b": "2"}) == {"a": "1", "b": "2"}
+    assert put(**{"+a": "3", "_b": ""}) == {"a": "3"}
+    assert put() == {"a": "3"}
+    assert put(c="4") == {"c": "4"}  # a copy of a file's
 
 
 def test_many_groups_at_once(wire: Wire, group: str) -> None:
@@ -240,7 +279,7 @@ def test_runtime_info_has_what_tools_show(wire: Wire, topic: str) -> None:
     assert len(table["putTps"].split()) == 3
 
 
-@pytest.mark.parametrize("code", [22, 23, 200050, 200051, 9999, 0, 100])
+@pytest.mark.parametrize("code", [22, 23, 200056, 9999, 0, 100])
 def test_what_this_broker_does_not_do_is_answered_so(wire: Wire, code: int) -> None:
     answer = wire.ask(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -442,7 +481,9 @@ def test_a_topic_that_apache_could_not_read_is_refused(wire: Wire, change: dict[
         ({"retryMaxTimes": 1 << 40}, "retryMaxTimes is 1099511627776, which has more than 32 bits"),
         ({"groupSysFlag": -(1 << 31) - 1}, "groupSysFlag"),
         ({"consumeTimeoutMinute": 1 << 31}, "consumeTimeoutMinute"),
-        ({"groupRetryPolicy": json.loads("[" * 200 + "]" * 200)}, "nested deeper"),
+        ({"groupRetryPolicy": {"type": "CUSTOMIZED", "x": json.loads("[" * 200 + "]" * 200)}}, "nested deeper"),
+        ({"groupRetryPolicy": {"type": "LINEAR"}}, "groupRetryPolicy is not of the type EXPONENTIAL or CUSTOMIZED"),
+        ({"groupRetryPolicy": [1]}, "groupRetryPolicy is not of the type"),
     ],
 )
 @pytest.mark.parametrize("listed", [False, True])

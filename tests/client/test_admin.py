@@ -72,6 +72,14 @@ def test_topics_are_created_on_every_master(mq: FakeCluster, admin: Admin) -> No
     }
 
 
+def test_a_topic_of_a_type(mq: FakeCluster, admin: Admin) -> None:
+    mq.add("t", queues=8)
+    admin.create_topic("t", broker="b1", message_type="DELAY")
+    admin.create_topic("t", broker="b1", message_type="FIFO", attributes="+reserve.time=60000")
+    sent = [request.ext_fields["attributes"] for request in mq.brokers[1].requests if request.code == CREATE]
+    assert sent == ["+message.type=DELAY", "+reserve.time=60000,+message.type=FIFO"]
+
+
 def test_topics_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t", queues=8)
     admin.create_topic("t", broker="b1")

@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 VERSION_TEXT = "V5_3_3"
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 
 class AdminProcessor:
@@ -118,6 +119,12 @@ class AdminProcessor:
             problem = problem or str(error)
         if problem is not None:
             raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
+        if topic.attributes.get("message.type") == "MIXED" and not self._service.config.enable_mixed_message_type:
+            raise RefusedError(
+                "MIXED message type is not supported.",
+                response_code=ResponseCode.SYSTEM_ERROR,
+                remedy="Set enableMixedMessageType=true at the broker, or leave the attribute out: it takes any then.",
+            )
         if known == topic:
             return
         self._service.topics.put(topic)
@@ -167,13 +174,18 @@ class AdminProcessor:
             groupSysFlag=group.group_sys_flag,
             consumeTimeoutMinute=group.consume_timeout_minute,
         )
+        policy = group.group_retry_policy
+        if policy is not None and (not isinstance(policy, dict) or policy.get("type") not in _RETRY_POLICIES):
+            problem = problem or f"groupRetryPolicy is not of the type {' or '.join(_RETRY_POLICIES)}."
         try:
             dumps_fastjson([[group.to_value()]])  # as deep as it stands in the file
         except ProtocolError as error:
             problem = problem or error.message
         if problem is not None:
             raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
-        if self._service.groups.get(group.group_name) != group:
+        known = self._service.groups.get(group.group_name)
+        group.attributes = _altered(known.attributes if known else {}, group.attributes)
+        if known != group:
             self._service.groups.put(group)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -274,6 +286,15 @@ class AdminProcessor:
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.schedule.snapshot()))
+
+
+def _altered(current: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """A group's attributes after a client's ``+name`` and ``-name``; without signs, as in a file, they replace them."""
+    if not all(name[:1] in ("+", "-") for name in given):
+        return given
+    removed = {name[1:] for name in given if name[0] == "-"}
+    kept = {name: value for name, value in current.items() if name not in removed}
+    return kept | {name[1:]: value for name, value in given.items() if name[0] == "+"}
 
 
 def _no_int(**numbers: int) -> str | None:

@@ -41,7 +41,7 @@ class PeekMessageProcessor:
         own = own[turn:] + own[:turn]
         left = min(max(header.max_msg_nums, 0), config.max_transfer_count_on_message_in_memory)
         room = config.max_transfer_bytes_on_message_in_memory
-        records: list[bytes] = []
+        records: list[bytes | memoryview] = []
         rest = 0
         for name, queue in again + own if random.random() < _RETRY_FIRST else own + again:
             offset = next_offset(service, name, group, queue)
