@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import unquote
@@ -96,15 +97,17 @@ async def _unary(rpc: Rpc, request: bytes, inner: Any) -> bytes:
 
 async def _out(rpc: Rpc, request: bytes, inner: Any) -> AsyncIterator[bytes]:
     try:
-        async for answer in rpc.handler(_Context(inner), request):
-            yield answer
+        async with aclosing(rpc.handler(_Context(inner), request)) as answers:
+            async for answer in answers:
+                yield answer
     except RpcError as error:
         await inner.abort(_CODES[int(error.code)], error.message)
 
 
 async def _both(rpc: Rpc, requests: AsyncIterator[bytes], inner: Any) -> AsyncIterator[bytes]:
     try:
-        async for answer in rpc.handler(_Context(inner), requests):
-            yield answer
+        async with aclosing(rpc.handler(_Context(inner), requests)) as answers:
+            async for answer in answers:
+                yield answer
     except RpcError as error:
         await inner.abort(_CODES[int(error.code)], error.message)

@@ -18,7 +18,8 @@ Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.p
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -89,10 +90,11 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
         serialized: bytes = answer.SerializeToString()
         return serialized
 
-    async def answers(given: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    async def answers(given: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
         try:
-            async for answer in given:
-                yield answer.SerializeToString()
+            async with aclosing(given):  # a call that breaks off ends its handler now, not at some collection
+                async for answer in given:
+                    yield answer.SerializeToString()
         except RpcError:
             raise
         except Exception as error:
@@ -105,8 +107,9 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
         except StatusError as error:
             yield failed(error)
             return
-        async for answer in answers(handler(context, request)):
-            yield answer
+        async with aclosing(answers(handler(context, request))) as given:
+            async for answer in given:
+                yield answer
 
     async def stream_both(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async def requests() -> AsyncIterator[Any]:
@@ -118,8 +121,9 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
         except StatusError as error:
             yield failed(error)
             return
-        async for answer in answers(handler(context, requests())):
-            yield answer
+        async with aclosing(answers(handler(context, requests()))) as given:
+            async for answer in given:
+                yield answer
 
     if method.client_streaming:
         return Rpc(stream_both, request_streaming=True, response_streaming=True)
