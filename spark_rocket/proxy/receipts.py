@@ -34,6 +34,7 @@ import itertools
 import logging
 from binascii import b2a_base64
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from spark_rocket.broker.delivery_driver import DeliveryDriver
@@ -61,12 +62,17 @@ _LOOK_MS = 5_000
 _AT_ONCE = 50
 _NO_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
 _MAX_SPAN = 1 << 16
+_MOST_LENGTH = 1_000
 
 
 class Handle(NamedTuple):
-    """A handle that was read. ``physical_offset`` is −1 when it does not say where in the log the message is."""
+    """A handle that was read: what the messages of one queue in one pop have in common, and which of them it is.
+
+    ``physical_offset`` is −1 when it does not say where in the log the message is.
+    """
 
     info: ExtraInfo
+    offset: int
     physical_offset: int
     text: str
 
@@ -77,19 +83,28 @@ class Handle(NamedTuple):
 
 def read_handle(text: str, broker_name: str, now: int) -> Handle:
     """StatusError with INVALID_RECEIPT_HANDLE when it is none of this broker's, or not any more."""
+    parts = text.rsplit(" ", 2 if text.count(" ", 0, _MOST_LENGTH) > 7 else 1)
     try:
-        info = parse_extra_info(text)
-        parts = text.split(" ", 9)
-        physical_offset = int(parts[8]) if len(parts) > 8 else -1
-    except (ProtocolError, ValueError):
+        info = _info_of(parts[0])
+        offset = int(parts[1])
+        physical_offset = int(parts[2]) if len(parts) > 2 else -1
+    except (ProtocolError, ValueError, IndexError):
         raise _invalid(f"{text[:100]!r} is no receipt handle: it comes with each message received") from None
     if info.broker_name != broker_name:
         raise _invalid(f"the receipt handle is of broker {info.broker_name[:100]!r}, this is {broker_name!r}")
-    if not info.start_offset <= info.offset < info.start_offset + _MAX_SPAN:
+    if info.offset >= 0 or not info.start_offset <= offset < info.start_offset + _MAX_SPAN:
         raise _invalid(f"{text[:100]!r} names no message")
     if info.pop_time + info.invisible_time <= now:
         raise _invalid("receipt handle is expired: the message is delivered again, with a new one")
-    return Handle(info, physical_offset, text)
+    return Handle(info, offset, physical_offset, text)
+
+
+@lru_cache(4096)
+def _info_of(head: str) -> ExtraInfo:
+    """All of a handle but the offsets."""
+    if len(head) > _MOST_LENGTH:
+        raise ValueError
+    return parse_extra_info(head)
 
 
 def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:
@@ -100,7 +115,7 @@ def _fields(group: str, topic: str, handle: Handle) -> dict[str, str]:
         "topic": handle.topic(topic, group),
         "queueId": str(info.queue_id),
         "extraInfo": handle.text,
-        "offset": str(info.offset),
+        "offset": str(handle.offset),
     }
 
 
@@ -190,10 +205,11 @@ class Receipts:
         if not fields.get("popTime"):  # popped in order, and acked already
             return handle.text
         changed = info._replace(
-            start_offset=info.offset,
+            start_offset=handle.offset,
             pop_time=int(fields["popTime"]),
             invisible_time=int(fields["invisibleTime"]),
             revive_queue_id=int(fields["reviveQid"]),
+            offset=handle.offset,
         )
         return f"{changed.text()} {handle.physical_offset}"
 
@@ -203,15 +219,16 @@ class Receipts:
         Those of a pop go to the broker together. A batch says nothing of a message that is not there: handles that
         cannot be are asked about one by one.
         """
-        batches: dict[tuple[str, ExtraInfo], list[int]] = {}
+        batches: dict[ExtraInfo, list[int]] = {}
         for at, handle in enumerate(handles):
-            batches.setdefault((handle.info.flag, handle.info._replace(offset=-1)), []).append(at)
+            batches.setdefault(handle.info, []).append(at)
         results: list[StatusError | None] = [None] * len(handles)
         acks: list[BatchAck] = []
         together: list[int] = []
-        for (flag, info), members in batches.items():
-            offsets = [handles[at].info.offset for at in members]
-            if len(handles) == 1 or not self._is_there(real_topic(topic, group, flag), info.queue_id, offsets):
+        for info, members in batches.items():
+            offsets = [handles[at].offset for at in members]
+            where = real_topic(topic, group, info.flag)
+            if len(handles) == 1 or not self._is_there(where, info.queue_id, offsets):
                 for at in members:
                     results[at] = await self._ack(group, topic, handles[at])
                 continue
@@ -222,7 +239,7 @@ class Receipts:
                 BatchAck(
                     group,
                     topic,
-                    flag,
+                    info.flag,
                     info.start_offset,
                     info.queue_id,
                     info.revive_queue_id,

@@ -59,7 +59,8 @@ _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
 _INIT_MAX = "1"
 _ANSWER_MS = 1_500  # of a call that does not say how long to poll, this is left for the answer
 _Code = definitions.Code
-_OK = status(_Code.OK)
+_OK_CODE = int(_Code.OK)
+_OK = status(_OK_CODE)
 
 
 class _Asked(NamedTuple):
@@ -292,16 +293,16 @@ class ReceiveFamily(Family):
             for at, result in zip(places, await receipts.ack(group, topic, handles), strict=True):
                 results[at] = result
         answer = definitions.AckMessageResponse()
+        add = answer.entries.add
         codes = set()
         for entry, result in zip(entries, results, strict=True):
-            one = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
-            if result is None:
-                one.status.CopyFrom(_OK)
-                codes.add(_Code.OK)
-            else:
-                one.status.code = result.code
-                one.status.message = result.message
-                codes.add(result.code)
+            one = add()
+            one.message_id = entry.message_id
+            one.receipt_handle = entry.receipt_handle
+            its = one.status
+            code, its.message = (_OK_CODE, "OK") if result is None else (result.code, result.message)
+            its.code = code
+            codes.add(code)
         if len(codes) > 1:
             answer.status.CopyFrom(status(_Code.MULTIPLE_RESULTS, "see the entries"))
         else:
