@@ -100,7 +100,7 @@ class World:
     # --- what happens -------------------------------------------------------------------------------------------
 
     def send(self, body: bytes, queue_id: int = 0, properties: bytes = b"", topic: str = "T", **more: Any) -> PutResult:
-        born = self.clock.now
+        born = self.clock()
         return self.store.put_message(topic, queue_id, body, properties, born_timestamp=born, born_host=BORN, **more)
 
     def pop(
@@ -160,6 +160,7 @@ class World:
         return image
 
     def _reopen(self, image: Path | None) -> None:
+        self.clock.now += 1  # a start takes that long: time and offset name a check point
         self.timer.close()
         self.store.close()
         if image is not None:
@@ -175,6 +176,7 @@ class World:
         self.store.flush()
         self.saved = copy.deepcopy(self.offsets.snapshot())
         self._reopen(None)
+        self.flush()
 
     def kill(self) -> None:
         """Everything that was put is there; of the offsets what was saved last."""

@@ -110,3 +110,204 @@ def test_a_pop_gives_what_is_there_once(popper: Popper) -> None:
     assert [message.body for message, _ in popper.take()] == [b"2"]
     answer = popper.pop()
     assert (answer.code, answer.ext_fields["restNum"]) == (ResponseCode.POLLING_TIMEOUT, "0")
+
+
+def test_what_a_filter_does_not_want_is_passed(popper: Popper) -> None:
+    for number in range(6):
+        popper.wire.send(popper.topic, b"%d" % number, {"TAGS": "ab"[number % 2], "n": str(number)})
+    answer = popper.pop(exp="b", expType="TAG", maxMsgNums=2)
+    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"1", b"3"]
+    assert (answer.ext_fields["startOffsetInfo"], answer.ext_fields["msgOffsetInfo"]) == ("0 0 0", "0 0 1,3")
+    messages = popper.take(exp="n > 3", expType="SQL92")  # needs no enablePropertyFilter; 4 was passed
+    assert [message.body for message, _ in messages] == [b"5"]
+    popper.wire.send(popper.topic, b"6", {"TAGS": "a"})
+    assert popper.take(exp="c") == []
+    assert popper.take() == []
+    assert popper.pop(exp="n >", expType="SQL92").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_who_pops_next_goes_on_behind(popper: Popper, wire: Wire) -> None:
+    for number in range(40):
+        wire.send(popper.topic, b"%d" % number)
+    other = Popper(wire, popper.group, popper.topic)
+    taken = [popper.take(maxMsgNums=16), other.take(maxMsgNums=16), popper.take(maxMsgNums=16), other.take()]
+    assert [len(messages) for messages in taken] == [16, 16, 8, 0]
+    assert {message.body for messages in taken for message, _ in messages} == {b"%d" % number for number in range(40)}
+    assert len(Popper(wire, popper.group + "-other", popper.topic).take()) == 32
+
+
+def test_one_queue_or_all(popper: Popper) -> None:
+    for queue_id in range(4):
+        popper.wire.send(popper.topic, b"%d" % queue_id, queue_id=queue_id)
+    assert [message.body for message, _ in popper.take(queueId=2)] == [b"2"]
+    assert {message.body for message, _ in popper.take()} == {b"0", b"1", b"3"}
+    assert popper.pop(queueId=4).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_where_a_new_group_begins(popper: Popper, wire: Wire) -> None:
+    for number in range(3):
+        wire.send(popper.topic, b"%d" % number)
+    # From the end means the beginning, too, while the whole topic is in memory; as Apache's broker has it.
+    assert [message.body for message, _ in popper.take(initMode=1)] == [b"0", b"1", b"2"]
+    offset = wire.ask(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=popper.group, topic=popper.topic, queueId=0
+    ).ext_fields["offset"]
+    assert offset == "3"
+
+
+def test_a_reset_is_taken_by_the_next_pop(popper: Popper, wire: Wire) -> None:
+    for number in range(3):
+        wire.send(popper.topic, b"%d" % number)
+    assert len(popper.take()) == 3
+    answer = wire.ask(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        topic=popper.topic,
+        group=popper.group,
+        timestamp=0,
+        isForce=True,
+        queueId=0,
+        offset=1,
+    )
+    assert answer.code == ResponseCode.SUCCESS, answer
+    assert [message.body for message, _ in popper.take()] == [b"1", b"2"]
+
+
+def test_acks_are_taken_once_twice_and_in_batches(popper: Popper, wire: Wire) -> None:
+    for number in range(12):
+        wire.send(popper.topic, b"%d" % number)
+    messages = popper.take()
+    message, receipt = messages[0]
+    for _ in range(2):
+        assert popper.ack(message, receipt).code == ResponseCode.SUCCESS
+    assert popper.ack(message, receipt + " 4711").code == ResponseCode.SUCCESS  # as the proxy makes them longer
+    info = ExtraInfo(*(int(part) if part.isdigit() else part for part in receipt.split(" ")))  # type: ignore[arg-type]
+    for bits in (base64.b64encode(b"\xfe\x0f").decode(), [-2, 15], "", []):
+        entry = {
+            "c": popper.group,
+            "t": popper.topic,
+            "r": "0",
+            "so": info.start_offset,
+            "q": 0,
+            "rq": info.revive_queue_id,
+            "pt": info.pop_time,
+            "it": info.invisible_time,
+            "b": bits,
+        }
+        unknown = {**entry, "t": "NoSuchTopic"}
+        body = dumps_fastjson({"brokerName": "broker-a", "acks": [entry, unknown]})
+        assert wire.ask(RequestCode.BATCH_ACK_MESSAGE, body).code == ResponseCode.SUCCESS
+    assert wire.ask(RequestCode.BATCH_ACK_MESSAGE, b'{"acks":[]}').code == ResponseCode.NO_MESSAGE
+    assert wire.ask(RequestCode.BATCH_ACK_MESSAGE).code == ResponseCode.NO_MESSAGE
+
+
+def test_a_change_gives_a_new_receipt_and_ends_the_old_one(popper: Popper) -> None:
+    popper.wire.send(popper.topic, b"a")
+    ((message, receipt),) = popper.take()
+    answer = popper.change(message, receipt, 30_000)
+    assert (answer.code, answer.ext_fields["invisibleTime"]) == (ResponseCode.SUCCESS, "30000")
+    old = receipt.split(" ")
+    new = f"0 {answer.ext_fields['popTime']} 30000 {answer.ext_fields['reviveQid']} 0 broker-a 0 0"
+    assert int(answer.ext_fields["popTime"]) > int(old[1])
+    assert answer.ext_fields["reviveQid"] == old[3]
+    again = popper.change(message, receipt, 30_000)
+    assert again.code == ResponseCode.NO_MESSAGE
+    assert "its receipt was exchanged" in str(again.remark)
+    assert popper.ack(message, new).code == ResponseCode.SUCCESS
+    assert popper.change(message, new, 30_000).code == ResponseCode.NO_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+        ({"maxMsgNums": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 0}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 259_200_001}, ResponseCode.INVALID_PARAMETER),
+        ({"invisibleTime": 2**63}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": "one"}, ResponseCode.SYSTEM_ERROR),
+        ({"topic": "NoSuchTopic"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"consumerGroup": "no group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"bornTime": 1}, ResponseCode.POLLING_TIMEOUT),
+        ({}, ResponseCode.POLLING_TIMEOUT),
+    ],
+)
+def test_pops_that_give_nothing(popper: Popper, fields: dict[str, object], code: int) -> None:
+    assert popper.pop(**fields).code == code
+
+
+@pytest.mark.parametrize(
+    ("receipt", "code"),
+    [
+        ("", 29),
+        ("0 1 2 3", 29),
+        ("a b c d e f g h", 29),
+        ("0 {now} 60000 0 7 broker-a 0 0", 29),  # a flag that there is not
+        ("0 {now} 60000 8 0 broker-a 0 0", 29),  # a revive queue that there is not
+        ("0 {now} 60000 0 0 another 0 0", 29),
+        ("0 99999999999999 60000 0 0 broker-a 0 0", 29),  # of a time to come
+        ("0 {now} 999999999999 0 0 broker-a 0 0", 29),
+        ("1 {now} 60000 0 0 broker-a 0 0", 29),  # the offset is before it
+        ("-1 {now} 60000 0 0 broker-a 0 0", 29),
+        ("0 {now} 60000 0 0 broker-a 0 0", 0),  # never given, and nobody's
+        ("0 1 60000 0 0 broker-a 0 0", 0),  # over long ago
+        ("0 {now} 60000 999 0 broker-a 0 0", 13),  # popped in order, says who forged it
+    ],
+)
+def test_forged_receipts_do_no_harm(popper: Popper, receipt: str, code: int) -> None:
+    popper.wire.send(popper.topic, b"a")
+    ((message, good),) = popper.take()
+    popper.wire.send(popper.topic, b"b")
+    text = receipt.replace("{now}", str(int(time.time() * 1000)))
+    if code != 13:
+        assert popper.ack(message, text).code == code
+    if "99999999" in receipt or not code:
+        assert popper.change(message, text, 1_000).code in (0, 29, 208)
+    assert popper.ack(message, good).code == ResponseCode.SUCCESS
+    assert [message.body for message, _ in popper.take()] == [b"b"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"offset": 2}, ResponseCode.NO_MESSAGE),
+        ({"offset": -1}, ResponseCode.NO_MESSAGE),
+        ({"queueId": 4}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"queueId": -1}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"topic": "NoSuchTopic"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"offset": "x"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_acks_of_what_is_not_there(popper: Popper, fields: dict[str, object], code: int) -> None:
+    popper.wire.send(popper.topic, b"a")
+    ((message, receipt),) = popper.take()
+    assert popper.ack(message, receipt, **fields).code == code
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", 1),
+        (b'{"acks":[{"c":1,"b":"%%%"}]}', 0),
+        (b'{"acks":[{"c":"g","t":"TOPIC","so":-1,"b":""}]}', 29),
+        (b'{"acks":[{"c":"g","t":"TOPIC","b":"%%%"}]}', 29),
+        (b'{"acks":[{"c":"g","t":"TOPIC","b":{"a":1}}]}', 29),
+        (b'{"acks":[{"c":"g","t":"TOPIC","b":[1000]}]}', 29),
+        (b'{"acks":[{"c":"g","t":"TOPIC","q":-1,"b":[1]}]}', 0),
+        (b'{"acks":[{"c":"g","t":"TOPIC","rq":77,"b":[1]}]}', 29),
+        (b'{"acks":[{"c":"g","t":"TOPIC","so":"x"}]}', 1),
+    ],
+)
+def test_bad_batches_of_acks(popper: Popper, body: bytes, code: int) -> None:
+    popper.wire.send(popper.topic, b"a")
+    assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body.replace(b"TOPIC", popper.topic.encode())).code == code
+
+
+def test_nobody_may_read(popper: Popper, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.config, "broker_permission", 2)
+    assert popper.pop().code == ResponseCode.NO_PERMISSION
+    monkeypatch.undo()
+    monkeypatch.setattr(service, "pop", None)
+    answer = popper.pop()
+    assert (answer.code, "timerWheelEnable is false" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, b'{"acks":[{}]}').code == ResponseCode.SYSTEM_ERROR

@@ -24,8 +24,8 @@ with ORIGIN_MESSAGE_ID; in RocketMQ 5 it is the proxy that does this. What has b
 belongs to a topic or a group that is gone, is passed over.
 
 Thread-safety: for the event loop. After a crash: the offset of the group CID_RMQ_SYS_REVIVE_GROUP says up to where
-everything is settled (inclusive, as Apache's); the log is read again from there, so the last seconds' check points may
-be revived twice, and none is left out. Corresponds to PopReviveService.
+everything is settled (inclusive, as Apache's); the log is read again from there. What was given back is in it as an
+ack, so a kill makes it come twice only if it was between the two. Corresponds to PopReviveService.
 """
 
 from __future__ import annotations
@@ -134,8 +134,10 @@ class PopReviver:
                 due = self._timer.deliver(now_ms, budget)
                 if not self._timer.is_done_to(now_ms):
                     return now_ms if due is not None and due <= now_ms else now_ms + _AGAIN_MS
-            if self.is_behind:
-                return now_ms  # what the timer delivered may be an ack
+            if self.is_behind:  # what the timer delivered may be an ack
+                if not self._read_all(deadline):
+                    return now_ms
+                continue
             _, number, key = heap[0]
             point = self._open.get(key)
             if point is not None and point.revive_time <= now_ms:
@@ -224,12 +226,16 @@ class PopReviver:
             )
             return True
         retry = topic if topic.startswith(RETRY_PREFIX) else retry_topic(topic, group, v2=self._retry_v2())
+        done: list[int] = []
         for offset in point.open_offsets():
             record = self._look(topic, queue_id, offset)
             if record is not None and not self._put_back(record, retry, point, settings):
-                return False
+                break
             point.ack(offset)
-        return True
+            done.append(offset)
+        if done:
+            self._log.put_revived(point, done)
+        return point.is_done
 
     def _look(self, topic: str, queue_id: int, offset: int) -> RecordView | None:
         if offset < self._store.get_min_offset(topic, queue_id):

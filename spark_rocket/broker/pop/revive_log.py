@@ -53,8 +53,8 @@ class ReviveLog:
         self.topic = REVIVE_PREFIX + cluster
         self.queues = queues
         self.on_timed: Callable[[int], None] = lambda due: None
-        self.position = 0
-        """No offset may be on disk before the log is that was written up to here."""
+        self.position = store.max_physical_offset
+        """No offset may be on disk before the log is that was written up to here; after a kill that is all of it."""
         self._store = store
         self._clock = clock
         self._host = pack_host(host)
@@ -71,10 +71,15 @@ class ReviveLog:
         tag, body = encode_ack(key, broker_name, offsets)
         return self._put(tag, body, revive_time, queue_id)
 
-    def _put(self, tag: bytes, body: bytes, deliver: int, queue_id: int) -> PutResult:
+    def put_revived(self, point: CheckPoint, offsets: list[int]) -> None:
+        """Write that messages of a check point that is in the revive log were given back: they count as acked."""
+        tag, body = encode_ack(point.key, point.broker_name, offsets)
+        self._put(tag, body, point.revive_time, point.revive_queue_id, at_once=True)
+
+    def _put(self, tag: bytes, body: bytes, deliver: int, queue_id: int, *, at_once: bool = False) -> PutResult:
         now = self._clock()
         properties = b"TAGS\x01%s\x02TIMER_DELIVER_MS\x01%d" % (tag, deliver)
-        if deliver <= now and tag == TAG_CHECK_POINT:
+        if at_once or (deliver <= now and tag == TAG_CHECK_POINT):
             result = self._store.put_message(
                 self.topic,
                 queue_id,
