@@ -129,8 +129,9 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
         _check_texts(message)
     if tag and (tag.isspace() or "|" in tag):
         raise StatusError(_Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|' or be the char sequence of whitespace")
-    if keys and any(key.isspace() for key in keys):
-        raise StatusError(_Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
+    for key in keys:
+        if key.isspace():
+            raise StatusError(_Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
     kind = NORMAL
     if group:
         kind = FIFO
@@ -160,16 +161,11 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
         body, sys_flag = _to_store(body)
         if len(body) > max_body:
             raise StatusError(_Code.MESSAGE_BODY_TOO_LARGE, f"message body as zlib exceeds the max {max_body}")
-    born = milliseconds(system.born_timestamp)
+    timestamp = system.born_timestamp
+    born = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     if not 0 < born < _YEAR_10000:
         born = now_ms
     return Incoming(message_id, kind, declared, group, body, sys_flag, born, properties)
-
-
-def milliseconds(time: Any) -> int:
-    """Of a ``Timestamp`` or ``Duration``, rounded down."""
-    whole: int = time.seconds * 1000 + time.nanos // 1_000_000
-    return whole
 
 
 def _check_texts(message: Any) -> None:
@@ -207,7 +203,7 @@ def _no_control(code: int, what: str, text: str) -> None:
 
 def _delivery_time(timestamp: Any, now_ms: int) -> int:
     """When to deliver; times that are over are delivered at once."""
-    due = milliseconds(timestamp)
+    due: int = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     if due - now_ms > MAX_DELAY_MS:
         raise StatusError(
             _Code.ILLEGAL_DELIVERY_TIME, f"the max delay time of message is too large, max is {MAX_DELAY_MS}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.compression import compress_body
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.local_broker import LocalBroker
 from spark_rocket.proxy.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
-from spark_rocket.proxy.sending import MAX_MESSAGES, consistent_hash, queue_of_group
+from spark_rocket.proxy.sending import MAX_MESSAGES, SendFamily, consistent_hash, queue_of_group
 from spark_rocket.proxy.statuses import StatusError
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
@@ -579,6 +582,33 @@ def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert [entry.status.code for entry in answer.entries] == [Code.MASTER_PERSISTENCE_TIMEOUT] * count
         assert len(wire.messages("T")) == 3  # stored all the same
         monkeypatch.undo()
+
+
+def test_a_call_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Callable[[bool], None]] = []
+    with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
+        client = here.client()
+        here.create_topic("T")
+        family = here.server.run(lambda: SendFamily(LocalBroker(here.server.broker)))
+        request = definitions.SendMessageRequest(messages=[message("T")])
+        monkeypatch.setattr(
+            here.server.broker.service.store, "when_flushed", lambda offset, deliver: flushed.append(deliver)
+        )
+
+        async def give_up() -> None:
+            task = asyncio.ensure_future(family.send_message(client.context, request))
+            await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+        here.server.do(give_up())
+        assert here.server.run(lambda: family._channel(client.context.peer)._waiting) == {}
+        (deliver,) = flushed
+        deliver(True)  # the answer has nobody to go to
+        monkeypatch.undo()
+        sent(client, message("T"))
+        assert len(wire.messages("T")) == 2
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
