@@ -1,0 +1,447 @@
+"""Popped messages that nobody acks: when, where and as what they come back. By a clock that is ours."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.filters import PullFilter
+from spark_rocket.broker.pop.acks import GATHER_MS
+from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decode_check_point
+from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import real_topic
+from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.properties import decode_properties, encode_properties
+from spark_rocket.protocol.record import decode_messages, iter_records
+from spark_rocket.store.check import check_store
+from tests.broker.pop_world import World, texts
+from tests.broker.test_delayed import served
+from tests.store.helpers import START, Clock, bodies
+
+REVIVE_LOG = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Any:
+    world = World(tmp_path)
+    yield world
+    world.close()
+    assert check_store(tmp_path / "store", world.config()) == []
+
+
+def revive_log(world: World) -> list[tuple[str, dict[str, Any]]]:
+    """Tag and body of everything in it."""
+    found = []
+    for queue_id in range(8):
+        got = world.store.get_message(REVIVE_LOG, queue_id, 0, 100, 1 << 20)
+        for record in iter_records(got.records):
+            tag = decode_properties(record.properties)["TAGS"]
+            found.append((tag, json.loads(bytes(record.body))))
+    return found
+
+
+def write(world: World, tag: str, body: object, queue_id: int = 0) -> None:
+    """A message in the revive log that another broker's version may have written."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    world.send(raw, queue_id, encode_properties({"TAGS": tag}), topic=REVIVE_LOG)
+    world.settle()
+
+
+def test_a_message_comes_back_at_its_millisecond(world: World) -> None:
+    world.send(b"a", 1, encode_properties({"TAGS": "t", "KEYS": "k", "TIMER_DELIVER_MS": "1"}), flag=3)
+    ((first, receipt),) = world.pop(invisible=10_000)
+    world.pass_time(9_999)
+    assert world.pop() == []
+    world.pass_time(1)
+    ((record, again),) = world.pop()
+    assert (bytes(record.body), bytes(record.topic), record.flag, record.reconsume_times) == (b"a", b"T", 3, 1)
+    assert record.born_timestamp == first.born_timestamp
+    assert decode_properties(record.properties) == {
+        "TAGS": "t",
+        "KEYS": "k",
+        "TIMER_DELIVER_MS": "1",
+        "RETRY_TOPIC": "T",
+        "1ST_POP_TIME": str(receipt.pop_time),
+        "ORIGIN_GROUP": "g",
+        "POP_CK": again.text(),
+    }
+    assert (again.flag, again.queue_id, again.offset) == ("1", 0, 0)
+    assert bodies(world.store, "%RETRY%g_T", 0) == [b"a"]
+    assert world.topics.table["%RETRY%g_T"].read_queue_nums == 1
+    world.pass_time(60_000)
+    ((record, third),) = world.pop()
+    assert record.reconsume_times == 2
+    assert decode_properties(record.properties)["1ST_POP_TIME"] == str(receipt.pop_time)
+    world.pops.ack("g", "%RETRY%g_T", 0, third, third.offset)
+    world.pass_time(60_000)
+    assert world.pop() == []
+    assert world.pop("h") != []
+
+
+def test_what_is_acked_does_not_come_back(world: World) -> None:
+    for number in range(5):
+        world.send(b"%d" % number)
+    popped = world.pop(invisible=10_000)
+    for at in (0, 2):
+        world.pops.ack("g", "T", 0, popped[at][1], at)
+    world.pass_time(9_500)
+    world.pops.ack("g", "T", 0, popped[4][1], 4)  # not in the log when the others are revived
+    world.pass_time(500)
+    assert texts(world.pop()) == [b"1", b"3"]
+
+
+def test_the_second_form_of_retry_topics(tmp_path: Path) -> None:
+    world = World(tmp_path, enableRetryTopicV2=True)
+    world.send(b"a")
+    world.pop(invisible=1_000)
+    world.pass_time(1_000)
+    ((_, receipt),) = world.pop(invisible=1_000)
+    assert (receipt.flag, world.topics.get("%RETRY%g_T")) == ("2", None)
+    assert bodies(world.store, "%RETRY%g+T", 0) == [b"a"]
+    world.settings.enable_retry_topic_v2 = False  # it stays in the topic where it is
+    world.pass_time(1_000)
+    assert bodies(world.store, "%RETRY%g+T", 0) == [b"a", b"a"]
+    assert world.pop() == []
+    world.settings.enable_retry_topic_v2 = True
+    world.send(b"old", topic="%RETRY%g_T")  # both are read
+    assert sorted(texts(world.pop())) == [b"a", b"old"]
+    world.close()
+
+
+def test_after_as_many_times_as_the_group_allows_it_is_a_dead_letter(world: World) -> None:
+    world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+    result = world.send(b"a", 0, encode_properties({"KEYS": "k"}))
+    for _ in range(2):
+        assert texts(world.pop(invisible=1_000)) == [b"a"]
+        world.pass_time(1_000)
+    assert world.pop() == []
+    (dead,) = iter_records(world.store.get_message("%DLQ%g", 0, 0, 1, 1 << 20).records)
+    properties = decode_properties(dead.properties)
+    assert (properties["RETRY_TOPIC"], properties["KEYS"], dead.reconsume_times) == ("T", "k", 2)
+    assert properties["ORIGIN_MESSAGE_ID"] != f"{result.physical_offset:016X}"
+
+
+def test_a_stop_forgets_nothing_and_repeats_nothing(world: World) -> None:
+    for number in range(6):
+        world.send(b"%d" % number, number % 2)
+    popped = world.pop(invisible=10_000)
+    acked = {b"0", b"3"}
+    for record, receipt in popped:
+        if bytes(record.body) in acked:
+            world.pops.ack("g", "T", record.queue_id, receipt, record.queue_offset)
+    world.stop()
+    assert world.pop() == []
+    world.clock.now += 10_000  # nobody was there when they were due
+    world.stop()
+    assert sorted(texts(world.pop(invisible=500))) == [b"1", b"2", b"4", b"5"]
+    world.stop()
+    world.pass_time(400)
+    assert world.pop() == []
+    world.pass_time(100)
+    assert len(world.pop()) == 4
+    world.stop()
+    assert world.pop() == []
+
+
+def test_what_the_logs_say(world: World) -> None:
+    for number in range(4):
+        world.send(b"%d" % number)
+    popped = world.pop(invisible=2_000, most=3)
+    world.pop(invisible=2_000)
+    start, popped_at = popped[0][1].start_offset, popped[0][1].pop_time
+    world.pops.ack("g", "T", 0, popped[0][1], 0)
+    world.pass_time(GATHER_MS)
+    for at in (1, 2):
+        world.pops.ack("g", "T", 0, popped[at][1], at)
+    world.pass_time(2_000)
+    named = {"bn": "b", "c": "g", "pt": popped_at, "q": 0, "so": start, "t": "T"}
+    other = {**named, "so": 3}
+    assert sorted(revive_log(world), key=str) == sorted(
+        [
+            ("ck", {**named, "bm": 0, "d": [0, 1, 2], "it": 2_000, "n": 3, "ro": 0}),
+            ("ack", {**named, "ao": 0}),
+            ("bAck", {**named, "ao": -1, "aol": [1, 2]}),
+            ("ck", {**other, "bm": 0, "d": [0], "it": 2_000, "n": 1, "ro": 0}),
+            ("ack", {**other, "ao": 3}),  # given back
+        ],
+        key=str,
+    )
+    settled = world.offsets.table[f"{REVIVE_LOG}@{REVIVE_GROUP}"]
+    assert sorted(settled.values()) == [1, 2]
+    (_, waiting) = [
+        decode_properties(record.properties)
+        for record in iter_records(world.store.get_message("rmq_sys_wheel_timer", 0, 0, 2, 1 << 20).records)
+    ]
+    assert waiting == {
+        "TAGS": "ck",
+        "TIMER_DELIVER_MS": str(popped_at + 1_000),
+        "TIMER_OUT_MS": str((popped_at + 999) // 1000 * 1000),
+        "REAL_TOPIC": REVIVE_LOG,
+        "REAL_QID": "2",
+    }
+
+
+def test_what_others_wrote_is_understood(world: World) -> None:
+    for number in range(6):
+        world.send(b"%d" % number)
+    world.groups.find("g")
+    common = {"c": "g", "t": "T", "q": 0, "pt": START - 5_000, "it": 5_001, "bn": "b"}
+    write(world, "ck", {**common, "so": 0, "n": 2, "rt": START, "reviveTime": START})  # of old: no d
+    write(world, "ck", {**common, "so": 2, "n": 3, "d": [0, 2, 3], "bm": 2, "rp": "1"})  # one was acked by then
+    write(world, "ck", {**common, "so": 3, "n": 1, "d": [0], "bn": "another"})  # not ours
+    write(world, "ack", {**common, "so": 0, "ao": 1, "bn": ""})
+    write(world, "ack", {**common, "so": 0, "ao": 77})
+    write(world, "bAck", {**common, "so": 2, "ao": 0, "aol": [5]})
+    write(world, "ack", {**common, "so": 1, "ao": 1})  # of nothing
+    write(world, "other", b"{}")
+    for body in (b"", b"{", b"[]", {"t": "T"}, {**common, "so": -1}, {**common, "so": 1, "n": 1, "d": ["x"]}):
+        write(world, "ck", body)
+        write(world, "bAck", body)
+    write(world, "bAck", {**common, "so": 0, "aol": [None]})
+    world.pass_time(1)
+    assert bodies(world.store, "%RETRY%g_T", 0) == [b"0", b"2"]
+
+
+def test_values_that_cannot_be() -> None:
+    good = {"c": "g", "t": "T", "q": 0, "so": 5, "pt": 1, "it": 2, "n": 1}
+    point = decode_check_point(json.dumps(good).encode(), "b")
+    assert (point.key, point.revive_time, point.open_offsets()) == (("T", "g", 0, 5, 1), 3, [5])
+    for wrong in (
+        {"n": 1 << 20},
+        {"pt": 1 << 63},
+        {"d": [-1]},
+        {"d": 1},
+        {"c": ""},
+        {"t": 1},
+        {"q": True},
+        {"it": 1.5},
+    ):
+        with pytest.raises(ProtocolError):
+            decode_check_point(json.dumps({**good, **wrong}).encode(), "b")
+    assert decode_ack(json.dumps({**good, "ao": 6}).encode(), "b").offsets == [6]
+    with pytest.raises(ProtocolError):
+        decode_ack(json.dumps({**good, "aol": [1.5]}).encode(), "b")
+
+
+def test_memory_holds_check_points_of_one_second(world: World) -> None:
+    for number in range(64):
+        world.send(b"%d" % number)
+    world.pop(invisible=60_000)
+    world.pop(invisible=90_000)
+    world.settle()
+    assert world.pops.reviver._open == {}
+    world.pass_time(59_000)
+    assert len(world.pops.reviver._open) == 1
+    world.pass_time(1_000)
+    assert (world.pops.reviver._open, world.pops.reviver.revived) == ({}, 32)
+
+
+def test_what_is_gone_is_passed_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(3):
+        world.send(b"%d" % number)
+        world.send(b"%d" % number, topic="U")
+    assert len(world.pop(invisible=1_000)) == 3
+    world.topics.delete("T")
+    world.pass_time(1_000)
+    assert "3 messages that g popped from T are not given back" in caplog.text
+    write(world, "ck", {"c": "g", "t": "T", "q": 0, "so": 77, "pt": START, "it": 1, "n": 1, "bn": "b"})
+    world.pass_time(1)
+    assert world.pops.reviver._open == {}
+    assert world.store.get_max_offset("%RETRY%g_T", 0) == 0
+
+
+def test_a_message_whose_properties_have_no_room_comes_back_as_it_was(world: World) -> None:
+    world.send(b"a", 0, encode_properties({"x": "y" * 32_750}))
+    world.pop(invisible=1_000)
+    world.pass_time(1_000)
+    ((record, receipt),) = world.pop()
+    assert decode_properties(record.properties) == {"x": "y" * 32_750}
+    world.pops.ack("g", "%RETRY%g_T", 0, receipt, 0)
+
+
+def test_on_a_full_disk_nothing_is_given_and_what_is_due_waits(world: World) -> None:
+    for number in range(3):
+        world.send(b"%d" % number)
+    ((_, first),) = world.pop(most=1, invisible=5_000)
+    world.full = True
+    with pytest.raises(RefusedError, match="no check point can be stored: full"):
+        world.pop()
+    world.pops.ack("g", "T", 0, first, 0)
+    world.clock.now += 5_000
+    world.timer.deliver(world.clock(), 1.0)
+    world.pops.deliver(world.clock(), 1.0)
+    world.full = False
+    world.pass_time(2_000)
+    assert texts(world.pop(most=1, invisible=5_000)) == [b"1"]
+    world.pass_time(5_000)
+    assert sorted(texts(world.pop())) == [b"1", b"2"]
+
+
+def test_nothing_is_revived_before_the_timer_has_brought_every_ack(world: World) -> None:
+    world.send(b"a")
+    ((_, receipt),) = world.pop(invisible=5_000)
+    world.pops.ack("g", "T", 0, receipt, 0)
+    world.stop()  # the ack is in the log only
+    assert world.pops._acks._acked == {}
+    world.clock.now += 4_000
+    world.timer.deliver(world.clock(), 1.0)
+    assert world.pops.deliver(world.clock(), 1.0) == world.clock() + 999
+    world.clock.now += 60_000
+    world.pops.deliver(world.clock(), 1.0)  # the timer did not run meanwhile
+    world.settle()
+    assert world.pop() == []
+
+
+def test_retry_topics_first_or_last(world: World) -> None:
+    world.send(b"a")
+    world.pop(invisible=1_000)
+    world.pass_time(1_000)
+    world.send(b"b")
+    world.settings.pop_from_retry_probability = 100
+    assert texts(world.pop(most=1, invisible=1_000)) == [b"a"]
+    assert world.result.rest_num == 1
+    world.pass_time(1_000)
+    world.settings.pop_from_retry_probability = 0
+    assert texts(world.pop(invisible=1_000)) == [b"b", b"a"]
+    assert world.result.start_offset_infos == ["0 0 1", "1 0 1"]
+
+
+def test_a_retry_topic_that_a_kill_took_from_the_table(world: World) -> None:
+    world.send(b"a")
+    world.pop(invisible=1_000)
+    world.pass_time(1_000)
+    world.topics.delete("%RETRY%g_T")
+    assert texts(world.pop()) == [b"a"]
+    assert world.topics.get("%RETRY%g_T") is not None
+
+
+def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
+    for number in range(3):
+        world.send(b"%d" % number)
+    world.offsets.commit("g", "T", 0, 77)
+    world.offsets.commit("g", "T", 1, 5)
+    assert world.pop() == []
+    assert world.offsets.query_all("g", "T") == {0: 3, 1: 0}
+    world.send(b"new", 1)
+    assert texts(world.pop()) == [b"new"]
+    world.pops.in_memory = lambda: False
+    assert texts(world.pop("late", queue_id=0, init_mode=1)) == [b"2"]
+    assert texts(world.pop("early", queue_id=0)) == [b"0", b"1", b"2"]
+
+
+def test_messages_that_match_nothing_are_looked_through_in_parts(world: World) -> None:
+    for number in range(900):
+        world.send(b"%d" % number)
+    nothing = PullFilter(frozenset((4711,)))
+    assert world.pop(queue_id=0, wanted=nothing) == []
+    assert (world.result.passed, world.result.rest_num) == (True, 100)
+    assert world.pop(queue_id=0, wanted=nothing) == []
+    assert (world.result.passed, world.result.rest_num) == (True, 0)
+    assert world.pop(queue_id=0, wanted=nothing) == []
+    assert not world.result.passed
+
+
+def test_a_pop_carries_no_more_than_a_pull(world: World) -> None:
+    world.settings.max_transfer_bytes_on_message_in_memory = 1_000
+    for queue_id in (0, 1):
+        for _ in range(4):
+            world.send(b"x" * 300, queue_id)
+    assert [len(world.pop()) for _ in range(3)] == [3, 3, 2]  # from a second queue one, however large
+
+
+def test_many_acks_of_a_moment_are_one_message(world: World) -> None:
+    for number in range(64):
+        world.send(b"%d" % number)
+    popped = world.pop() + world.pop()
+    before = world.store.get_max_offset("rmq_sys_wheel_timer", 0)
+    for record, receipt in popped:
+        world.pops.ack("g", real_topic("T", "g", receipt.flag), 0, receipt, record.queue_offset)
+    assert world.store.get_max_offset("rmq_sys_wheel_timer", 0) == before
+    assert world.pops.deliver(world.clock(), 1.0) == START + GATHER_MS
+    world.pass_time(GATHER_MS)
+    assert world.store.get_max_offset("rmq_sys_wheel_timer", 0) == before + 2
+
+
+# --- a broker ---------------------------------------------------------------------------------------------------
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """For what another thread does at once."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def pop_fields(clock: Clock, **fields: object) -> dict[str, object]:
+    common: dict[str, object] = {"consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32, "initMode": 0}
+    return {**common, "invisibleTime": 10_000, "pollTime": 0, "bornTime": clock(), **fields}
+
+
+def test_a_pop_that_waits_gets_what_comes_back(tmp_path: Path) -> None:
+    clock = Clock()
+    with served(tmp_path, clock) as (server, wire):
+        wire.send("T", b"a")
+        assert wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock)).code == ResponseCode.SUCCESS
+        held = wire.client.invoke_async(
+            wire.address,
+            RemotingCommand.request(
+                RequestCode.POP_MESSAGE,
+                {name: str(value) for name, value in pop_fields(clock, pollTime=60_000).items()},
+            ),
+            timeout=60.0,
+        )
+        asked = {"consumerGroup": "g", "topic": "T", "queueId": -1}
+        until(lambda: wire.ask(RequestCode.POLLING_INFO, **asked).ext_fields.get("pollingNum") == "1")
+        clock.now += 9_999
+        server.wake()
+        assert not held.done()
+        clock.now += 1
+        server.wake()
+        answer = held.result(30)
+        (message,) = decode_messages(bytes(answer.body))
+        assert (message.body, message.reconsume_times, message.store_timestamp) == (b"a", 1, START + 10_000)
+        assert answer.ext_fields["msgOffsetInfo"] == "1 0 0"
+
+
+def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> None:
+    clock = Clock()
+    file = tmp_path / "config" / "consumerOffset.json"
+    with served(tmp_path, clock, flushConsumerOffsetInterval=10**9, flushIntervalCommitLog=10**6) as (server, wire):
+        broker = server.broker
+        wire.send("T", b"a")
+        wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
+        waiting: list[tuple[int, Any]] = []
+        store = broker.service.store
+        flushed, store.when_flushed = store.when_flushed, lambda *given: waiting.append(given)  # type: ignore[method-assign]
+        server.run(broker._save_offsets)
+        wire.send("T", b"b")
+        wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
+        assert not file.exists()
+        ((position, done),) = waiting
+        assert store.flushed_where < position
+        done(False)
+        server.run(broker._save_offsets)
+        server.run(store.flush)
+        waiting[1][1](True)
+        server.run(lambda: None)
+        until(file.exists)
+        store.when_flushed = flushed  # type: ignore[method-assign]
+    assert loads_tolerant(file.read_bytes())["offsetTable"]["T@g"] == {"0": 2}
+
+
+def test_without_the_timer_there_is_no_pop(tmp_path: Path) -> None:
+    clock = Clock()
+    with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):
+        wire.send("T", b"a")
+        answer = wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "pop message is forbidden because timerWheelEnable is false" in str(answer.remark)
