@@ -7,8 +7,8 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 * anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
 
 Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
-``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep). ``grpcServerPort``
-is a setting of Apache's proxy, which runs beside the broker here.
+``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep). ``grpcServerPort``,
+``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable`` are settings of Apache's proxy, which runs beside the broker here.
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """
@@ -82,6 +82,9 @@ class BrokerConfig:
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
     grpc_server_port: int = _setting(8081, low=-1, high=65535)
+    tls_cert_path: str = _setting("")
+    tls_key_path: str = _setting("")
+    tls_test_mode_enable: bool = _setting(True)
     broker_ip1: str = _setting("", name="brokerIP1")
     namesrv_addr: str = _setting("")
     register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)

@@ -28,12 +28,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from spark_rocket.proxy.context import Rpc
 from spark_rocket.proxy.grpc_call import Carrier
 from spark_rocket.proxy.grpc_connection import GrpcConnection
-from spark_rocket.proxy.listener import Certificate, Listener
+from spark_rocket.proxy.listener import Contexts, Listener
 
 _log = logging.getLogger(__name__)
 
@@ -45,20 +45,21 @@ class Http2Server:
         self,
         host: str,
         port: int,
-        rpcs: Mapping[str, Rpc],
+        rpcs: Mapping[str, Rpc] = {},
         *,
-        certificate: Certificate | None = None,
+        certificate: Contexts | None = None,
         idle_timeout: float = 120.0,
         max_connections: int = 20_000,
         max_held: int = 512 * 1024 * 1024,
     ) -> None:
-        self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
+        self.rpcs: dict[bytes, Rpc] = {}
         self.connections: set[GrpcConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # handlers that wait for something
         self.held = 0
         self.max_held = max_held
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
+        self._given = rpcs
         self._idle_timeout = idle_timeout
         self._max_connections = max_connections
         self._listener = Listener(host, port, lambda peer: GrpcConnection(self, peer), certificate)
@@ -71,13 +72,27 @@ class Http2Server:
         """The real port, also when 0 was asked for."""
         return self._listener.port
 
-    async def start(self) -> None:
-        """Serve. ConfigError when the address cannot be had."""
+    async def bind(self) -> None:
+        """Have the address: whoever calls waits until this serves. ConfigError when it cannot be had."""
         self.loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._empty.set()
-        await self._listener.start()
+        await self._listener.bind()
+
+    def when_called(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called, once, when somebody waits."""
+        self._listener.when_called(action)
+
+    def serve(self, rpcs: Mapping[str, Rpc]) -> None:
+        """Serve these methods."""
+        self.rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
+        self._listener.accept()
         self._sweep()
+
+    async def start(self) -> None:
+        """Serve. ConfigError when the address cannot be had."""
+        await self.bind()
+        self.serve(self._given)
 
     async def close(self, grace: float = 1.0) -> None:
         """Take no more calls, give those under way ``grace`` seconds, cancel the rest."""

@@ -30,6 +30,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address, format_peer
@@ -91,6 +92,13 @@ def _look_at_v2(start: bytes) -> tuple[int, int, str | None]:
     return PROXIED, end, address
 
 
+class Contexts(Protocol):
+    """What to speak TLS with."""
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+
+
 class Certificate:
     """A TLS context of two files. ConfigError when they are no certificate and its key."""
 
@@ -123,18 +131,23 @@ class Certificate:
         return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in found]
 
     def _load(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["h2"])
-        context.load_cert_chain(*self._files)
-        return context
+        return tls_context(*self._files)
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """For a server of HTTP/2. OSError or ValueError when the files are no certificate and its key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 class Listener:
     """Accepts connections; ``protocol(peer)`` makes what serves one."""
 
     def __init__(
-        self, host: str, port: int, protocol: Callable[[str], asyncio.Protocol], certificate: Certificate | None = None
+        self, host: str, port: int, protocol: Callable[[str], asyncio.Protocol], certificate: Contexts | None = None
     ) -> None:
         self.port = port
         self._host = host
@@ -146,8 +159,8 @@ class Listener:
         self._connecting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
 
-    async def start(self) -> None:
-        """Listen. ConfigError when the address cannot be had."""
+    async def bind(self) -> None:
+        """Have the address, and connections wait. ConfigError when it cannot be had."""
         self._loop = loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(
@@ -168,13 +181,27 @@ class Listener:
             raise ConfigError(
                 f"The gRPC endpoint cannot listen on {format_address(self._host, self.port)}: "
                 f"{'the port is in use' if taken else error.strerror or error}.",
-                remedy="Stop the process that listens there, or choose another port (0 takes a free one)."
+                remedy="Stop what listens there, or choose another port with --grpc-port (0 takes a free one)."
                 if taken
                 else "Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
             ) from error
         sock.setblocking(False)
         self.port = sock.getsockname()[1]
-        loop.add_reader(sock, self._accept)
+
+    def when_called(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called, once, when a connection waits."""
+        listening = self._socket
+        assert listening is not None
+
+        def called() -> None:
+            self._loop.remove_reader(listening)
+            action()
+
+        self._loop.add_reader(listening, called)
+
+    def accept(self) -> None:
+        """Take connections from now on."""
+        self._accept_again()
 
     def close(self) -> None:
         """Listen no more, and forget who has not said what it is."""

@@ -6,7 +6,7 @@ Apache's proxy has such a certificate for them too. It keeps nobody from listeni
 The key is of the curve P-256, made anew by each process and never written where it stays. Only the signature of the
 certificate is made here, once, in some 20 ms; TLS itself is OpenSSL's.
 
-Thread-safety: pure functions. Corresponds to io.netty.handler.ssl.util.SelfSignedCertificate, and to
+Thread-safety: used on the event loop only. Corresponds to io.netty.handler.ssl.util.SelfSignedCertificate, and to
 ``tlsTestModeEnable`` of org.apache.rocketmq.proxy.config.ProxyConfig.
 """
 
@@ -16,9 +16,14 @@ import base64
 import hashlib
 import ipaddress
 import secrets
+import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, TypeAlias
+
+from spark_rocket.proxy.listener import tls_context
 
 _P = 2**256 - 2**224 + 2**192 + 2**96 - 1
 _N = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -42,6 +47,27 @@ class KeyPair(NamedTuple):
 
     certificate: str
     key: str
+
+
+class SelfSigned:
+    """A TLS context with such a certificate, made when it is first asked for."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._hosts = tuple(dict.fromkeys(hosts))
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        if self._context is None:
+            pair = self_signed(self._hosts)
+            with TemporaryDirectory(
+                prefix="rocket-tls-"
+            ) as directory:  # OpenSSL reads files; only we may read this one
+                certificate, key = Path(directory, "certificate.pem"), Path(directory, "key.pem")
+                certificate.write_text(pair.certificate)
+                key.write_text(pair.key)
+                self._context = tls_context(certificate, key)
+        return self._context
 
 
 def self_signed(hosts: Iterable[str], now: datetime | None = None) -> KeyPair:

@@ -1,26 +1,36 @@
 """The proxy: the messaging service on a gRPC server, beside a started broker in the same process and loop.
 
+Most brokers are never called by gRPC, so that nothing is loaded until one is: the port is bound at the start, and
+protobuf and all that rests on it are imported, on a thread, when the first client waits there. It waits a tenth of a
+second longer for that; all others are as quick to start and as small as without this.
+
+TLS is spoken on the same port: with the certificate of ``tlsCertPath`` and ``tlsKeyPath``, which are read again when
+they change, or else with one of our own making (``tlsTestModeEnable``).
+
 Thread-safety: made, started and closed on the broker's event loop. Nothing is kept on disk.
 Corresponds to org.apache.rocketmq.proxy.ProxyStartup in LOCAL mode.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
-from spark_rocket.proxy.clients import ClientRegistry
-from spark_rocket.proxy.context import GrpcServer
-from spark_rocket.proxy.dead_letters import DeadLetterFamily
-from spark_rocket.proxy.grpcio_server import GrpcioServer
-from spark_rocket.proxy.local_broker import LocalBroker
-from spark_rocket.proxy.messaging import Family, rpcs
-from spark_rocket.proxy.pulling import PullFamily
-from spark_rocket.proxy.receiving import ReceiveFamily
-from spark_rocket.proxy.relay import Relay
-from spark_rocket.proxy.routes import RouteFamily
-from spark_rocket.proxy.sending import SendFamily
-from spark_rocket.proxy.telemetry import ClientFamily
-from spark_rocket.proxy.transactions import TransactionFamily
+from spark_rocket.errors import ConfigError
+from spark_rocket.proxy.grpc_server import Http2Server
+from spark_rocket.proxy.listener import Certificate, Contexts
+from spark_rocket.proxy.self_signed import SelfSigned
 from spark_rocket.remoting.address import format_address
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.families import Families
+
+_log = logging.getLogger(__name__)
 
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -32,9 +42,9 @@ class ProxyServer:
         self._broker = broker
         self._host = host
         self._port = port
-        self._server: GrpcServer | None = None
-        self._made: list[Family] = []
-        self.clients: ClientRegistry | None = None
+        self._server: Http2Server | None = None
+        self._families: Families | None = None
+        self._loading: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -46,45 +56,64 @@ class ProxyServer:
         """``host:port`` that it listens on."""
         return format_address(self._host, self._port)
 
+    @property
+    def families(self) -> Families | None:
+        """What serves; None before the first client has called."""
+        return self._families
+
     async def start(self) -> None:
-        """Serve. ConfigError when the address cannot be had."""
-        self._made = self._families(LocalBroker(self._broker))
-        server = GrpcioServer(self._host, self._port, rpcs(self._made))
-        try:
-            await server.start()
-        except BaseException:
-            self._end_families()
-            raise
+        """Serve whoever calls. ConfigError when the address cannot be had, or the certificate is none."""
+        certificate = _certificate(self._broker.config, (*self._called_hosts(), "localhost", "127.0.0.1", "::1"))
+        server = Http2Server(self._host, self._port, certificate=certificate)
+        await server.bind()
         self._server = server
         self._port = server.port
+        server.when_called(self._load)
 
-    def _families(self, broker: LocalBroker) -> list[Family]:
-        clients = self.clients = ClientRegistry(broker)
-        Relay(broker, clients)
-        receiving = ReceiveFamily(broker)
-        clients.on_gone.append(receiving.receipts.client_left)
-        return [
-            RouteFamily(broker, self._advertised),
-            ClientFamily(clients),
-            SendFamily(broker),
-            TransactionFamily(broker, clients),
-            receiving,
-            PullFamily(broker),
-            DeadLetterFamily(receiving.receipts),
-        ]
+    def _load(self) -> None:
+        self._loading = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        server = self._server
+        try:
+            module = await asyncio.to_thread(import_module, "spark_rocket.proxy.families")
+        except Exception as error:
+            _log.error("Nobody is served by gRPC: %s. Install what it needs (pip install protobuf).", error)
+            if server is not None:
+                await server.close()
+            return
+        if server is not None and server is self._server:
+            families: Families = module.Families(self._broker, self._advertised)
+            self._families = families
+            server.serve(families.rpcs())
+
+    def _called_hosts(self) -> tuple[str, ...]:
+        host, own = self._host, self._broker.service.store_host[0]
+        return (own,) if host in _WILDCARDS else tuple({host: None, own: None})
 
     def _advertised(self) -> tuple[str, int]:
         """The address for clients that do not say what they called."""
-        return self._broker.service.store_host[0] if self._host in _WILDCARDS else self._host, self._port
+        return self._called_hosts()[0], self._port
 
     async def close(self) -> None:
         """Take no more calls and end those under way."""
-        if self._server is not None:
-            await self._server.close()
-            self._server = None
-        self._end_families()
+        server, self._server = self._server, None
+        if self._loading is not None:
+            await asyncio.wait([self._loading])
+        if server is not None:
+            await server.close()
+        if self._families is not None:
+            self._families.close()
+            self._families = None
 
-    def _end_families(self) -> None:
-        made, self._made = self._made, []
-        for family in made:
-            family.close()
+
+def _certificate(config: BrokerConfig, hosts: tuple[str, ...]) -> Contexts | None:
+    """What to speak TLS with, if at all."""
+    if bool(config.tls_cert_path) != bool(config.tls_key_path):
+        raise ConfigError(
+            "tlsCertPath and tlsKeyPath belong together, and only one of them is set.",
+            remedy="Give both, or none for a certificate of our own making.",
+        )
+    if config.tls_cert_path:
+        return Certificate(Path(config.tls_cert_path).expanduser(), Path(config.tls_key_path).expanduser())
+    return SelfSigned(hosts) if config.tls_test_mode_enable else None

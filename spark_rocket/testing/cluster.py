@@ -157,7 +157,7 @@ class LocalCluster:
         if endpoint is None:
             raise StateError(
                 "This cluster has no gRPC endpoint.",
-                remedy="Leave grpcServerPort out of its settings, and install grpcio and protobuf.",
+                remedy="Leave grpcServerPort out of its settings, and install protobuf.",
             )
         return endpoint
 

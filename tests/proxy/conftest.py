@@ -21,6 +21,8 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(in_process=True) as running:
+        with Caller(running.grpc_endpoint, "first") as caller:  # whose call has the endpoint load what it needs
+            caller.call("QueryRoute")
         yield running
 
 

@@ -10,11 +10,9 @@ from typing import Any
 
 from spark_rocket.broker.topics import new_topic
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.clients import ClientRegistry
 from spark_rocket.proxy.commands import CommandStream
-from spark_rocket.proxy.local_broker import LocalBroker
-from spark_rocket.proxy.messaging import CLIENT_ID, rpcs
-from spark_rocket.proxy.server import ProxyServer
+from spark_rocket.proxy.families import Families
+from spark_rocket.proxy.messaging import CLIENT_ID
 from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller, producer_settings
@@ -85,14 +83,9 @@ class DirectEndpoint:
     def __init__(self, server: Served) -> None:
         self.server = server
         self.readers: list[asyncio.Task[None]] = []
-        self._proxy = ProxyServer(server.broker, "127.0.0.1", 0)
-        server.run(self._start)
-        assert self._proxy.clients is not None
-        self.clients: ClientRegistry = self._proxy.clients
-
-    def _start(self) -> None:
-        self._proxy._made = self._proxy._families(LocalBroker(self.server.broker))
-        self.rpcs = rpcs(self._proxy._made)
+        self._families: Families = server.run(lambda: Families(server.broker, lambda: ("127.0.0.1", 0)))
+        self.clients = self._families.clients
+        self.rpcs = self._families.rpcs()
 
     def client(self, client_id: str = "direct@1") -> DirectCaller:
         return DirectCaller(self, client_id)
@@ -106,7 +99,7 @@ class DirectEndpoint:
         for reader in self.readers:
             reader.cancel()
         await asyncio.gather(*self.readers, return_exceptions=True)
-        await self._proxy.close()
+        self._families.close()
 
 
 @contextmanager

@@ -27,8 +27,8 @@ R = TypeVar("R")
 
 @pytest.fixture
 def registry(proxy: ProxyServer) -> ClientRegistry:
-    assert proxy.clients is not None
-    return proxy.clients
+    assert proxy.families is not None
+    return proxy.families.clients
 
 
 @pytest.fixture
