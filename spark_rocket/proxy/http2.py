@@ -288,6 +288,7 @@ class Session(Output):
             return
         self._settled = True
         self._spend(_COST_OF_CONTROL)
+        self._out.append(_SETTINGS_ACK)  # before what a wider window lets out: the peer widens it when it sees this
         for key, value in frames.settings_of(payload):
             if key == Setting.INITIAL_WINDOW_SIZE:
                 if value > frames.MAX_WINDOW:
@@ -306,7 +307,6 @@ class Session(Output):
                 self._table_size = value
             elif key == Setting.ENABLE_PUSH and value > 1:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}.")
-        self._out.append(_SETTINGS_ACK)
 
     def _window_update(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -383,11 +383,11 @@ class Session(Output):
         if len(encoded) > MAX_BLOCK:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"A block of headers has {len(encoded)} bytes.")
         fields = self._decoder.decode(encoded)
+        if not number & 1:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"A client's stream has the number {number}.")
         if number <= self._last_id:
             self._trailers(number, flags)
             return
-        if not number & 1:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"A client's stream has the number {number}.")
         self._last_id = number
         if number > self._limit_id:
             self._spend(_COST_OF_RESET)
@@ -409,6 +409,7 @@ class Session(Output):
                 kind = OVERSIZE
             elif (
                 (names not in _good_names and not _are_good(names))
+                or names.count(b"\n") >= len(headers)
                 or _NO_VALUE.search(values)
                 or not headers.get(b":path")
                 or (len(headers) < len(fields) and _repeats_pseudo(fields))

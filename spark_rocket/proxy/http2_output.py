@@ -126,15 +126,15 @@ class Output:
         """Some of an answer's body, none of it empty. What cannot go out yet waits in ``stream.pending``."""
         if not stream.open:
             return
+        size = sum(map(len, data))
+        self.unsent += size
         if stream.pending is None:
             stream.pending = deque(data)
-            self.unsent += sum(map(len, data))
             self._pump(stream)
-        elif self.unsent > MAX_UNSENT:
-            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
         else:
             stream.pending += data
-            self.unsent += sum(map(len, data))
+        if self.unsent > MAX_UNSENT + size and stream.pending is not None:
+            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
 
     def send_trailers(self, stream: Stream, tail: Block) -> None:
         """The end of an answer, behind all that waits."""
