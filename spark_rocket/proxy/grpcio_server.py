@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from functools import cached_property, partial
 from typing import Any
@@ -95,19 +95,19 @@ async def _unary(rpc: Rpc, request: bytes, inner: Any) -> bytes:
     return answer
 
 
-async def _out(rpc: Rpc, request: bytes, inner: Any) -> AsyncIterator[bytes]:
-    try:
-        async with aclosing(rpc.handler(_Context(inner), request)) as answers:
-            async for answer in answers:
-                yield answer
-    except RpcError as error:
-        await inner.abort(_CODES[int(error.code)], error.message)
+async def _out(rpc: Rpc, request: bytes, inner: Any) -> None:
+    await _write(rpc.handler(_Context(inner), request), inner)
 
 
-async def _both(rpc: Rpc, requests: AsyncIterator[bytes], inner: Any) -> AsyncIterator[bytes]:
+async def _both(rpc: Rpc, requests: AsyncIterator[bytes], inner: Any) -> None:
+    await _write(rpc.handler(_Context(inner), requests), inner)
+
+
+async def _write(given: AsyncGenerator[bytes, None], inner: Any) -> None:
+    """Not as a generator of our own: grpcio drops that when a call ends early, and its handler would go on waiting."""
     try:
-        async with aclosing(rpc.handler(_Context(inner), requests)) as answers:
+        async with aclosing(given) as answers:
             async for answer in answers:
-                yield answer
+                await inner.write(answer)
     except RpcError as error:
         await inner.abort(_CODES[int(error.code)], error.message)
