@@ -33,6 +33,7 @@ from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.message_in import DELAY, FIFO, LITE, NORMAL, PRIORITY, TRANSACTION, Incoming, read_message
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.names import topic_of
+from spark_rocket.proxy.routes import accepted_types, existing_topic
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.transactions import transaction_id
 
@@ -49,7 +50,6 @@ _STORED = frozenset(
 )
 _MASK = (1 << 64) - 1
 _MOST_TURNS = 100_000
-_EVERY_TYPE = frozenset(("UNSPECIFIED", "MIXED"))
 _NAMES = {kind: definitions.MessageType.Name(kind) for kind in (NORMAL, FIFO, DELAY, TRANSACTION, LITE, PRIORITY)}
 _NOT_HERE = {
     LITE: "lite topics are not implemented: this broker has no queues of them. Send to a topic of its own instead",
@@ -81,9 +81,7 @@ class SendFamily(Family):
             )
         resource = messages[0].topic
         topic = topic_of(resource)
-        config = self._service.topics.get(topic)
-        if config is None:
-            raise StatusError(_Code.TOPIC_NOT_FOUND, f"topic[{topic}] not exist, apply first please!")
+        config = existing_topic(self._broker, topic)
         now = self._service.clock()
         most = self._service.config.max_message_size
         if len(messages) == 1:
@@ -186,14 +184,11 @@ def consistent_hash(number: int, buckets: int) -> int:
 def _check_type(config: TopicConfig, kind: int) -> None:
     if kind in _NOT_HERE:
         raise StatusError(_Code.NOT_IMPLEMENTED, _NOT_HERE[kind])
-    wanted = config.attributes.get("message.type")
-    if wanted is None or wanted == _NAMES[kind] or wanted in _EVERY_TYPE:
-        return
-    if not config.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if kind not in accepted_types(config) and not config.topic_name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         raise StatusError(
             _Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic[{config.topic_name}] takes {wanted} messages (its attribute message.type), "
-            f"this one is {_NAMES[kind]}",
+            f"topic[{config.topic_name}] takes {config.attributes['message.type']} messages (its attribute "
+            f"message.type), this one is {_NAMES[kind]}",
         )
 
 
