@@ -75,6 +75,8 @@ class OrderInfo(Body):
 
     def free_at(self, committed: int) -> int:
         """When the last message that is not acked is visible again; 0 when all are acked."""
+        if self.commit_offset_bit == (1 << len(self.offset_list)) - 1:
+            return 0
         changed = self.offset_next_visible_time or {}
         usual = self.pop_time + self.invisible_time
         return max((changed.get(offset, usual) for offset in self.open_offsets(committed)), default=0)

@@ -265,6 +265,7 @@ class AdminProcessor:
             "sendThreadPoolQueueSize": "0",
             "pullThreadPoolQueueSize": "0",
             "heldPulls": str(service.held.count),
+            "heldPops": str(service.waiting.count),
             **service.schedule.runtime_info(),
             **service.store.runtime_info(),
         }
