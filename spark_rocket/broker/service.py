@@ -45,6 +45,7 @@ from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import retry_topic
 from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
@@ -334,7 +335,12 @@ class BrokerService:
     # --- administration -----------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic: its settings, its queues and the offsets in them."""
+        """Forget a topic: its settings, its queues and the offsets in them; and what groups popped and gave back."""
+        for group in self.offsets.groups_of(topic):
+            for v2 in (False, True):
+                retry = retry_topic(topic, group, v2=v2)
+                if retry in self.topics.table:
+                    self.delete_topic(retry)
         self.topics.delete(topic)
         self.offsets.remove_topic(topic)
         self.order.remove_topic(topic)

@@ -438,6 +438,23 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
     assert loads_tolerant(file.read_bytes())["offsetTable"]["T@g"] == {"0": 2}
 
 
+def test_a_topic_is_deleted_with_what_groups_gave_back(tmp_path: Path) -> None:
+    clock = Clock()
+    with served(tmp_path, clock) as (server, wire):
+        wire.send("T", b"a")
+        wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
+        clock.now += 10_000
+        server.wake()
+        assert wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock)).ext_fields["msgOffsetInfo"] == "1 0 0"
+        assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == ResponseCode.SUCCESS
+        clock.now += 10_000
+        server.wake()
+        wire.send("T", b"new")
+        answer = wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
+        assert [message.body for message in decode_messages(bytes(answer.body))] == [b"new"]
+        assert "%RETRY%g_T" not in server.broker.service.topics.table
+
+
 def test_without_the_timer_there_is_no_pop(tmp_path: Path) -> None:
     clock = Clock()
     with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):

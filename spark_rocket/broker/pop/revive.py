@@ -128,6 +128,11 @@ class PopReviver:
             return now_ms
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
+            _, number, key = heap[0]
+            point = self._open.get(key)
+            if point is None or point.revive_time > now_ms:  # settled meanwhile
+                heappop(heap)
+                continue
             if self._timing() >= deadline:
                 return now_ms
             if not self._timer.is_done_to(now_ms):
@@ -138,16 +143,13 @@ class PopReviver:
                 if not self._read_all(deadline):
                     return now_ms
                 continue
-            _, number, key = heap[0]
-            point = self._open.get(key)
-            if point is not None and point.revive_time <= now_ms:
-                self._ack(point, self._late_acks(key))
-                if not point.is_done and not self._revive(point):
-                    heappop(heap)
-                    heappush(heap, (now_ms + RETRY_MS, number, key))
-                    break
-                self._settle(point)
             heappop(heap)
+            self._ack(point, self._late_acks(key))
+            if point.is_done or self._revive(point):
+                self._settle(point)
+            else:
+                heappush(heap, (now_ms + RETRY_MS, number, key))
+                return now_ms + RETRY_MS
         return heap[0][0] if heap else None
 
     # --- reading ------------------------------------------------------------------------------------------------
