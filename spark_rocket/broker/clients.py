@@ -163,7 +163,8 @@ class ClientManager:
         if group.message_model == BROADCASTING:
             return  # who gets all the queues does not share them out
         for member in list(group.members):
-            self._notify(member, group.group)
+            if member.rebalances:
+                self._notify(member, group.group)
 
     # --- asking -------------------------------------------------------------------------------------------------
 

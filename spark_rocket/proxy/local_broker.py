@@ -31,6 +31,8 @@ class ProxyChannel(Channel):
 
     __slots__ = ("_open", "_waiting", "on_request")
 
+    rebalances = False  # POP shares out messages
+
     def __init__(self, remote_addr: str, local_addr: str = "127.0.0.1:0") -> None:
         self.remote_addr = remote_addr
         self.local_addr = local_addr

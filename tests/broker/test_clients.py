@@ -203,6 +203,7 @@ class SilentChannel:
     """Just enough of a channel."""
 
     remote_addr = "127.0.0.1:1"
+    rebalances = True
 
     def __init__(self) -> None:
         self.closed = False
