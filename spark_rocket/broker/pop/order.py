@@ -67,19 +67,22 @@ class OrderInfo(Body):
 
     def open_offsets(self, committed: int) -> list[int]:
         """Those of messages that are not acked."""
-        return [
-            offset
-            for index, offset in enumerate(self.offsets())
-            if offset >= committed and not self.commit_offset_bit >> index & 1
-        ]
+        bits = self.commit_offset_bit
+        if bits == (1 << len(self.offset_list)) - 1:
+            return []
+        return [offset for index, offset in enumerate(self.offsets()) if not bits >> index & 1 and offset >= committed]
+
+    def visible_at(self, offsets: Sequence[int]) -> int:
+        """When the last of these is visible again; 0 if there are none."""
+        usual = self.pop_time + self.invisible_time
+        changed = self.offset_next_visible_time
+        if not changed or not offsets:
+            return usual if offsets else 0
+        return max([changed.get(offset, usual) for offset in offsets])
 
     def free_at(self, committed: int) -> int:
         """When the last message that is not acked is visible again; 0 when all are acked."""
-        if self.commit_offset_bit == (1 << len(self.offset_list)) - 1:
-            return 0
-        changed = self.offset_next_visible_time or {}
-        usual = self.pop_time + self.invisible_time
-        return max((changed.get(offset, usual) for offset in self.open_offsets(committed)), default=0)
+        return self.visible_at(self.open_offsets(committed))
 
 
 class ConsumerOrderInfoManager:
@@ -163,9 +166,11 @@ class ConsumerOrderInfoManager:
         if offset not in offsets:
             return ILLEGAL
         info.commit_offset_bit |= 1 << offsets.index(offset)
-        self._changed(topic, group, queue_id, info)
         left = info.open_offsets(committed)
-        if info.free_at(committed) <= now:
+        free_at = info.visible_at(left)
+        self.dirty = True
+        self._expect(topic, group, queue_id, free_at)
+        if free_at <= now:
             self._on_free(topic, queue_id, group)
         return left[0] if left else offsets[-1] + 1
 
