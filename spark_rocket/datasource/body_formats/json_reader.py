@@ -1,4 +1,4 @@
-"""JSON bodies to columns, a batch at once by Arrow's parser.
+"""JSON bodies to columns, a batch at once: by ``json_alike`` where they are written alike, else by Arrow's parser.
 
 The bodies of a batch are written one behind the other, each with a first member put in: ``{"3f…": 1, `` and the rest of
 the body. The member's name is random, so no body has it; each object that the parser finds must have it once. There are
@@ -15,6 +15,7 @@ Belongs to one task. Corresponds to Spark's JacksonParser.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,13 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, columns_of, decode_together, raw, reason
+from spark_rocket.datasource.body_formats.json_alike import AlikeDecoder
 from spark_rocket.datasource.body_formats.json_values import converter, parse_object
 
+_Decode = Callable[[int, int], list[pa.Array]]
+
 _BRACE = ord("{")
+_MANY = 512  # bodies from which on it pays to find out whether they are alike
 
 
 class JsonDecoder:
@@ -34,6 +39,7 @@ class JsonDecoder:
     def __init__(self, fields: pa.Schema) -> None:
         self._fields = fields
         self._convert = {item.name: converter(item.type) for item in fields}
+        self._alike = AlikeDecoder(fields)
         self._mark = secrets.token_hex(8)
         readable = [_readable(item.type) for item in fields]
         self._by_arrow = all(kind is not None for kind in readable)
@@ -52,7 +58,30 @@ class JsonDecoder:
             doubtful[filled] = data[edges[:-1][filled]] != _BRACE
         return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one)
 
-    def _prepare(self, bodies: pa.Array) -> Any:
+    def _prepare(self, bodies: pa.Array) -> _Decode:
+        parser: _Decode | None = None
+
+        def decode(low: int, high: int) -> list[pa.Array]:
+            nonlocal parser
+            alike = self._alike.decode(bodies.slice(low, high - low)) if high - low >= _MANY else None
+            if alike is not None:
+                rows, columns = alike
+                if rows is None:
+                    return columns
+                others = np.setdiff1d(np.arange(high - low), rows, assume_unique=True)
+                try:
+                    rest = self._parser(bodies.take(pa.array(low + others)))(0, len(others))
+                except BAD:
+                    pass  # the parser is to say which body it is
+                else:
+                    back = pa.array(np.argsort(np.concatenate((rows, others))))
+                    return [pa.concat_arrays(pair).take(back) for pair in zip(columns, rest, strict=True)]
+            parser = parser or self._parser(bodies)
+            return parser(low, high)
+
+        return decode
+
+    def _parser(self, bodies: pa.Array) -> _Decode:
         marked = pc.binary_replace_slice(bodies, 0, 1, f'{{"{self._mark}":1,'.encode())
         data, edges = raw(marked)
         special = data <= 13

@@ -1,0 +1,302 @@
+"""JSON bodies that are written alike -> columns, without a parser.
+
+One program mostly writes its objects in one way: the same members in the same order, the same white space. Then all
+that differs are the values, and where these begin and end follows from where the quotation marks are::
+
+    {"id":17,"name":"user-17","ok":true}
+    ^^^^^^  ^^^^^^^^^       ^^^^^^^    ^     texts between values, which every body must have as one of them has
+
+So all quotation marks of a batch are found in one scan. Every body that has as many as the one taken as the pattern,
+and the pattern's texts before and behind them, is an object of the same members; what is between the texts are the
+values: in strings there is neither a quotation mark nor a backslash, and numbers are looked at as JSON's grammar has
+them. Bodies that differ are left to the parser. So is a batch of which anything is in doubt (a value that does not fit
+its column, a string that is no UTF-8): this either gives what the parser gives, or nothing.
+
+Of 16,384 bodies of 147 bytes and 8 members a body takes 0.7 µs, where Arrow's parser takes 1.0 to 1.1.
+
+Belongs to one task. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_rocket.datasource.body_formats.decoding import BAD, I64, raw
+
+_PAD = 8  # bytes of room on both sides, so that eight bytes can be read before any end
+_MOST_BYTES = 2**31 - 64
+_MISSES = 3
+_QUOTE, _BACKSLASH, _MINUS, _DOT, _ZERO, _Z = b'"\\-.0Z'
+_MEMBER = re.compile(rb' *"([^"\\]*)" *: *(?:"([^"\\]*)(?=")|([^\s",:{}\[\]]+))')
+
+_BEHIND_ZERO = np.frombuffer(b".eE", np.uint8)
+_U8 = np.ndarray[Any, np.dtype[np.uint8]]
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member of the pattern: the text before its value, and from the name's last quotation mark on to the value."""
+
+    name: bytes
+    is_string: bool
+    before: bytes
+    gap: int
+
+
+class AlikeDecoder:
+    """Decodes bodies that are alike to the columns of ``fields``: no others than ``can_decode`` knows."""
+
+    def __init__(self, fields: pa.Schema) -> None:
+        self._fields = fields
+        self._left = _MISSES if all(can_decode(item.type) for item in fields) else 0
+
+    def decode(self, bodies: pa.Array) -> tuple[I64 | None, list[pa.Array]] | None:
+        """Which bodies these are (None: all) and their columns; None if that cannot be said of most of them."""
+        if not self._left:
+            return None
+        found = None
+        try:
+            found = self._decode(bodies)
+        except _InDoubtError:
+            pass
+        except BAD:  # a value that does not fit
+            pass
+        self._left = self._left - 1 if found is None else _MISSES
+        return found
+
+    def _decode(self, bodies: pa.Array) -> tuple[I64 | None, list[pa.Array]] | None:
+        data, edges = raw(bodies)
+        size = int(edges[-1] - edges[0])
+        if size > _MOST_BYTES:
+            return None
+        padded = np.zeros(size + 2 * _PAD, np.uint8)
+        padded[_PAD:-_PAD] = data[edges[0] : edges[-1]]
+        edges = edges - (edges[0] - _PAD)
+        lines = _Lines.find(padded, edges)
+        members, last = _pattern(padded[lines.starts[0] : lines.ends[0]].tobytes())
+        alike = lines.following(members, last)
+        if not alike.all():
+            lines = lines.only(alike)
+        if 2 * len(lines.rows) < len(bodies):
+            return None
+        columns = lines.columns(members, last, self._fields)
+        return None if len(lines.rows) == len(bodies) else lines.rows, columns
+
+
+def can_decode(kind: pa.DataType) -> bool:
+    """Whether values of a type are made of text here."""
+    types = pa.types
+    if types.is_signed_integer(kind) or types.is_float32(kind) or types.is_float64(kind) or types.is_boolean(kind):
+        return True
+    return bool(types.is_string(kind) or types.is_date32(kind) or types.is_timestamp(kind))
+
+
+class _InDoubtError(Exception):
+    """Let the parser see."""
+
+
+def _pattern(body: bytes) -> tuple[list[_Member], bytes]:
+    """A body's members, and the text behind the last value."""
+    members: list[_Member] = []
+    at, end = 0, 1
+    if body[:1] != b"{":
+        raise _InDoubtError
+    while match := _MEMBER.match(body, end):
+        is_string = match[2] is not None
+        start = match.start(2 if is_string else 3)
+        members.append(_Member(match[1], is_string, body[at:start], start - match.end(1)))
+        at = match.end()
+        comma = body[at + is_string :].lstrip(b" ")
+        if not comma.startswith(b","):
+            break
+        end = len(body) - len(comma) + 1
+    last = body[at:]
+    if not members or last.removeprefix(b'"' if members[-1].is_string else b"").strip(b" ") != b"}":
+        raise _InDoubtError
+    if len({member.name for member in members}) < len(members):
+        raise _InDoubtError
+    return members, last
+
+
+class _Lines:
+    """Bodies with equally many quotation marks: where they are, and the places of those marks."""
+
+    def __init__(self, data: _U8, rows: I64, starts: I64, ends: I64, marks: I64) -> None:
+        self.rows = rows
+        self.starts = starts
+        self.ends = ends
+        self._data = data
+        self._marks = marks  # a row for the first of every body, one for the second …
+        self._eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+
+    @staticmethod
+    def find(data: _U8, edges: I64) -> _Lines:
+        """Those bodies that have as many as most have, and no backslash or control character."""
+        starts, ends = edges[:-1], edges[1:]
+        inside = data[_PAD:-_PAD]
+        at = np.flatnonzero(data == _QUOTE)
+        rows = np.arange(len(starts))
+        each = len(at) // len(rows)
+        grid = at.reshape(-1, each) if each and len(at) == each * len(rows) else None
+        if grid is None or not bool((grid[:, 0] >= starts).all() and (grid[:, -1] < ends).all()):
+            bounds = np.searchsorted(at, edges)
+            counts = np.diff(bounds)
+            each = int(np.bincount(counts).argmax())
+            rows = np.flatnonzero(counts == each)
+            if not each or 2 * len(rows) < len(starts):
+                raise _InDoubtError
+            grid = at[np.add.outer(bounds[rows], np.arange(each))]
+        lines = _Lines(data, rows, starts[rows], ends[rows], np.ascontiguousarray(grid.T))
+        if int(inside.min()) < 32 or bool((inside == _BACKSLASH).any()):
+            odd = np.flatnonzero((data == _BACKSLASH) | (data < 32))
+            odd = odd[(odd >= edges[0]) & (odd < edges[-1])]
+            fine = np.ones(len(starts), np.bool_)
+            fine[np.searchsorted(edges, odd, side="right") - 1] = False
+            lines = lines.only(fine[rows])
+        if not len(lines.rows):
+            raise _InDoubtError
+        return lines
+
+    def only(self, chosen: _Mask) -> _Lines:
+        return _Lines(
+            self._data,
+            self.rows[chosen],
+            self.starts[chosen],
+            self.ends[chosen],
+            np.ascontiguousarray(self._marks[:, chosen]),
+        )
+
+    def following(self, members: list[_Member], last: bytes) -> _Mask:
+        """Which bodies have the pattern's texts between their values."""
+        alike: _Mask = np.ones(len(self.rows), np.bool_)
+        marks = self._marks
+        end: I64 | None = self.starts  # of the value before, if its end is known
+        mark = 0
+        for member in members:
+            if mark + 1 >= len(marks):
+                raise _InDoubtError
+            start = marks[mark + 1] + member.gap
+            alike &= self._have(start, member.before, end)
+            mark += 2
+            end = None
+            if member.is_string:
+                end = marks[mark + 1]
+                mark += 2
+        if mark != len(marks):
+            raise _InDoubtError
+        alike &= self._have(self.ends, last, end)
+        return alike
+
+    def _have(self, stop: I64, text: bytes, start: I64 | None) -> _Mask:
+        """Whether a text stands before ``stop``, beginning at ``start`` if that is given."""
+        found: _Mask = np.ones(len(stop), np.bool_)
+        if start is not None:
+            found &= stop - start == len(text)
+        for end in range(len(text), 0, -8):
+            word = text[max(end - 8, 0) : end]
+            shift = 8 * (8 - len(word))
+            wanted = int.from_bytes(word, "little") << shift
+            place = np.clip(stop - (len(text) - end + 8), 0, len(self._eights) - 1)  # what is not alike lies anywhere
+            found &= (self._eights[place] >> np.uint64(shift)) << np.uint64(shift) == np.uint64(wanted)
+        return found
+
+    def columns(self, members: list[_Member], last: bytes, fields: pa.Schema) -> list[pa.Array]:
+        """The values, when all bodies follow the pattern."""
+        found: dict[str, pa.Array] = {}
+        marks, mark = self._marks, 0
+        kinds = dict(zip(fields.names, fields.types, strict=True))
+        for number, member in enumerate(members):
+            start = marks[mark + 1] + member.gap
+            name = member.name.decode()
+            kind = kinds.get(name)
+            if member.is_string:
+                end = marks[mark + 3]
+                mark += 4
+                if kind is not None:
+                    found[name] = self._strings(start, end, kind)
+                continue
+            mark += 2
+            behind = members[number + 1] if number + 1 < len(members) else None
+            end = self.ends - len(last) if behind is None else marks[mark + 1] + behind.gap - len(behind.before)
+            if not bool((end > start).all()):
+                raise _InDoubtError
+            if kind is not None and pa.types.is_boolean(kind):
+                found[name] = self._booleans(start, end)
+            else:
+                numbers = self._numbers(start, end, pa.float64() if kind is None else kind)
+                if kind is not None:
+                    found[name] = numbers
+        nulls = (pa.nulls(len(self.rows), item.type) for item in fields)
+        return [found.get(item.name, null) for item, null in zip(fields, nulls, strict=True)]
+
+    def _texts(self, start: I64, end: I64, missing: _Mask | None = None) -> pa.Array:
+        count = len(start)
+        bounds = np.zeros(2 * count + 1, np.int32)
+        bounds[1::2], bounds[2::2] = start, end
+        layout = [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
+        between = pa.Array.from_buffers(pa.binary(), 2 * count, layout)
+        return between.take(pa.array(np.arange(1, 2 * count, 2), mask=missing))
+
+    def _strings(self, start: I64, end: I64, kind: pa.DataType) -> pa.Array:
+        texts = self._texts(start, end).cast(pa.string())
+        if pa.types.is_string(kind):
+            return texts
+        if pa.types.is_timestamp(kind):
+            # The parser and the cast agree on times that say that they are UTC's, and without a zone where none is due.
+            lasts = self._data[end - 1]
+            if not bool((_is_digit(lasts) if kind.tz is None else lasts == _Z).all()):
+                raise _InDoubtError
+        elif not pa.types.is_date32(kind):
+            raise _InDoubtError
+        return texts.cast(kind)
+
+    def _nulls(self, start: I64, end: I64) -> _Mask | None:
+        if not bool((self._data[start] == ord("n")).any()):
+            return None
+        missing: _Mask = self._have(end, b"null", start)
+        return missing
+
+    def _booleans(self, start: I64, end: I64) -> pa.Array:
+        is_true, is_false = self._have(end, b"true", start), self._have(end, b"false", start)
+        missing = self._nulls(start, end)
+        if not bool((is_true | is_false if missing is None else is_true | is_false | missing).all()):
+            raise _InDoubtError
+        return pa.array(is_true, mask=missing)
+
+    def _numbers(self, start: I64, end: I64, kind: pa.DataType) -> pa.Array:
+        """Numbers as JSON's grammar has them: what the cast takes besides is found here."""
+        is_whole = pa.types.is_integer(kind)
+        if not (is_whole or pa.types.is_floating(kind)):
+            raise _InDoubtError
+        data, missing = self._data, self._nulls(start, end)
+        texts = self._texts(start, end, missing)
+        if missing is not None:
+            start, end = start[~missing], end[~missing]
+        first = data[start]
+        if bool((first == _MINUS).any()):
+            start = start + (first == _MINUS)
+            first = data[start]
+        if not bool((_is_digit(first) & _is_digit(data[end - 1])).all()):
+            raise _InDoubtError
+        zeros = first == _ZERO
+        if bool(zeros.any()):
+            start, end = start[zeros], end[zeros]
+            if bool(((end - start > 1) & (is_whole | ~np.isin(data[start + 1], _BEHIND_ZERO))).any()):
+                raise _InDoubtError
+        if not is_whole:
+            digits, _ = raw(texts)
+            dots = np.flatnonzero(digits == _DOT)  # neither first nor last of a number
+            if not bool((_is_digit(digits[dots - 1]) & _is_digit(digits[dots + 1])).all()):
+                raise _InDoubtError
+        return texts.cast(pa.string()).cast(kind)
+
+
+def _is_digit(data: _U8) -> _Mask:
+    digits: _Mask = data - np.uint8(_ZERO) <= 9
+    return digits
