@@ -19,7 +19,7 @@ ORIGIN_GROUP        the group
 the rest            as it was, but for the born host, which is the broker's, and the CRC of a record of RocketMQ 5
 ==================  ===================================================================================================
 
-When that makes as many deliveries as the group's ``retryMaxTimes`` (16), the message goes to ``%DLQ%group`` instead,
+When it was delivered once and the group's ``retryMaxTimes`` (16) again, the message goes to ``%DLQ%group`` instead,
 with ORIGIN_MESSAGE_ID; in RocketMQ 5 it is the proxy that does this. What has been removed by retention, and what
 belongs to a topic or a group that is gone, is passed over.
 
@@ -257,7 +257,7 @@ class PopReviver:
         if not record.reconsume_times or "1ST_POP_TIME" not in properties:
             properties["1ST_POP_TIME"] = str(point.key[4])
         properties["ORIGIN_GROUP"] = group
-        if record.reconsume_times + 1 >= settings.retry_max_times:
+        if record.reconsume_times >= settings.retry_max_times:
             topic = self._topics.ensure(DLQ_PREFIX + group).topic_name
             properties.setdefault("ORIGIN_MESSAGE_ID", encode_offset_msg_id(record.store_host, record.physical_offset))
         else:
