@@ -11,6 +11,7 @@ from spark_rocket.datasource.conditions import CONDITIONS
 from spark_rocket.datasource.option_table import OPTIONS
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.proxy import definitions
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
@@ -46,6 +47,16 @@ def test_request_codes_are_scored_as_the_servers_answer() -> None:
     finally:
         client.close()
     assert known == {code for code, (_, score) in SCORES.items() if score != "not"}
+
+
+def test_every_grpc_method_has_a_score() -> None:
+    """``proxy/test_telemetry.py`` and others show what the scores say."""
+    table = COMPATIBILITY.partition("## gRPC")[2].partition("\n| | score")[0]
+    scores = dict(re.findall(r"^\| (\w+) \| (\w+) \|", table, re.M))
+    del scores["call"]
+    service = definitions.messaging().descriptor.services_by_name["MessagingService"]
+    assert set(scores) == {method.name for method in service.methods}
+    assert [name for name, score in scores.items() if score != "supported"] == ["SyncLiteSubscription"]
 
 
 def test_what_is_supported_names_a_test() -> None:
