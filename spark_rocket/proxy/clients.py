@@ -223,6 +223,14 @@ class ClientRegistry:
         """A client says goodbye. StatusError when it is not known."""
         self.forget(self.required(context))
 
+    def produces(self, context: Context, topic: str) -> None:
+        """A client sends a transaction to a topic, which its settings may name only minutes later."""
+        client = self.of(context)
+        if client is None or client.kind != _ClientType.PRODUCER or topic in client.topics:
+            return
+        if len(client.topics) < MAX_TOPICS:
+            self._settle_topics(client, client.topics | {topic})
+
     def stream_ended(self, context: Context, stream: CommandStream) -> None:
         """A Telemetry stream is over, for whatever reason."""
         client = self.of(context)

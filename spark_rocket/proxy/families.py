@@ -40,7 +40,7 @@ class Families:
         self._made: list[Family] = [
             RouteFamily(local, listening),
             ClientFamily(clients),
-            SendFamily(local),
+            SendFamily(local, clients),
             TransactionFamily(local, clients),
             receiving,
             PullFamily(local),

@@ -28,6 +28,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import encode_batch_body
 from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.clients import ClientRegistry
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.message_in import DELAY, FIFO, LITE, NORMAL, PRIORITY, TRANSACTION, Incoming, read_message
@@ -61,8 +62,9 @@ _NOT_HERE = {
 class SendFamily(Family):
     """Takes messages, and takes them back."""
 
-    def __init__(self, broker: LocalBroker) -> None:
+    def __init__(self, broker: LocalBroker, clients: ClientRegistry) -> None:
         self._broker = broker
+        self._clients = clients
         self._service = broker.service
         self._channel = lru_cache(1024)(ProxyChannel)  # by the client's address, for the records' born host
         self._turns: dict[str, int] = {}
@@ -102,6 +104,8 @@ class SendFamily(Family):
             "h": "0",
         }
         channel = self._channel(context.peer)
+        if first.kind == TRANSACTION:
+            self._clients.produces(context, topic)
         if len(incoming) == 1:
             ext["i"] = first.properties
             answer = await self._broker.ask(channel, _SEND, ext, first.body)

@@ -589,7 +589,7 @@ def test_a_call_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
         client = here.client()
         here.create_topic("T")
-        family = here.server.run(lambda: SendFamily(LocalBroker(here.server.broker)))
+        family = here.server.run(lambda: SendFamily(LocalBroker(here.server.broker), here.clients))
         request = definitions.SendMessageRequest(messages=[message("T")])
         monkeypatch.setattr(
             here.server.broker.service.store, "when_flushed", lambda offset, deliver: flushed.append(deliver)

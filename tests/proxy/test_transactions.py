@@ -222,6 +222,17 @@ def test_a_late_decision_settles_what_was_asked_about(tmp_path: Path, clock: Clo
         assert bodies(wire) == [b"paid"]
 
 
+def test_a_producer_whose_settings_do_not_name_the_topic_yet(tmp_path: Path, clock: Clock) -> None:
+    with endpoint(tmp_path, clock) as (here, _):
+        client = here.client()
+        here.create_topic("Tx")
+        client.produce()
+        half(client)
+        passes(here, clock, 5 * MINUTES)
+        (question,) = asked(client)
+        assert question.message.topic == resource("Tx")
+
+
 def test_another_producer_of_the_topic_is_asked_after_a_restart(tmp_path: Path, clock: Clock) -> None:
     with endpoint(tmp_path, clock) as (here, _):
         here.create_topic("Tx")
