@@ -3,6 +3,7 @@ VENV   := .venv
 STAMP  := $(VENV)/.spark-rocket-installed
 PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
+NODE   := tests/proxy/official/node
 ARGS   ?=
 
 .PHONY: help demo test connect crash chaos lint bench soak setup clean
@@ -22,7 +23,7 @@ demo: $(STAMP)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
 # Four at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
-test: $(STAMP)
+test: $(STAMP) $(NODE)/node_modules/.installed
 	@$(RUN) python -m pytest -n 4 --dist loadfile $(ARGS)
 
 connect: export ON_CONNECT = 1
@@ -57,7 +58,13 @@ $(STAMP): pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV)
 	@touch $@
 
+# RocketMQ's own Node.js client, for its tests.
+$(NODE)/node_modules/.installed: $(NODE)/package-lock.json
+	@sh tools/setup.sh node $(NODE)
+	@mkdir -p $(@D) && touch $@
+
 clean:
+	rm -rf $(NODE)/node_modules
 	rm -rf $(VENV) rocket-data demo-output spark-warehouse metastore_db derby.log artifacts build dist
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 # Sets up what the Makefile's targets need, on Debian, Ubuntu, macOS and their like.
 #
 #   tools/setup.sh packages VENV       make VENV with Python 3.11 or newer and install this project into it
+#   tools/setup.sh node FOLDER         install what FOLDER's package-lock.json names, where there is npm
 #   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt where that can be done), then
 #                                      run COMMAND with JAVA_HOME set and VENV first on the PATH
 set -eu
@@ -76,6 +77,20 @@ packages() {
         "It needs a package index that it can reach; pip config list shows which one it asks."
 }
 
+# --- Node.js --------------------------------------------------------------------------------------------------------
+
+# Only tests need it, and those are skipped without; with REQUIRE_OFFICIAL they fail, and so does this.
+node() {
+    if ! command -v npm >/dev/null 2>&1; then
+        say "There is no npm here: the tests with RocketMQ's own Node.js client are left out."
+    elif (cd "$1" && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error </dev/null >&2); then
+        return 0
+    else
+        say "npm could not install the packages of $1: the tests that need them are left out."
+    fi
+    [ -z "${REQUIRE_OFFICIAL:-}" ]
+}
+
 # --- Java -----------------------------------------------------------------------------------------------------------
 
 # Prints the home of a Java that Spark can use: 17 or newer, with the module that Spark's launcher demands.
@@ -128,6 +143,6 @@ run() {
 cd "$(dirname "$0")/.."
 verb=${1:-}
 case $verb in
-    packages | run) shift; "$verb" "$@" ;;
-    *) die "usage: tools/setup.sh packages VENV | run VENV COMMAND…" ;;
+    packages | node | run) shift; "$verb" "$@" ;;
+    *) die "usage: tools/setup.sh packages VENV | node FOLDER | run VENV COMMAND…" ;;
 esac
