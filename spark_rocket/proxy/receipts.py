@@ -193,11 +193,16 @@ class Receipts:
 
     # --- at the broker ------------------------------------------------------------------------------------------
 
-    async def change_invisible(self, group: str, topic: str, handle: Handle, ms: int) -> str:
-        """Make a message invisible for ``ms`` from now on; its new handle. StatusError when that cannot be."""
+    async def change_invisible(self, group: str, topic: str, handle: Handle, ms: int, *, suspend: bool = False) -> str:
+        """Make a message invisible for ``ms`` from now on; its new handle. StatusError when that cannot be.
+
+        ``suspend``: that it comes again then counts as no attempt.
+        """
         info = handle.info
         ext = _fields(group, topic, handle)
         ext["invisibleTime"] = str(max(ms, 1))
+        if suspend:
+            ext["suspend"] = "true"
         answer = await self._broker.ask(self._channel, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, handle)
@@ -289,14 +294,17 @@ class Receipts:
         if problem is not None:
             raise problem
 
-    def release(self, group: str, topic: str, handles: Iterable[str]) -> None:
-        """Let messages come back soon: nobody has them. It goes on beside; what is refused was acked or is back."""
-        self._spawn(self._release(group, topic, list(handles)))
+    def release(self, group: str, topic: str, handles: Iterable[str], *, unseen: bool = False) -> None:
+        """Let messages come back soon: nobody has them. It goes on beside; what is refused was acked or is back.
 
-    async def _release(self, group: str, topic: str, handles: list[str]) -> None:
+        ``unseen``: nobody had them, so that it counts as no attempt.
+        """
+        self._spawn(self._release(group, topic, list(handles), unseen))
+
+    async def _release(self, group: str, topic: str, handles: list[str], unseen: bool) -> None:
         for at, text in enumerate(handles, 1):
             try:
-                await self.change_invisible(group, topic, self.read(text), SOON_MS)
+                await self.change_invisible(group, topic, self.read(text), SOON_MS, suspend=unseen)
             except StatusError as error:
                 _log.debug("a message of %s for %s was not released: %s", topic, group, error.message)
             if at % _AT_ONCE == 0:

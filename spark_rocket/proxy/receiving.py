@@ -15,8 +15,8 @@ a message's attempts       after as many as the group allows it goes to the dead
 =========================  =========================================================================================
 
 The answers are the status, the messages, and when they were delivered; an empty receive is MESSAGE_NOT_FOUND. When the
-call ends before all of that was taken, its messages come back within a second rather than after their invisible time:
-a client that gives up a call does not look at what came of it.
+call ends before all of that was taken, its messages come back within a second rather than after their invisible time,
+and no attempt is counted: a client that gives up a call does not look at what came of it.
 
 All others take the handle that came with the message, or with its last change. An ack twice is not wrong.
 
@@ -269,7 +269,7 @@ class ReceiveFamily(Family):
         if popped:
             take = self.receipts.take
             handles = [take(asked.client_id, asked.group, each.handle) for each in popped]
-            self.receipts.release(asked.group, asked.topic, handles)
+            self.receipts.release(asked.group, asked.topic, handles, unseen=True)
 
     # --- ack and change -----------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class ReceiveFamily(Family):
         check_invisible_time(milliseconds, 0)
         receipts = self.receipts
         handle = receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
-        changed = await receipts.change_invisible(group, topic, handle, milliseconds)
+        changed = await receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
         return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
 
 

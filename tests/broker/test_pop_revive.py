@@ -117,16 +117,30 @@ def test_the_second_form_of_retry_topics(tmp_path: Path) -> None:
 
 
 def test_after_as_many_times_as_the_group_allows_it_is_a_dead_letter(world: World) -> None:
-    world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
+    world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
     result = world.send(b"a", 0, encode_properties({"KEYS": "k"}))
-    for _ in range(2):
+    for _ in range(3):
         assert texts(world.pop(invisible=1_000)) == [b"a"]
         world.pass_time(1_000)
     assert world.pop() == []
     (dead,) = iter_records(world.store.get_message("%DLQ%g", 0, 0, 1, 1 << 20).records)
     properties = decode_properties(dead.properties)
-    assert (properties["RETRY_TOPIC"], properties["KEYS"], dead.reconsume_times) == ("T", "k", 2)
+    assert (properties["RETRY_TOPIC"], properties["KEYS"], dead.reconsume_times) == ("T", "k", 3)
     assert properties["ORIGIN_MESSAGE_ID"] != f"{result.physical_offset:016X}"
+
+
+def test_what_is_set_aside_counts_no_attempt(world: World) -> None:
+    world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
+    world.send(b"a", 0)
+    for _ in range(3):
+        ((record, receipt),) = world.pop(invisible=10_000)
+        assert (record.body, record.reconsume_times) == (b"a", 0)
+        topic = "T" if receipt.flag == "0" else "%RETRY%g_T"
+        assert world.pops.change_invisible("g", topic, 0, receipt, receipt.offset, 1_000, suspend=True)
+        world.pass_time(1_001)
+    world.pop(invisible=1_000)
+    world.pass_time(1_000)
+    assert bodies(world.store, "%DLQ%g", 0) == [b"a"]
 
 
 def test_a_stop_forgets_nothing_and_repeats_nothing(world: World) -> None:
@@ -196,7 +210,7 @@ def test_what_others_wrote_is_understood(world: World) -> None:
     common = {"c": "g", "t": "T", "q": 0, "pt": START - 5_000, "it": 5_001, "bn": "b"}
     write(world, "ck", {**common, "so": 0, "n": 2, "rt": START, "reviveTime": START})  # of old: no d
     write(world, "ck", {**common, "so": 2, "n": 3, "d": [0, 2, 3], "bm": 2, "rp": "1"})  # one was acked by then
-    write(world, "ck", {**common, "so": 3, "n": 1, "d": [0], "bn": "another"})  # not ours
+    write(world, "ck", {**common, "so": 3, "n": 1, "d": [0], "bn": "another"})  # the broker was called otherwise
     write(world, "ack", {**common, "so": 0, "ao": 1, "bn": ""})
     write(world, "ack", {**common, "so": 0, "ao": 77})
     write(world, "bAck", {**common, "so": 2, "ao": 0, "aol": [5]})
@@ -207,13 +221,15 @@ def test_what_others_wrote_is_understood(world: World) -> None:
         write(world, "bAck", body)
     write(world, "bAck", {**common, "so": 0, "aol": [None]})
     world.pass_time(1)
-    assert bodies(world.store, "%RETRY%g_T", 0) == [b"0", b"2"]
+    assert bodies(world.store, "%RETRY%g_T", 0) == [b"0", b"2", b"3"]
 
 
 def test_values_that_cannot_be() -> None:
     good = {"c": "g", "t": "T", "q": 0, "so": 5, "pt": 1, "it": 2, "n": 1}
     point = decode_check_point(json.dumps(good).encode(), "b")
     assert (point.key, point.revive_time, point.open_offsets()) == (("T", "g", 0, 5, 1), 3, [5])
+    assert not point.suspend
+    assert decode_check_point(json.dumps({**good, "sp": True}).encode(), "b").suspend
     for wrong in (
         {"n": 1 << 20},
         {"pt": 1 << 63},

@@ -96,12 +96,13 @@ class Consuming:
             request.MergeFrom(definitions.AckMessageRequest(**{name: value}))
         return self.do(self.receiving.ack_message(self.context(), request))
 
-    def change(self, handle: str, seconds: int, nanos: int = 0) -> Any:
+    def change(self, handle: str, seconds: int, nanos: int = 0, **fields: Any) -> Any:
         request = definitions.ChangeInvisibleDurationRequest(
             group={"name": self.group},
             topic={"name": self.topic},
             receipt_handle=handle,
             invisible_duration={"seconds": seconds, "nanos": nanos},
+            **fields,
         )
         return self.do(self.receiving.change_invisible_duration(self.context(), request))
 

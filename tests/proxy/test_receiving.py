@@ -223,7 +223,7 @@ def test_what_a_broken_call_did_not_take_comes_again_soon(client: Consuming, tak
     client.pass_time(2_001)
     again = client.receive()
     assert sorted(message.body for message in again) == [b"a", b"b", b"c"]
-    assert {message.system_properties.delivery_attempt for message in again} == {2}
+    assert {message.system_properties.delivery_attempt for message in again} == {1}
 
 
 def test_a_call_that_ends_while_it_waits_leaves_nothing(client: Consuming) -> None:
@@ -445,6 +445,21 @@ def test_a_message_stays_invisible_and_its_new_handle_acks_it(client: Consuming)
     assert client.ack(newest).status.code == Code.OK
     client.pass_time(61_001)
     assert client.receive() == []
+
+
+def test_a_message_set_aside_counts_no_attempt(client: Consuming) -> None:
+    _limit(client, 1)
+    client.send(b"a")
+    for _ in range(4):
+        (message,) = client.receive()
+        assert message.system_properties.delivery_attempt == 1
+        client.change(message.system_properties.receipt_handle, 10, suspend=True)
+        client.pass_time(11_001)
+    client.receive()
+    client.pass_time(61_001)
+    (message,) = client.receive()
+    assert message.system_properties.delivery_attempt == 2
+    client.ack(message.system_properties.receipt_handle)
 
 
 @pytest.mark.parametrize("nanos", [0, 1_000_000])

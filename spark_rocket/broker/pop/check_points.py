@@ -15,6 +15,7 @@ ck       it          for how long the messages are invisible; pt + it is when th
          bm          bit map of those acked already; 0 when it is written
          ro          0; Apache's reader keeps there where it found the check point
          rp          how often it was put anew because it could not be revived; text, often absent
+         sp          true when coming back counts as no attempt; mostly absent
 ack      ao          the offset that was acked
 bAck     aol         the offsets that were acked (and ao, -1)
 =======  ==========  ==================================================================================================
@@ -53,7 +54,16 @@ _text = lru_cache(maxsize=4096)(json.dumps)
 class CheckPoint:
     """Messages of one queue that were popped together. ``acked``: bit ``i`` for the message at ``diffs[i]``."""
 
-    __slots__ = ("acked", "broker_name", "diffs", "invisible_time", "key", "revive_offset", "revive_queue_id")
+    __slots__ = (
+        "acked",
+        "broker_name",
+        "diffs",
+        "invisible_time",
+        "key",
+        "revive_offset",
+        "revive_queue_id",
+        "suspend",
+    )
 
     def __init__(
         self,
@@ -64,6 +74,8 @@ class CheckPoint:
         acked: int = 0,
         revive_queue_id: int = 0,
         revive_offset: int = -1,
+        *,
+        suspend: bool = False,
     ) -> None:
         self.key = key
         self.invisible_time = invisible_time
@@ -72,6 +84,7 @@ class CheckPoint:
         self.acked = acked
         self.revive_queue_id = revive_queue_id
         self.revive_offset = revive_offset
+        self.suspend = suspend
 
     @property
     def revive_time(self) -> int:
@@ -109,10 +122,11 @@ class Ack(NamedTuple):
 def encode_check_point(point: CheckPoint) -> bytes:
     """Its body in the revive log."""
     topic, group, queue_id, start, popped = point.key
+    suspend = '"sp":true,' if point.suspend else ""
     return (
         f'{{"bm":{point.acked},"bn":{_text(point.broker_name)},"c":{_text(group)},'
         f'"d":[{",".join(map(str, point.diffs))}],"it":{point.invisible_time},"n":{len(point.diffs)},'
-        f'"pt":{popped},"q":{queue_id},"ro":0,"so":{start},"t":{_text(topic)}}}'
+        f'"pt":{popped},"q":{queue_id},"ro":0,"so":{start},{suspend}"t":{_text(topic)}}}'
     ).encode()
 
 
@@ -138,7 +152,8 @@ def decode_check_point(body: Buffer, broker_name: str) -> CheckPoint:
     if any(not 0 <= diff < 1 << 31 for diff in offsets):
         raise _wrong("d")
     acked = _number(value, "bm") & ((1 << len(offsets)) - 1)
-    return CheckPoint(key, _number(value, "it"), offsets, str(value.get("bn") or broker_name), acked)
+    name, suspend = str(value.get("bn") or broker_name), value.get("sp") is True
+    return CheckPoint(key, _number(value, "it"), offsets, name, acked, suspend=suspend)
 
 
 def decode_ack(body: Buffer, broker_name: str) -> Ack:

@@ -4,7 +4,7 @@ The revive log's queues are read as they grow. A check point is remembered from 
 before its messages are due, until it is settled: all is acked, or its time has come and what is not acked has been put
 into the group's retry topic. So memory holds the check points of one second, however many are open. Acks lie behind
 their check point. Nothing is revived before the timer has delivered all that it has to deliver up to then, because an
-ack may be among it.
+ack may be among it. The name of the broker in a check point may be an earlier one of this broker's.
 
 What is put into the retry topic (``%RETRY%group_topic``, with ``enableRetryTopicV2`` ``%RETRY%group+topic``; a message
 popped from a retry topic goes there again):
@@ -12,7 +12,7 @@ popped from a retry topic goes there again):
 ==================  ===================================================================================================
 of the new record
 ==================  ===================================================================================================
-reconsume times     one more
+reconsume times     one more, but for what was given back without an attempt (``suspend``)
 RETRY_TOPIC         the topic that it was sent to; set once
 1ST_POP_TIME        when it was popped first; set once
 ORIGIN_GROUP        the group
@@ -177,7 +177,7 @@ class PopReviver:
         tag = find_property(bytes(record.properties), b"TAGS")
         if tag == TAG_CHECK_POINT:
             point = decode_check_point(record.body, self._broker_name)
-            if point.key in self._open or point.broker_name != self._broker_name:
+            if point.key in self._open:
                 return  # the timer delivers twice after a crash
             point.revive_queue_id, point.revive_offset = queue_id, record.queue_offset
             self._open[point.key] = point
@@ -188,7 +188,7 @@ class PopReviver:
         elif tag in (TAG_ACK, TAG_BATCH_ACK):
             ack = decode_ack(record.body, self._broker_name)
             found = self._open.get(ack.key)
-            if found is not None and ack.broker_name == self._broker_name:
+            if found is not None:
                 self._ack(found, ack.offsets)
                 self._settle_if_done(found)
 
@@ -257,7 +257,8 @@ class PopReviver:
         if not record.reconsume_times or "1ST_POP_TIME" not in properties:
             properties["1ST_POP_TIME"] = str(point.key[4])
         properties["ORIGIN_GROUP"] = group
-        if record.reconsume_times >= settings.retry_max_times:
+        times = record.reconsume_times + (not point.suspend)
+        if times > settings.retry_max_times and not point.suspend:
             topic = self._topics.ensure(DLQ_PREFIX + group).topic_name
             properties.setdefault("ORIGIN_MESSAGE_ID", encode_offset_msg_id(record.store_host, record.physical_offset))
         else:
@@ -275,7 +276,7 @@ class PopReviver:
             sys_flag=record.sys_flag,
             born_timestamp=record.born_timestamp,
             born_host=self._host,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=times,
         )
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False

@@ -359,10 +359,19 @@ class PopService:
     # --- change of the invisible time ---------------------------------------------------------------------------
 
     def change_invisible(
-        self, group: str, topic: str, queue_id: int, receipt: ExtraInfo, offset: int, invisible_time: int
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        receipt: ExtraInfo,
+        offset: int,
+        invisible_time: int,
+        *,
+        suspend: bool = False,
     ) -> ExtraInfo | None:
         """A message stays invisible, from now on for ``invisible_time``; its new receipt.
 
+        ``suspend``: that it comes back then counts as no attempt, but in order, where every attempt counts.
         None: popped in order and acked already. RefusedError with 208: its time was over, or it is acked.
         """
         self._check(receipt, offset)
@@ -379,7 +388,8 @@ class PopService:
             raise _too_late("the invisible time of the receipt is over")
         # Not the old one's name, though this is the same millisecond: its ack would be the new one's too.
         popped = max(now, receipt.pop_time + 1)
-        point = CheckPoint((topic, group, queue_id, offset, popped), invisible_time, [0], self._name)
+        key = (topic, group, queue_id, offset, popped)
+        point = CheckPoint(key, invisible_time, [0], self._name, suspend=suspend)
         self._write(point, receipt.revive_queue_id)
         self._ack(group, topic, queue_id, receipt, 1 << offset - receipt.start_offset)
         return receipt._replace(start_offset=offset, pop_time=popped, invisible_time=invisible_time, offset=offset)

@@ -123,6 +123,7 @@ class AckMessageProcessor:
             _receipt(header.extra_info),
             header.offset,
             header.invisible_time,
+            suspend=bool(header.suspend),
         )
         if changed is None:
             return RemotingCommand.response(request)

@@ -214,6 +214,7 @@ class ChangeInvisibleTimeRequestHeader(Header):
     extra_info: str
     offset: Long
     invisible_time: Long
+    suspend: bool | None = None
 
 
 @dataclass(slots=True)
