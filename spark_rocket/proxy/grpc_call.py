@@ -172,7 +172,7 @@ class Call:
     """One call, and what its handler sees of it: a ``Context``."""
 
     __slots__ = (
-        "_messages", "_metadata", "_over", "_reader", "_requests", "_rpc", "_started", "_task", "_timer", "_writable",
+        "_held", "_messages", "_metadata", "_over", "_reader", "_requests", "_rpc", "_started", "_task", "_timer", "_writable",
         "connection", "deadline", "stream", "touched",
     )  # fmt: skip
 
@@ -185,6 +185,7 @@ class Call:
         self.stream = stream
         self._rpc = rpc
         self._reader: MessageReader | None = None
+        self._held = 0  # bytes of a message that is not whole, as the server counts them
         self._messages: list[bytes] = []
         self._requests: Requests | None = None
         self._metadata: dict[str, str] | None = None
@@ -240,11 +241,11 @@ class Call:
         reader = self._reader
         if reader is None:
             self._reader = reader = MessageReader(self.stream.headers.get(b"grpc-encoding"))
-        held = reader.held
         messages = reader.feed(data)
-        if reader.held or held:
+        if reader.held or self._held:
             server = self.connection.server
-            server.held += reader.held - held
+            server.held += reader.held - self._held
+            self._held = reader.held
             if server.held > server.max_held:
                 raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "too many requests are in the middle of their messages")
         return messages
@@ -294,7 +295,7 @@ class Call:
         _enter_task(loop, task)
         try:
             waits_for = coroutine.send(None)
-        except StopIteration:
+        except (StopIteration, asyncio.CancelledError):
             return
         finally:
             _leave_task(loop, task)
@@ -377,9 +378,9 @@ class Call:
         self.stream.owner = None
         if self._timer is not None:
             self._timer.cancel()
-        if self._reader is not None:
-            self.connection.server.held -= self._reader.held
-            self._reader = None
+        self.connection.server.held -= self._held
+        self._held = 0
+        self._reader = None
         task = self._task
         if task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
