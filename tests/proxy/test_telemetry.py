@@ -291,14 +291,25 @@ def test_an_id_that_is_too_long(client: Caller) -> None:
 
 
 def test_streams_that_break_leave_the_client_until_it_is_silent(
-    cluster: LocalCluster, client: Caller, wire: Wire, topic: str, group: str, registry: ClientRegistry
+    cluster: LocalCluster,
+    client: Caller,
+    wire: Wire,
+    topic: str,
+    group: str,
+    registry: ClientRegistry,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    ended = threading.Event()
+    stream_ended = registry.stream_ended
+    monkeypatch.setattr(registry, "stream_ended", lambda *given: (stream_ended(*given), ended.set()))
     with Caller(cluster.grpc_endpoint, client.client_id) as other:
         broken = other.subscribe(group, topic)
         known = registry._clients[client.client_id]
         assert len(known.streams) == 1
     with pytest.raises(grpc.RpcError):
         broken.hear()
+    assert ended.wait(SECONDS)
+    assert known.streams == []
     with client.subscribe(group, topic):
         assert registry._clients[client.client_id] is known
         assert members(wire, group) == [client.client_id]
