@@ -172,8 +172,8 @@ class Call:
     """One call, and what its handler sees of it: a ``Context``."""
 
     __slots__ = (
-        "_held", "_messages", "_metadata", "_over", "_reader", "_requests", "_rpc", "_started", "_task", "_timer", "_writable",
-        "connection", "deadline", "stream", "touched",
+        "_held", "_messages", "_metadata", "_over", "_reader", "_requests", "_rpc", "_started", "_task", "_timer",
+        "_writable", "connection", "deadline", "stream", "touched",
     )  # fmt: skip
 
     def __init__(self, connection: GrpcConnection, stream: Stream, rpc: Rpc) -> None:
