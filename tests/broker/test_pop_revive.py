@@ -119,13 +119,13 @@ def test_the_second_form_of_retry_topics(tmp_path: Path) -> None:
 def test_after_as_many_times_as_the_group_allows_it_is_a_dead_letter(world: World) -> None:
     world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
     result = world.send(b"a", 0, encode_properties({"KEYS": "k"}))
-    for _ in range(2):
+    for _ in range(3):
         assert texts(world.pop(invisible=1_000)) == [b"a"]
         world.pass_time(1_000)
     assert world.pop() == []
     (dead,) = iter_records(world.store.get_message("%DLQ%g", 0, 0, 1, 1 << 20).records)
     properties = decode_properties(dead.properties)
-    assert (properties["RETRY_TOPIC"], properties["KEYS"], dead.reconsume_times) == ("T", "k", 2)
+    assert (properties["RETRY_TOPIC"], properties["KEYS"], dead.reconsume_times) == ("T", "k", 3)
     assert properties["ORIGIN_MESSAGE_ID"] != f"{result.physical_offset:016X}"
 
 
