@@ -32,6 +32,7 @@ from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.message_out import milliseconds_of, properties_of, write_message
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.names import group_of, topic_of
+from spark_rocket.proxy.routes import existing_topic
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 
 MAX_WAIT_MS = 20_000
@@ -147,7 +148,7 @@ class PullFamily(Family):
     def _queue_of(self, queue: Any) -> tuple[str, int]:
         """Topic and queue id; StatusError when there is no such queue, which the broker's own answers do not say."""
         topic = topic_of(queue.topic)
-        config = self._service.known_topic(topic)
+        config = existing_topic(self._broker, topic)
         if not 0 <= queue.id < config.read_queue_nums:
             raise StatusError(
                 _Code.BAD_REQUEST, f"topic {topic} has {config.read_queue_nums} queues, there is no queue {queue.id}"

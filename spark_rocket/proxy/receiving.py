@@ -44,6 +44,7 @@ from spark_rocket.proxy.message_out import message_id_of, milliseconds_of, prope
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.names import group_of, topic_of
 from spark_rocket.proxy.receipts import MAX_RENEWED, RENEWED_FOR_MS, Handle, Receipts
+from spark_rocket.proxy.routes import existing_topic
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 
 _log = logging.getLogger(__name__)
@@ -171,6 +172,7 @@ class ReceiveFamily(Family):
             invisible_ms = milliseconds_of(request.invisible_duration)
             check_invisible_time(invisible_ms, MIN_INVISIBLE_MS)
         wanted = read_filter(request.filter_expression)
+        existing_topic(self._broker, topic)  # before the group, which is created if it may be
         settings = self._service.group_to_consume(group)
         ext = {
             "consumerGroup": group,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_rocket.proxy import receipts
 from spark_rocket.proxy.definitions import Code
@@ -67,6 +69,23 @@ def test_what_is_no_handle_of_this_broker_or_not_any_more(text: str) -> None:
         read_handle(text, "broker-a", NOW)
     assert failure.value.code == Code.INVALID_RECEIPT_HANDLE
     assert len(failure.value.message) < 300
+
+
+@given(
+    st.one_of(
+        st.text(max_size=60),
+        st.lists(st.one_of(st.integers().map(str), st.sampled_from(["broker-a", "0", "1", "", "x"])), max_size=11).map(
+            " ".join
+        ),
+    )
+)
+def test_whatever_a_client_says_is_a_handle_or_refused(text: str) -> None:
+    try:
+        handle = read_handle(text, "broker-a", NOW)
+    except StatusError as error:
+        assert error.code == Code.INVALID_RECEIPT_HANDLE  # noqa: PT017
+    else:
+        assert 0 <= handle.info.start_offset <= handle.offset
 
 
 # --- renewal ----------------------------------------------------------------------------------------------------

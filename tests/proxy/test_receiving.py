@@ -295,6 +295,11 @@ def test_a_bad_receive(client: Consuming, fields: dict[str, Any], code: Any) -> 
     refused(code, client.answers, request)
 
 
+def test_a_refused_receive_creates_no_group(client: Consuming) -> None:
+    refused(Code.TOPIC_NOT_FOUND, client.answers, client.request(message_queue={"topic": {"name": "Nowhere"}}))
+    assert client.service.groups.get(client.group) is None
+
+
 def test_missing_parts_of_a_receive(client: Consuming) -> None:
     refused(Code.ILLEGAL_TOPIC, client.answers, definitions.ReceiveMessageRequest(group={"name": "g"}))
     request = client.request()
