@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import logging
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
-from spark_rocket.proxy.server import ProxyServer
+
+if TYPE_CHECKING:
+    from spark_rocket.proxy.server import ProxyServer
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ async def start_proxy(broker: Broker) -> ProxyServer | None:
             "protobuf), or set grpcServerPort=-1 (--no-grpc), and this is not said again."
         )
         return None
+    from spark_rocket.proxy.server import ProxyServer  # not for those who have none
+
     proxy = ProxyServer(broker, config.bind_address, config.grpc_server_port)
     try:
         await proxy.start()
