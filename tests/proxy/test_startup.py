@@ -67,6 +67,16 @@ def test_nothing_is_loaded_before_somebody_calls() -> None:
             assert server.proxy.families is not None
 
 
+def test_the_health_of_the_endpoint(client: Caller) -> None:
+    check = client._channel.unary_unary("/grpc.health.v1.Health/Check")
+    serving = b"\x08\x01"
+    assert check(b"", timeout=SECONDS) == serving
+    assert check(b"\x0a" + bytes([len(definitions.SERVICE)]) + definitions.SERVICE.encode(), timeout=SECONDS) == serving
+    with pytest.raises(grpc.RpcError) as caught:
+        check(b"\x0a\x01x", timeout=SECONDS)
+    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
 # --- TLS --------------------------------------------------------------------------------------------------------
 
 
