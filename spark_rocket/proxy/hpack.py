@@ -140,6 +140,17 @@ class Decoder:
                     append(field)
                     self._add(field)
                 elif byte < 0x20:
+                    if not byte and block[at + 1] < 0x7F:
+                        # The C core's own way: two short strings as they are. A good part of all fields.
+                        middle = at + 2 + block[at + 1]
+                        length = block[middle]
+                        if length < 0x7F:
+                            name = block[at + 2 : middle]
+                            at = middle + 1 + length
+                            if at > end:
+                                raise HpackError(f"A string of {length} bytes exceeds its header block.")
+                            append((name, block[middle + 1 : at]))
+                            continue
                     index, at = _integer(block, at, 0x0F)
                     if index:
                         name = entries[index][0]
