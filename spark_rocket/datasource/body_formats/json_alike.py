@@ -152,7 +152,7 @@ class _Lines:
             if not each or 2 * len(rows) < len(starts):
                 raise _InDoubtError
             grid = at[np.add.outer(bounds[rows], np.arange(each))]
-        lines = _Lines(data, rows, starts[rows], ends[rows], np.ascontiguousarray(grid.T))
+        lines = _Lines(data, rows, starts[rows], ends[rows], grid.T.astype(np.int32, order="C"))
         if int(inside.min()) < 32 or bool((inside == _BACKSLASH).any()):
             odd = np.flatnonzero((data == _BACKSLASH) | (data < 32))
             odd = odd[(odd >= edges[0]) & (odd < edges[-1])]
