@@ -92,7 +92,7 @@ def write_message(message: Any, record: RecordView, properties: dict[str, str], 
     for key, value in properties.items():
         if key not in SYSTEM_PROPERTIES:
             user[key] = value
-        elif key in _DELAYS:
+        elif key in _DELAYS and value != "0":  # a level of 0 is no delay: brokers write it into dead letters
             delayed = True
     get = properties.get
     system.message_id = get(UNIQ_KEY) or encode_offset_msg_id(record.store_host, record.physical_offset)

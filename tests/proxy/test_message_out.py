@@ -85,6 +85,7 @@ def test_hosts_of_version_6() -> None:
         ({"TRAN_MSG": "true", "PGROUP": "p"}, "TRANSACTION"),
         ({"TRAN_MSG": "false"}, "NORMAL"),
         ({"DELAY": "3"}, "DELAY"),
+        ({"DELAY": "0"}, "NORMAL"),
         ({"TIMER_DELAY_SEC": "5"}, "DELAY"),
         ({"TIMER_DELIVER_MS": "1795229625000", "__SHARDINGKEY": "k"}, "DELAY"),
         ({"__SHARDINGKEY": "k"}, "FIFO"),

@@ -52,7 +52,6 @@ def test_every_field_that_only_a_popped_message_has(client: Consuming) -> None:
     system = message.system_properties
     assert (message.topic.name, message.body) == (client.topic, b"a")
     assert (system.queue_id, system.queue_offset, system.delivery_attempt) == (2, 0, 1)
-    # The request's minute is merged with what the test asks for: both are seconds, the last one counts.
     assert (system.invisible_duration.seconds, system.invisible_duration.nanos) == (30, 250_000_000)
     parts = system.receipt_handle.split(" ")
     assert parts[:3] == ["0", str(client.clock.now), "30250"]
