@@ -26,6 +26,8 @@ class ConsumerOffsetManager:
         self._reset: dict[str, dict[int, int]] = {}
         self.data_version = DataVersion()
         self.dirty = False
+        self.saved_at = 0
+        """When what was loaded had been saved (ms); 0 if that is not known."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         if offset < 0 or queue_id < 0:
@@ -107,8 +109,12 @@ class ConsumerOffsetManager:
                 del table[key]
                 self.dirty = True
 
+    def file_snapshot(self, now: int) -> dict[str, Any]:
+        """What ``consumerOffset.json`` says."""
+        return {**self.snapshot(), "savedAt": now}
+
     def snapshot(self) -> dict[str, Any]:
-        """What ``consumerOffset.json`` and code 43 say; queue ids stay integers, which fastjson does not quote."""
+        """What code 43 says; queue ids stay integers, which fastjson does not quote."""
         return {
             "dataVersion": self.data_version.to_value(),
             "offsetTable": {key: dict(queues) for key, queues in self.table.items()},
@@ -118,6 +124,7 @@ class ConsumerOffsetManager:
         """Take over what a file says; ValueError, TypeError or AttributeError when it does not fit."""
         for key, queues in stored.get("offsetTable", {}).items():
             self.table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+        self.saved_at = int(stored.get("savedAt") or 0)
         version = stored.get("dataVersion")
         if version:
             self.data_version = DataVersion.from_value(version)

@@ -254,7 +254,9 @@ class Broker:
         directory = self.config.store_path / "config"
         files = {
             "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
-            "offsets": ConfigFile(directory / "consumerOffset.json", offsets.snapshot, offsets.load),
+            "offsets": ConfigFile(
+                directory / "consumerOffset.json", lambda: offsets.file_snapshot(self._clock()), offsets.load
+            ),
             "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
             "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
             "order": ConfigFile(directory / "consumerOrderInfo.json", order.snapshot, order.load),
@@ -340,7 +342,7 @@ class Broker:
             if position <= service.store.flushed_where:
                 service.saver.save(service.files["offsets"])
             else:  # no offset may be on disk before the check points that it passed
-                snapshot = service.offsets.snapshot()
+                snapshot = service.offsets.file_snapshot(self._clock())
                 service.store.when_flushed(position, partial(self._check_points_flushed, service, snapshot))
         if service.order.dirty:
             service.order.dirty = False

@@ -59,7 +59,7 @@ class World:
         self.topics = TopicConfigManager(self.settings, self.clock)
         self.topics.put(new_topic("T", 2))
         self.groups = SubscriptionGroupManager(self.settings, self.clock)
-        self.saved: dict[str, Any] = self.offsets.snapshot()
+        self.saved: dict[str, Any] = self.offsets.file_snapshot(self.clock())
         self.full = False
         self.images = 0
         self.open()
@@ -145,7 +145,7 @@ class World:
     def save_offsets(self) -> None:
         """As the broker does from time to time."""
         if self.pops.log.position <= self.store.flushed_where:
-            self.saved = copy.deepcopy(self.offsets.snapshot())
+            self.saved = copy.deepcopy(self.offsets.file_snapshot(self.clock()))
 
     def flush(self) -> None:
         self.store.flush()
@@ -175,7 +175,7 @@ class World:
         """As the broker does it, and start again."""
         self.pops.close()
         self.store.flush()
-        self.saved = copy.deepcopy(self.offsets.snapshot())
+        self.saved = copy.deepcopy(self.offsets.file_snapshot(self.clock()))
         self._reopen(None)
         self.flush()
 

@@ -21,6 +21,7 @@ from spark_rocket.protocol.extra_info import real_topic
 from spark_rocket.protocol.fastjson import loads_tolerant
 from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record import decode_messages, iter_records
+from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.store.check import check_store
 from tests.broker.pop_world import World, texts
 from tests.broker.test_delayed import served
@@ -163,6 +164,39 @@ def test_a_stop_forgets_nothing_and_repeats_nothing(world: World) -> None:
     assert len(world.pop()) == 4
     world.stop()
     assert world.pop() == []
+
+
+def test_a_kill_repeats_nothing_that_is_in_the_log(world: World) -> None:
+    for number in range(80):
+        world.send(b"%d" % number, 0, encode_properties({"TAGS": "ab"[number % 2]}))
+    world.flush()
+    world.pass_time(5)
+    popped = world.pop(most=20, invisible=10_000)
+    world.pop("new", most=20, invisible=600)
+    popped += world.pop(most=10, invisible=10_000, wanted=PullFilter(frozenset((java_hash("b"),))))
+    for record, receipt in popped[:-1]:
+        world.pops.ack("g", "T", 0, receipt, record.queue_offset)
+    world.pops.change_invisible("g", "T", 0, popped[-1][1], popped[-1][1].offset, 2_000)
+    world.pass_time(GATHER_MS)
+    world.kill()
+    assert world.offsets.query_all("g", "T") == {0: 40}
+    assert texts(world.pop(most=2)) == [b"40", b"41"]
+    assert texts(world.pop("new", most=2)) == [b"20", b"21"]
+    world.pass_time(2_000)
+    assert texts(world.pop(queue_id=1)) == [b"39"]
+    world.pass_time(8_000)
+    assert world.pop(queue_id=1) == []
+
+
+def test_a_reset_is_not_undone_by_a_kill(world: World) -> None:
+    for number in range(4):
+        world.send(b"%d" % number)
+    world.pop()
+    world.pass_time(1)
+    world.offsets.reset("g", "T", 0, 0)
+    world.flush()
+    world.kill()
+    assert texts(world.pop()) == [b"0", b"1", b"2", b"3"]
 
 
 def test_what_the_logs_say(world: World) -> None:

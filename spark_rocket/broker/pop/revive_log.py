@@ -109,11 +109,11 @@ class ReviveLog:
         """One past the last message of a queue."""
         return self._store.get_max_offset(self.topic, queue_id)
 
-    def read(self, queue_id: int, offset: int) -> tuple[int, Iterator[RecordView]]:
+    def read(self, queue_id: int, offset: int, topic: str = "") -> tuple[int, Iterator[RecordView]]:
         """Some messages from an offset on, and the offset behind them; damaged ones are left out."""
-        found = self._store.get_message(self.topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
+        found = self._store.get_message(topic or self.topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
         if found.status is not GetMessageStatus.FOUND:
-            return (max(found.next_begin_offset, 0) if found.next_begin_offset != offset else offset), iter(())
+            return found.next_begin_offset, iter(())
         return found.next_begin_offset, _records(found.records)
 
 

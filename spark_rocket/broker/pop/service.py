@@ -10,8 +10,9 @@ Pops in order write no check points: ``order`` (hooks.py) knows what is out, and
 acks.
 
 Crash safety: the check point is in the log before the offset moves. Offsets are on disk some seconds later, and never
-before the check points that they passed: see ``ReviveLog.position``. So a kill or a power cut brings
-messages twice that were popped shortly before, and loses none.
+before the check points that they passed: see ``ReviveLog.position``. What was popped meanwhile is found in the log
+again (recovery.py). So a kill or a power cut may bring messages twice that were popped or acked just before, and loses
+none.
 
 Thread-safety: used on the event loop only.
 Corresponds to PopMessageProcessor, AckMessageProcessor and ChangeInvisibleTimeProcessor.
@@ -30,6 +31,7 @@ from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer
 from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopOrder, PopRequest
+from spark_rocket.broker.pop.recovery import recover_offsets
 from spark_rocket.broker.pop.retry_records import as_asked
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog
@@ -133,6 +135,7 @@ class PopService:
             late_acks=self._acks.late,
             retry_v2=lambda: config.enable_retry_topic_v2,
         )
+        recover_offsets(store, self.log, offsets)
         self.on_due: Callable[[int], None] = lambda due: None
         self._turn = 0
 
