@@ -60,6 +60,7 @@ _RENEWALS_MS = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 _LONGEST_MS = 3 * 3_600_000
 _LOOK_MS = 5_000
 _AT_ONCE = 50
+_SLACK = 1_000
 _NO_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
 _MAX_SPAN = 1 << 16
 _MOST_LENGTH = 1_000
@@ -362,8 +363,9 @@ class Receipts:
         self.count -= 1
         if not kept.messages:
             del self._kept[kept.client_id, kept.group]
-        if not self._kept:
-            self._due.clear()
+        if len(self._due) > 2 * self.count + _SLACK:  # most are acked long before their time
+            self._due = [entry for entry in self._due if not entry[2].dropped]
+            heapq.heapify(self._due)
 
     def _plan(self, renewed: _Renewed, due: int) -> None:
         heapq.heappush(self._due, (due, next(self._numbers), renewed))

@@ -267,6 +267,22 @@ def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch
     assert client.receive(auto_renew=True) == []
 
 
+def test_what_is_acked_soon_takes_no_room(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receipts, "_SLACK", 10)
+    client.register()
+    client.send(b"kept")
+    (kept,) = client.receive(auto_renew=True)
+    for _ in range(3):
+        client.send(*(b"%02d" % number for number in range(30)))
+        messages = client.receive(auto_renew=True)
+        client.ack(*[message.system_properties.receipt_handle for message in messages])
+    assert client.receiving.receipts.count == 1
+    assert len(client.receiving.receipts._due) <= 12
+    client.live(60_000)
+    assert client.receive() == []
+    client.ack(kept.system_properties.receipt_handle)
+
+
 def test_very_many_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "_AT_ONCE", 3)
     client.register()
