@@ -60,6 +60,8 @@ HEAD = block(_STATUS_200, _CONTENT_TYPE)
 TAIL = block((b"grpc-status", b"0"))
 # Above this a message is not copied to stand beside its prefix.
 _APART = 16 * 1024
+# Above this, what a stream sends is written although its handler has more.
+_FLUSH_SIZE = 256 * 1024
 
 
 def status_block(code: int, message: str, alone: bool, *more: tuple[bytes, bytes]) -> Block:
@@ -80,22 +82,15 @@ class Carrier:
         self.task = loop.create_task(self._run())
 
     def take(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
-        """Go on with it when what it waits for has come."""
+        """Go on with it when what it waits for has come. The task must not be cancelled in this turn of the loop."""
         self._coroutine = coroutine
         self._waits_for = waits_for
-        if not self._go.done():  # it is when the coroutine has cancelled its task
-            self._go.set_result(None)
+        self._go.set_result(None)
 
     async def _run(self) -> None:
-        try:
-            await self._go
-        except asyncio.CancelledError as error:
-            if self._coroutine is None:  # a spare one, no longer needed
-                raise
-            await _thrown_into(self._coroutine, error)
-        else:
-            assert self._coroutine is not None
-            await _resumed(self._coroutine, self._waits_for)
+        await self._go
+        assert self._coroutine is not None
+        await _resumed(self._coroutine, self._waits_for)
 
 
 @types.coroutine
@@ -115,15 +110,6 @@ def _resumed(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[
             waits_for = step(value)
         except StopIteration:
             return
-
-
-@types.coroutine
-def _thrown_into(coroutine: Coroutine[Any, Any, None], error: BaseException) -> Generator[Any, Any, None]:
-    try:
-        waits_for = coroutine.throw(error)
-    except StopIteration:
-        return
-    yield from _resumed(coroutine, waits_for)
 
 
 class Requests(AsyncIterator[bytes]):
@@ -148,6 +134,7 @@ class Requests(AsyncIterator[bytes]):
             await self._waiter
         message = self._messages.popleft()
         self._queued -= PREFIX_SIZE + len(message)
+        self._call.count(-len(message))
         self._grant()
         return message
 
@@ -155,6 +142,7 @@ class Requests(AsyncIterator[bytes]):
         """So many bytes came, and completed these."""
         self._messages += messages
         self._queued += sum(PREFIX_SIZE + len(message) for message in messages)
+        self._call.count(sum(map(len, messages)))  # what was compressed may be much more than the window lets in
         self._received += size
         self._ended |= last
         self._grant()
@@ -185,7 +173,7 @@ class Call:
         self.stream = stream
         self._rpc = rpc
         self._reader: MessageReader | None = None
-        self._held = 0  # bytes of a message that is not whole, as the server counts them
+        self._held = 0  # bytes of messages that are not whole, or not taken
         self._messages: list[bytes] = []
         self._requests: Requests | None = None
         self._metadata: dict[str, str] | None = None
@@ -241,14 +229,20 @@ class Call:
         reader = self._reader
         if reader is None:
             self._reader = reader = MessageReader(self.stream.headers.get(b"grpc-encoding"))
+        before = reader.held
         messages = reader.feed(data)
-        if reader.held or self._held:
-            server = self.connection.server
-            server.held += reader.held - self._held
-            self._held = reader.held
-            if server.held > server.max_held:
-                raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "too many requests are in the middle of their messages")
+        if reader.held != before:
+            self.count(reader.held - before)
         return messages
+
+    def count(self, size: int) -> None:
+        """So many bytes more are held of the request. RpcError when it is too much for the server."""
+        if not self._over:
+            server = self.connection.server
+            self._held += size
+            server.held += size
+            if server.held > server.max_held:
+                raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "the server holds too much of unfinished requests")
 
     def _single(self, messages: list[bytes], size: int, last: bool) -> None:
         """The request of a method that takes one message."""
@@ -299,6 +293,9 @@ class Call:
             return
         finally:
             _leave_task(loop, task)
+        if task.cancelling():  # by the handler itself: so be it, but with a task that has not ended before it began
+            carrier = server.carrier()
+            loop.call_soon(carrier.task.cancel)
         self._task = server.employ(carrier)
         carrier.take(coroutine, waits_for)
         if self.deadline is not None and not self._over:
@@ -329,6 +326,9 @@ class Call:
             async with aclosing(handler) as answers:
                 async for message in answers:
                     self._send(message)
+                    if self.connection.session.gathered > _FLUSH_SIZE:  # one that never waits must not keep the loop
+                        self.connection.flush()
+                        await asyncio.sleep(0)
                     if stream.pending is not None:
                         self._writable = self.connection.server.loop.create_future()
                         await self._writable
@@ -383,5 +383,5 @@ class Call:
         self._reader = None
         task = self._task
         if task is not None and not task.done() and task is not asyncio.current_task():
-            task.cancel()
+            self.connection.server.loop.call_soon(task.cancel)  # not before a carrier has begun
         self.connection.flush_soon()

@@ -80,7 +80,7 @@ class GrpcConnection(asyncio.Protocol):
             self._events += events
         elif events:
             self._handle(events)
-        self._flush()
+        self.flush()
 
     def eof_received(self) -> bool:
         return False  # the transport closes
@@ -148,7 +148,7 @@ class GrpcConnection(asyncio.Protocol):
         self._events.clear()
         self._flushing = True
         self._handle(events)
-        self._flush()
+        self.flush()
         if not self._events and not self.session.corked:
             self._read(True)
 
@@ -199,9 +199,10 @@ class GrpcConnection(asyncio.Protocol):
         """Write what there is, with all that comes in this turn of the loop."""
         if not self._flushing:
             self._flushing = True
-            self.server.loop.call_soon(self._flush)
+            self.server.loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what there is."""
         self._flushing = False
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -272,7 +273,7 @@ class GrpcConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close after what was written has been sent."""
         self.session.refuse_more()
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 

@@ -15,8 +15,8 @@ frames, hpack,         bytes
 huffman
 =====================  ==============================================================
 
-Bounds: connections (``max_connections``), bytes of requests that are not complete (``max_held``, of all connections
-together); and those of http2.py, for each connection.
+Bounds: connections (``max_connections``), bytes of requests that are not complete or not taken (``max_held``, of all
+connections together); and those of http2.py, for each connection.
 
 Thread-safety: made, started and closed on the event loop. Nothing is kept on disk.
 Corresponds to org.apache.rocketmq.proxy.grpc.GrpcServer.
@@ -140,7 +140,7 @@ class Http2Server:
     def carrier(self) -> Carrier:
         """A task for a handler, if it should need one."""
         spare = self._spare
-        if spare is None or spare.task.done():
+        if spare is None or spare.task.cancelling():
             self._spare = spare = Carrier(self.loop)
         return spare
 

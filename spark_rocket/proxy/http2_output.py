@@ -57,8 +57,8 @@ class Output:
     """The half of a session that writes."""
 
     __slots__ = (
-        "_blocked", "_frame_size", "_out", "_patience", "_reset_ids", "_table_update", "corked", "streams", "unsent",
-        "window",
+        "_blocked", "_frame_size", "_out", "_patience", "_reset_ids", "_table_update", "corked", "gathered", "streams",
+        "unsent", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +66,7 @@ class Output:
         self.window = frames.DEFAULT_WINDOW  # what we may send on all streams together
         self.corked = False
         self.unsent = 0  # bytes that wait, of all streams
+        self.gathered = 0  # bytes of data that :meth:`take` would give
         self._out: list[bytes] = []
         self._frame_size = frames.DEFAULT_FRAME_SIZE  # the peer's
         self._table_update = False  # the peer has lowered its table's size, and the next block is to say so
@@ -77,6 +78,7 @@ class Output:
         """What is to be written now."""
         out = self._out
         self._out = []
+        self.gathered = 0
         return out
 
     @property
@@ -187,6 +189,7 @@ class Output:
             stream.window -= step
             self.window -= step
             self.unsent -= step
+            self.gathered += step
             stream.stalls = 0
             self._patience = min(self._patience + 1, PATIENCE)
             if step == len(data):

@@ -516,3 +516,44 @@ def test_too_many_half_requests() -> None:
         peer.h2.send_data(first, bytes(5_536), end_stream=True)
         peer.flush()
         assert peer.ended(first)[0]["grpc-status"] == "0"
+
+
+def test_too_much_that_is_not_taken() -> None:
+    with world(max_held=1_000_000) as running, Peer(running.server.port) as peer:
+        bomb = framed(gzip.compress(bytes(600_000)), 1)
+        stream = peer.request("/t.T/Deaf", bomb, bomb, end=False, headers=[("grpc-encoding", "gzip")])
+        assert peer.ended(stream)[0]["grpc-status"] == "8"
+        taken = peer.request("/t.T/Both", bomb, end=False, headers=[("grpc-encoding", "gzip")])
+        peer.until(h2.events.DataReceived, taken)
+        peer.h2.send_data(taken, bomb, end_stream=True)
+        peer.flush()
+        assert len(peer.ended(taken)[1]) == 2 * 600_005 + 8
+        running.wait(running.idle)
+
+
+def test_calls_that_end_as_soon_as_they_have_begun(server: World, caplog: pytest.LogCaptureFixture) -> None:
+    with Peer(server.server.port) as peer:
+        for _ in range(50):
+            stream = peer.h2.get_next_available_stream_id()
+            peer.h2.send_headers(stream, [*HEADERS_OF_ECHO[:2], (":path", "/t.T/Stay"), HEADERS_OF_ECHO[3]])
+            peer.h2.send_data(stream, framed(b""), end_stream=True)
+            both = peer.h2.get_next_available_stream_id()
+            peer.h2.send_headers(both, [*HEADERS_OF_ECHO[:2], (":path", "/t.T/Both"), HEADERS_OF_ECHO[3]])
+            peer.h2.send_data(both, b"\x00\xff\xff\xff\xff")  # too large
+        peer.flush()
+        peer.ended(both)
+    server.wait(lambda: server.cancelled == 50)
+    server.wait(server.idle)
+    assert not caplog.records
+
+
+def test_a_stream_that_never_waits_lets_others_in(server: World, channel: grpc.Channel) -> None:
+    with Peer(server.server.port) as peer:
+        peer.h2.increment_flow_control_window(2**30)
+        stream = peer.request("/t.T/Flood", framed(b""))
+        peer.h2.increment_flow_control_window(2**30, stream)
+        peer.flush()
+        for _ in range(20):
+            assert channel.unary_unary("/t.T/Echo")(b"x", timeout=LIMIT) == b"x"
+            assert peer.read()
+    server.wait(lambda: server.cancelled == 1)
