@@ -277,6 +277,21 @@ def test_a_refused_receive_is_its_status(consumer: Consumer, fields: dict[str, A
     assert answer.status.message
 
 
+def test_a_group_that_nobody_created_where_groups_are_not_created(
+    consumer: Consumer, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.config, "auto_create_subscription_group", False)
+    queue = {"topic": resource(consumer.topic)}
+    group = resource(consumer.group)
+    client = consumer.client
+    (answer,) = client.stream("ReceiveMessage", consumer.request())
+    assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND
+    answer, *_ = client.stream("PullMessage", group=group, message_queue=queue, batch_size=1)
+    assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND
+    answer = client.call("UpdateOffset", group=group, message_queue=queue, offset=1)
+    assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND
+
+
 def test_a_call_with_too_little_time(consumer: Consumer) -> None:
     (answer,) = consumer.client.stream("ReceiveMessage", consumer.request(), timeout=3.0)
     assert answer.status.code == Code.ILLEGAL_POLLING_TIME
