@@ -13,11 +13,11 @@ import pytest
 from spark_rocket.broker.filters import PullFilter
 from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decode_check_point
-from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.extra_info import real_topic
+from spark_rocket.protocol.extra_info import ExtraInfo, real_topic
 from spark_rocket.protocol.fastjson import loads_tolerant
 from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record import decode_messages, iter_records
@@ -418,6 +418,41 @@ def test_many_acks_of_a_moment_are_one_message(world: World) -> None:
     assert world.pops.deliver(world.clock(), 1.0) == START + GATHER_MS
     world.pass_time(GATHER_MS)
     assert world.store.get_max_offset("rmq_sys_wheel_timer", 0) == before + 2
+
+
+def test_a_damaged_queue_keeps_no_other_from_being_popped(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.send(b"a", 0)
+    world.send(b"b", 1)
+    get = world.store.get_message
+    damaged = {("T", 0), (REVIVE_LOG, 1)}
+
+    def get_message(topic: str, queue_id: int, *more: Any) -> Any:
+        if (topic, queue_id) in damaged:
+            raise StoreCorruptError("damaged")
+        return get(topic, queue_id, *more)
+
+    monkeypatch.setattr(world.store, "get_message", get_message)
+    with pytest.raises(StoreCorruptError):
+        world.pop(queue_id=0)
+    assert texts(world.pop(invisible=1_000)) == [b"b"]
+    write(world, "ck", b"?", queue_id=1)
+    assert (
+        "Message 0 of rmq_sys_REVIVE_LOG_DefaultCluster, queue 1, is passed over: [STORE_CORRUPT] damaged"
+        in caplog.text
+    )
+    world.pass_time(1_000)
+    assert texts(world.pop(invisible=1_000)) == [b"b"]
+
+
+def test_an_ack_from_the_beginning_of_time(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.send(b"a")
+    world.pops.ack("g", "T", 0, ExtraInfo(0, 0, 0, 0, "0", "b", 0, 0), 0)
+    world.pass_time(GATHER_MS)
+    world.pass_time(GATHER_MS)
+    assert [tag for tag, _ in revive_log(world)] == ["ack"]
+    assert caplog.text == ""
 
 
 # --- a broker ---------------------------------------------------------------------------------------------------

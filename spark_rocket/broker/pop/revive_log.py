@@ -13,6 +13,7 @@ Corresponds to PopMessageProcessor.buildCkMsg and the writing half of AckMessage
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 from spark_rocket.broker.pop.check_points import (
@@ -26,13 +27,15 @@ from spark_rocket.broker.pop.check_points import (
     encode_ack,
     encode_check_point,
 )
-from spark_rocket.errors import ProtocolError
+from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.record import RecordView, view_record
 from spark_rocket.protocol.subscription import java_hash
 from spark_rocket.store.layout import TIMER_TOPIC
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus, PutResult
+
+_log = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 64
 _READ_BYTES = 1 << 18
@@ -91,7 +94,7 @@ class ReviveLog:
             )
             self.position = max(self.position, result.end_physical_offset)
             return result
-        out = (deliver - 1) // self._precision * self._precision
+        out = max((deliver - 1) // self._precision * self._precision, 0)  # below 0 if a forger says so
         result = self._store.put_message(
             TIMER_TOPIC,
             0,
@@ -111,7 +114,12 @@ class ReviveLog:
 
     def read(self, queue_id: int, offset: int, topic: str = "") -> tuple[int, Iterator[RecordView]]:
         """Some messages from an offset on, and the offset behind them; damaged ones are left out."""
-        found = self._store.get_message(topic or self.topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
+        topic = topic or self.topic
+        try:
+            found = self._store.get_message(topic, queue_id, offset, _READ_AT_ONCE, _READ_BYTES)
+        except StoreCorruptError as error:
+            _log.error("Message %d of %s, queue %d, is passed over: %s", offset, topic, queue_id, error)
+            return offset + 1, iter(())
         if found.status is not GetMessageStatus.FOUND:
             return found.next_begin_offset, iter(())
         return found.next_begin_offset, _records(found.records)

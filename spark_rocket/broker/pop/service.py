@@ -37,7 +37,7 @@ from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import RETRY_PREFIX, TopicConfigManager
-from spark_rocket.errors import RefusedError
+from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.extra_info import (
     ORDER_REVIVE_QUEUE,
@@ -70,7 +70,7 @@ class PopResult:
     """What a pop found.
 
     ``rest_num``: how many messages are still there in the queues looked at; ``passed``: whether messages that the
-    filter does not want were left behind, so that it is worth looking again.
+    filter does not want were left behind, so that it is worth looking again; ``problem``: a queue is damaged.
     """
 
     pop_time: int
@@ -80,6 +80,7 @@ class PopResult:
     count: int = 0
     size: int = 0
     passed: bool = False
+    problem: StoreCorruptError | None = None
     records: list[bytes] = field(default_factory=list)
     start_offset_infos: list[str] = field(default_factory=list)
     msg_offset_infos: list[str] = field(default_factory=list)
@@ -174,6 +175,8 @@ class PopService:
             self._pop_queue(pop, result, pop.topic, pop.queue_id)
         if not retry_first and not pop.order:
             self._pop_retry(pop, result, chance)
+        if result.problem is not None and not result.count:
+            raise result.problem
         return result
 
     def _next_revive_queue(self) -> int:
@@ -208,11 +211,15 @@ class PopService:
         if result.count >= pop.max_msgs or result.size >= most:
             result.rest_num += max(store.get_max_offset(topic, queue_id) - offset, 0)
             return
-        got = self._get(pop, result, topic, queue_id, offset)
-        if got.status in _MISPLACED or (got.status in _EMPTY and offset > got.next_begin_offset):
-            offset = got.next_begin_offset
-            self._offsets.commit(group, topic, queue_id, offset)
+        try:
             got = self._get(pop, result, topic, queue_id, offset)
+            if got.status in _MISPLACED or (got.status in _EMPTY and offset > got.next_begin_offset):
+                offset = got.next_begin_offset
+                self._offsets.commit(group, topic, queue_id, offset)
+                got = self._get(pop, result, topic, queue_id, offset)
+        except StoreCorruptError as error:  # the other queues are whole
+            result.problem = error
+            return
         if got.count:
             self._give(pop, result, topic, queue_id, offset, got)
         elif got.status in _PASSED and got.next_begin_offset > offset:
