@@ -117,10 +117,13 @@ def write_key(name: str, batch_id: str, partition: int) -> bytes:
 
 def unique_keys(key: bytes, rows: I64) -> pa.Array:
     """UNIQ_KEY of each row number."""
-    raw = np.empty((len(rows), 16), np.uint8)
-    raw[:, :10] = np.frombuffer(key, np.uint8)
-    raw[:, 10:] = rows.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:]
-    return hex_strings(raw)
+    count, task = len(rows), key.hex().upper().encode()
+    numbers = hex_strings(rows.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:])
+    text = np.empty(count, np.dtype([("task", f"V{len(task)}"), ("row", "V12")]))
+    text["task"] = np.frombuffer(task, f"V{len(task)}")
+    text["row"] = np.frombuffer(numbers.buffers()[2], "V12") if count else b""
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(text.itemsize)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), pa.py_buffer(text)])
 
 
 class RowEncoder:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.protocol.columnar_scratch import Scratch
+from spark_rocket.protocol.columnar_scratch import Scratch, column_extremes
 from spark_rocket.protocol.properties import decode_properties
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -34,7 +34,6 @@ _PAD = 8  # bytes of room on both sides, so that eight bytes can be read before 
 _LOW_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _MIX_TAIL = np.uint64(0x9E3779B97F4A7C15)
 _MIX_LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
-_AT_ONCE = 64
 _SORT_ABOVE = 64  # pairs in one record above which duplicates are looked for by sorting
 
 
@@ -45,17 +44,6 @@ def to_strings(array: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
         return pa.array(texts, pa.string())
-
-
-def _extremes(rows: _U8) -> tuple[_U8, _U8]:
-    """The least and the greatest byte of each column. Many rows at a time, for a row is short."""
-    length = rows.shape[1]
-    whole = len(rows) // _AT_ONCE * _AT_ONCE
-    if not whole:
-        return rows.min(axis=0), rows.max(axis=0)
-    wide, rest = rows[:whole].reshape(-1, _AT_ONCE * length), rows[whole:]
-    low, high = wide.min(axis=0).reshape(_AT_ONCE, length), wide.max(axis=0).reshape(_AT_ONCE, length)
-    return np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0)
 
 
 class PropertyColumns:
@@ -115,7 +103,7 @@ class PropertyColumns:
         elif length:
             every = np.ndarray((len(raw) - length + 1,), f"V{length}", raw, strides=(1,))
             rows.view(f"V{length}")[:, 0] = every[starts]
-        low, high = _extremes(rows)
+        low, high = column_extremes(rows)
         varies = low != high
         if bool((low[varies] <= 2).any()) or bool((high[varies] > 127).any()):
             return False

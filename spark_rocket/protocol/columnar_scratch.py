@@ -1,6 +1,7 @@
-"""Memory that the columnar codec uses again and again instead of asking for fresh pages at every call.
+"""Memory that the columnar codec uses again and again, and a look at the columns of rows of bytes.
 
-On virtual machines the first touch of a page can cost more than decoding all the records on it.
+Memory is used again instead of asking for fresh pages at every call: on virtual machines the first touch of a page
+can cost more than decoding all the records on it.
 Thread-safety: a ``Scratch`` belongs to one call at a time; taking one out of the idle list and putting it back are
 single steps of the interpreter. No RocketMQ class corresponds to it.
 """
@@ -17,6 +18,7 @@ _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
 _KEEP_BYTES = 32 * 1024 * 1024  # larger blocks are not kept
 _KEEP_IDLE = 4
+_AT_ONCE = 64
 
 
 class Scratch:
@@ -50,3 +52,14 @@ def borrowed_scratch() -> Iterator[Scratch]:
     finally:
         if len(_idle) < _KEEP_IDLE:
             _idle.append(scratch)
+
+
+def column_extremes(rows: _U8) -> tuple[_U8, _U8]:
+    """Of contiguous rows the least and the greatest byte of each column. Many rows at a time, for a row is short."""
+    length = rows.shape[1]
+    whole = len(rows) // _AT_ONCE * _AT_ONCE
+    if not whole:
+        return rows.min(axis=0), rows.max(axis=0)
+    wide, rest = rows[:whole].reshape(-1, _AT_ONCE * length), rows[whole:]
+    low, high = wide.min(axis=0).reshape(_AT_ONCE, length), wide.max(axis=0).reshape(_AT_ONCE, length)
+    return np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0)

@@ -23,6 +23,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
+from spark_rocket.protocol.columnar_scratch import column_extremes
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.results import PutStatus
 from spark_rocket.store.tags import tags_code, tags_codes
@@ -131,13 +132,11 @@ def _starts(raw: Bytes, source: npt.NDArray[np.uint8]) -> tuple[Ints, bool]:
         body_length = _INT.unpack_from(raw, 16)[0]
         at = 20 + body_length
         if body_length >= 0 and at + 2 <= size and at + 2 + _SHORT.unpack_from(raw, at)[0] == size:
-            rows = source.reshape(-1, size)
-            same = rows == rows[0] if size <= 64 else None
-            columns = (slice(0, 4), slice(16, 20), slice(at, at + 2))
-            if all(
-                bool((same[:, column] if same is not None else rows[:, column] == rows[0, column]).all())
-                for column in columns
-            ):
+            fields = (
+                np.ndarray((total // size,), kind, source, place, (size,))
+                for place, kind in ((0, "=i4"), (16, "=i4"), (at, "=i2"))
+            )
+            if all(bool((field == field[0]).all()) for field in fields):
                 return np.arange(0, total, size, dtype=np.int64), True
     starts = []
     unpack = _INT.unpack_from
@@ -181,10 +180,10 @@ def _matrix_properties(rows: npt.NDArray[np.uint8]) -> tuple[frozenset[bytes] | 
     count, width = rows.shape
     if not width:
         return frozenset(), np.zeros(count, np.int64)
-    least = rows.min(axis=0)
+    least, greatest = column_extremes(rows)
     if not least.all():
         raise _nul()
-    same = least == rows.max(axis=0)
+    same = least == greatest
     first = rows[0]
     # Separators stand in the same columns of every row, and nowhere else.
     if bool(same[first <= _SEPARATOR].all()) and bool((least[first > _SEPARATOR] > _SEPARATOR).all()):
