@@ -33,7 +33,7 @@ import time
 import types
 from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,7 @@ class Carrier:
 @types.coroutine
 def _resumed(coroutine: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
     """The rest of a coroutine that was begun by hand and waits for something."""
+    step: Callable[[Any], Any]
     while True:
         try:
             sent = yield waits_for
