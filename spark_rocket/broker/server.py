@@ -70,6 +70,7 @@ _log = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS = 10.0
 _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
+_ORDER_SAVE_SECONDS = 0.2
 _TRIM_PAUSE_SECONDS = 0.05
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -233,8 +234,11 @@ class Broker:
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        self._every("order", _ORDER_SAVE_SECONDS, self._save_order)
         self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
         self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
+        if store.recovery is not None and not store.recovery.clean:
+            order.recover(store.get_max_offset)
         order.start()
         for driver in service.drivers.values():
             driver.wake()
@@ -344,6 +348,10 @@ class Broker:
             else:  # no offset may be on disk before the check points that it passed
                 snapshot = service.offsets.file_snapshot(self._clock())
                 service.store.when_flushed(position, partial(self._check_points_flushed, service, snapshot))
+
+    def _save_order(self) -> None:
+        """Soon, since after a kill only the file says that a queue is blocked."""
+        service = self.service
         if service.order.dirty:
             service.order.dirty = False
             service.saver.save(service.files["order"])

@@ -49,6 +49,8 @@ class OrderMachine(RuleBasedStateMachine):
         )
         for name, text in files.items():
             getattr(self, name).load(loads_tolerant(text))
+        if files:
+            self.order.recover(lambda topic, queue_id: MESSAGES)
         if self.committed < 0:
             self.offsets.commit("G", "T", 0, 0)
         self.order.start()
@@ -119,8 +121,9 @@ class OrderMachine(RuleBasedStateMachine):
 
     @invariant()
     def files_are_written(self) -> None:
-        for name, texts in self.saved.items():
-            texts.append(dumps_fastjson(getattr(self, name).snapshot()))
+        self.saved["offsets"].append(dumps_fastjson(self.offsets.file_snapshot(self.now)))
+        self.saved["order"].append(dumps_fastjson(self.order.snapshot()))
+        for texts in self.saved.values():
             del texts[:-4]
 
     @invariant()

@@ -196,8 +196,9 @@ def test_order_and_blocks_outlast_a_stop(tmp_path: Path) -> None:
         assert bodies(consumer.take(bornTime=0)) == [b"2"]
 
 
-def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it comes: everything from the first message on that is not known to be acked comes again, in order."""
+    monkeypatch.setattr("spark_rocket.broker.server._ORDER_SAVE_SECONDS", 3_600)
     clock = Clock()
     images: list[tuple[Path, bytes, bytes, Got]] = []
     with served(tmp_path / "store", clock, flushConsumerOffsetInterval=3_600_000, **GOLDEN_SIZES) as (server, wire):
@@ -220,6 +221,8 @@ def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
         clock.now += 1
         second = consumer.take(bornTime=0)
         image(b"12345", b"12345", second)
+        save(server, "order")
+        image(b"345", b"", second)  # of a pop since the offsets were saved
         consumer.ack_all(second[2:])
         save(server)
         image(b"345", b"", second)
@@ -238,12 +241,12 @@ def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
                 assert b"".join(bodies(consumer.take(bornTime=0))) == wanted, path
 
 
-def save(server: Served) -> None:
-    """The config files, as every few seconds."""
+def save(server: Served, *names: str) -> None:
+    """The config files, as by their timers."""
 
     async def work() -> None:
         service = server.broker.service
-        for name in ("offsets", "order"):
+        for name in names or ("offsets", "order"):
             await service.saver.save(service.files[name])
 
     server.do(work())
