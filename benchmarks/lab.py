@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from spark_rocket.testing import LocalCluster
 
 QUEUES = 4
+QUERY_PATIENCE = 0.9  # a query that finds nothing is answered at once if the index is complete, else after a second
+MOST_QUERIES = 120
 T = TypeVar("T")
 
 
@@ -97,7 +100,20 @@ class Lab:
         settings = {"size": size, "conns": QUEUES, "messages": messages, "queues": queues}
         done = self.load("fill", port=self.broker_port, topic=topic, **settings)
         assert done["messages"] == messages, done
+        self.settle(topic)
         return topic
+
+    def settle(self, topic: str) -> None:
+        """Wait until the broker's index has what was written: it is built behind the writer, on the same cores."""
+        from spark_rocket.client import Admin
+
+        with Admin(self.cluster.name_server) as admin:
+            for _ in range(MOST_QUERIES):
+                begun = time.perf_counter()
+                admin.query_messages(topic, "no such key")
+                if time.perf_counter() - begun < QUERY_PATIENCE:
+                    return
+        raise TimeoutError(f"the index of {topic} is not built yet")
 
     def load(self, verb: str, **settings: str | int | float) -> dict[str, Any]:
         """Run the lean client in a process of its own; what it measured."""

@@ -124,6 +124,7 @@ def spark_write(lab: Lab, size: str) -> Pair:
     options = {"nameServer": lab.cluster.name_server, "topic": topic}
 
     def write(form: str, options: dict[str, str]) -> float:
+        lab.settle(topic)
         begun = time.perf_counter()
         frame.write.format(form).options(**options).mode("append").save()
         return rows / (time.perf_counter() - begun)

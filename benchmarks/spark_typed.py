@@ -32,6 +32,7 @@ def spark_json(lab: Lab, size: str) -> Pair:
         "repeat('x', 20) AS note",
     )
     frame.write.format("rocket").options(**server, topic=topic, bodyFormat="json").mode("append").save()
+    lab.settle(topic)
     reader = spark.read.format("rocket").options(**server, subscribe=topic)
     bodies = reader.schema("body binary").load()
     parsed = bodies.select(F.from_json(F.col("body").cast("string"), SCHEMA).alias("row")).select("row.*")
