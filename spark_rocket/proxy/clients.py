@@ -36,7 +36,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.commands import CommandStream
-from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.context import Context, GrpcCode, RpcError
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.names import group_of, topic_of
@@ -373,6 +373,12 @@ class ClientRegistry:
         for client in [one for one in self._clients.values() if one.last_seen < limit or not one.channel.is_active]:
             _log.info("Client %s of %s is silent: it is forgotten.", client.id, client.channel.remote_addr)
             self.forget(client)
+
+    def end_streams(self) -> None:
+        """The proxy is about to stop: Telemetry streams would go on."""
+        for client in self._clients.values():
+            for stream in client.streams:
+                stream.end(RpcError(GrpcCode.UNAVAILABLE, "the broker stops"))
 
     def close(self) -> None:
         """The proxy stops."""

@@ -100,6 +100,8 @@ class ProxyServer:
         server, self._server = self._server, None
         if self._loading is not None:
             await asyncio.wait([self._loading])
+        if self._families is not None:
+            self._families.clients.end_streams()
         if server is not None:
             await server.close()
         if self._families is not None:

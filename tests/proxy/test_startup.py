@@ -136,8 +136,9 @@ def test_a_stop_ends_streams_and_forgets_clients() -> None:
         assert service is not None
         assert set(service.clients.producers) == {"T"}
     assert not service.clients.producers
-    with pytest.raises(grpc.RpcError):
+    with pytest.raises(grpc.RpcError) as caught:
         list(stream)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
     client.close()
 
 
