@@ -159,8 +159,29 @@ def test_what_was_not_popped_cannot_be_acked(broker: Broker) -> None:
 
 def test_after_a_crash_an_ack_skips_nothing(broker: Broker) -> None:
     """The file is lost: of what was out nothing is known."""
-    assert broker.ack(7) == ALREADY_ACKED
-    assert broker.ack(5) == 6
+    assert broker.ack(7) == broker.ack(5) == ALREADY_ACKED
+
+
+@pytest.mark.parametrize(("saved_at", "offset"), [(0, 5), (NOW, 5), (NOW - 1, 6)])
+def test_after_a_crash_acks_of_pops_since_the_offsets_were_saved_count(
+    broker: Broker, saved_at: int, offset: int
+) -> None:
+    broker.pop(5, 6, 7)
+    broker.order.ack("T", "G", 0, 5, NOW, NOW)  # committed, but not saved
+    broker.offsets.saved_at = saved_at
+    broker.order.recover(lambda topic, queue_id: 8)
+    assert broker.offsets.query("G", "T", 0) == offset
+    assert broker.is_blocked()
+
+
+def test_what_the_log_has_lost_is_forgotten(broker: Broker) -> None:
+    """Acks of it would be those of the messages that get its offsets next."""
+    broker.pop(5, 6, 7)
+    broker.offsets.saved_at = NOW - 1
+    broker.order.recover(lambda topic, queue_id: 7)
+    assert not broker.is_blocked()
+    assert broker.ack(5) == ALREADY_ACKED
+    assert broker.offsets.query("G", "T", 0) == 5
 
 
 def test_what_is_below_the_offset_counts_as_acked(broker: Broker) -> None:

@@ -24,8 +24,9 @@ a        attemptId
 Thread-safety: used on the event loop only; :meth:`ConsumerOrderInfoManager.snapshot` copies for the writing thread.
 After a crash: the file is 200 ms old, so queues are blocked as they were, and offsets, which are some seconds old, go
 on behind what was acked of pops since. Offsets decide what is delivered, so nothing is lost. Acks of pops that the file
-does not know are dropped unless they are of the next message: Apache's broker commits them, which skips what was popped
-before them. What is below the group's offset counts as acked.
+does not know are dropped: Apache's broker commits them, which skips what was popped before them. So are those of
+messages that the log has lost in a power failure, because others have their offsets next. What is below the group's
+offset counts as acked.
 Corresponds to org.apache.rocketmq.broker.offset.{ConsumerOrderInfoManager, ConsumerOrderInfoLockManager}.
 """
 
@@ -157,11 +158,7 @@ class ConsumerOrderInfoManager:
         if offset < committed:
             return ALREADY_ACKED
         info = self._find(topic, group, queue_id)
-        if info is None:
-            return offset + 1 if offset == committed else ALREADY_ACKED
-        if not info.offset_list:
-            return ILLEGAL
-        if pop_time != info.pop_time:
+        if info is None or pop_time != info.pop_time:
             return ALREADY_ACKED
         offsets = info.offsets()
         if offset not in offsets:
@@ -273,14 +270,15 @@ class ConsumerOrderInfoManager:
     def recover(self, max_offset: Callable[[str, int], int]) -> None:
         """After a kill: of pops since the offsets were saved, what is acked says where a group is."""
         since = self._offsets.saved_at
-        if not since:  # a file of Apache's, or none
-            return
         for key, queues in self.table.items():
             topic, _, group = key.partition(_SEPARATOR)
-            for queue_id, info in queues.items():
-                if info.last_consume_timestamp > since and info.offset_list:
+            for queue_id, info in list(queues.items()):
+                offsets = info.offsets()
+                if not offsets or offsets[-1] >= max_offset(topic, queue_id):
+                    del queues[queue_id]
+                elif since and info.last_consume_timestamp > since:  # not since: a file of Apache's, or none
                     left = info.open_offsets(0)
-                    following = min(left[0] if left else info.offsets()[-1] + 1, max_offset(topic, queue_id))
+                    following = left[0] if left else offsets[-1] + 1
                     if following > self._offsets.query(group, topic, queue_id):
                         self._offsets.commit(group, topic, queue_id, following)
 
