@@ -7,8 +7,8 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 * anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
 
 Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
-``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep). ``grpcServerPort``,
-``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable`` are settings of Apache's proxy, which runs beside the broker here.
+``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep). Apache's proxy has
+``grpcServerPort``, ``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable``: here it runs beside the broker.
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """

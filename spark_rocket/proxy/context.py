@@ -68,17 +68,3 @@ class Rpc(NamedTuple):
     handler: Callable[..., Any]
     request_streaming: bool = False
     response_streaming: bool = False
-
-
-class GrpcServer(Protocol):
-    """Listens on one address and carries calls to handlers."""
-
-    @property
-    def port(self) -> int:
-        """The real port, also when 0 was asked for."""
-
-    async def start(self) -> None:
-        """Serve. ConfigError when the address cannot be had."""
-
-    async def close(self, grace: float = 1.0) -> None:
-        """Take no more calls, give those under way ``grace`` seconds, cancel the rest."""
