@@ -38,11 +38,11 @@ class Families:
         receiving = ReceiveFamily(local)
         clients.on_gone.append(receiving.receipts.client_left)
         self._made: list[Family] = [
+            receiving,  # closed before its clients are forgotten
             RouteFamily(local, listening),
             ClientFamily(clients),
             SendFamily(local, clients),
             TransactionFamily(local, clients),
-            receiving,
             PullFamily(local),
             DeadLetterFamily(receiving.receipts),
         ]

@@ -19,7 +19,8 @@ what goes wrong                what becomes of the message
 the change is refused          not renewed any more: it was acked, or comes back when its time is over
 the client is gone             looked at every 5 s, and when its time comes: made visible
 too many are renewed           ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
-the broker stops               nothing is kept: it comes back when its time is over
+the broker stops               it comes back at the next start; one that was not yet renewed can be acked for its minute
+the broker is killed           it comes back when its time is over
 =============================  =======================================================================================
 
 Thread-safety: used on the event loop only. Corresponds to common.consumer.ReceiptHandle and
@@ -33,7 +34,7 @@ import heapq
 import itertools
 import logging
 from binascii import b2a_base64
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -172,21 +173,18 @@ class Receipts:
         self._due: list[tuple[int, int, _Renewed]] = []
         self._numbers = itertools.count()
         self._look_at = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self.driver = DeliveryDriver(service.loop, service.clock, self._run)
         self.count = 0
         """How many are renewed."""
 
     def close(self) -> None:
-        """Renew no more."""
+        """Renew no more. What was renewed comes back: after a restart nobody could ack it, its first handle is over."""
         self.driver.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-
-    async def settle(self) -> None:
-        """Until everything begun is done."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        for kept in tuple(self._kept.values()):
+            for renewed in tuple(kept.messages.values()):
+                self._drop(renewed)
+                if renewed.times:
+                    self.release(kept.group, renewed.topic, [renewed.latest])
 
     def read(self, text: str) -> Handle:
         """A handle that a client says."""
@@ -300,7 +298,7 @@ class Receipts:
 
         ``unseen``: nobody had them, so that it counts as no attempt.
         """
-        self._spawn(self._release(group, topic, list(handles), unseen))
+        self._service.spawn(self._release(group, topic, list(handles), unseen))
 
     async def _release(self, group: str, topic: str, handles: list[str], unseen: bool) -> None:
         for at, text in enumerate(handles, 1):
@@ -389,7 +387,7 @@ class Receipts:
             if not renewed.dropped:
                 due.append(renewed)
         if due:
-            self._spawn(self._renew_all(due))
+            self._service.spawn(self._renew_all(due))
         if not self._kept:
             return None
         return min(self._look_at, self._due[0][0]) if self._due else self._look_at
@@ -433,8 +431,3 @@ class Receipts:
         """The clients that are registered in a group."""
         found = self._service.clients.consumers.get(group)
         return set() if found is None else {member.client_id for member in found.members.values()}
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._service.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

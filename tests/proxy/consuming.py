@@ -133,14 +133,14 @@ class Consuming:
         for start in range(0, milliseconds, 5_000):
             self.clock.now += min(5_000, milliseconds - start)
             self.run(self.receiving.receipts.driver.wake)
-            self.do(self.receiving.receipts.settle())
+            self.do(self.service.settle_all())
         self.settle()
 
     def settle(self) -> None:
         for _ in range(2):
             self.server.wake()
             self.run(self.receiving.receipts.driver.wake)
-            self.do(self.receiving.receipts.settle())
+            self.do(self.service.settle_all())
         self.server.wake()
 
     def wait_for(self, condition: Any) -> None:
@@ -175,6 +175,6 @@ def consuming(directory: Path, clock: Clock | None = None, **settings: object) -
         world = Consuming(server, wire, clock)
         yield world
         world.run(world.receiving.close)
-        world.do(world.receiving.receipts.settle())
+        world.do(world.service.settle_all())
         held = world.run(lambda: (world.service.waiting.count, world.service.held.count))
         assert held == (0, 0), "calls that nobody has any more are held"

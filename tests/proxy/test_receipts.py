@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -147,7 +148,7 @@ def test_what_a_client_that_leaves_had_comes_again_soon(client: Consuming) -> No
     assert client.receive() == []
     _leave(client, channel)
     client.run(lambda: client.receiving.receipts.client_left(client.client_id, [client.group, "another"]))
-    client.do(client.receiving.receipts.settle())
+    client.do(client.service.settle_all())
     assert client.receiving.receipts.count == 0
     client.pass_time(2_001)
     assert [message.body for message in client.receive()] == [messages[1].body]
@@ -265,6 +266,21 @@ def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch
     assert len(client.receive()) == 1
     client.ack(*[message.system_properties.receipt_handle for message in messages])
     assert client.receive(auto_renew=True) == []
+
+
+def test_a_stop_gives_back_what_was_renewed(tmp_path: Path) -> None:
+    with consuming(tmp_path) as world:
+        world.register()
+        world.send(b"long")
+        world.receive(auto_renew=True)
+        world.live(100_000)
+        world.send(b"new")
+        (new,) = world.receive(auto_renew=True)
+        clock = world.clock
+    with consuming(tmp_path, clock) as world:
+        assert world.ack(new.system_properties.receipt_handle).status.code == Code.OK
+        world.pass_time(2_001)
+        assert world.bodies() == [b"long"]
 
 
 def test_what_is_acked_soon_takes_no_room(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,7 +217,7 @@ def test_what_a_broken_call_did_not_take_comes_again_soon(client: Consuming, tak
         await answers.aclose()
 
     client.do(break_off())
-    client.do(client.receiving.receipts.settle())
+    client.do(client.service.settle_all())
     assert client.receive() == []
     client.pass_time(2_001)
     again = client.receive()
@@ -256,7 +256,7 @@ def test_a_call_that_ends_as_its_messages_come_gives_them_back(client: Consuming
             await task
 
     client.do(cancel_with_the_answer())
-    client.do(client.receiving.receipts.settle())
+    client.do(client.service.settle_all())
     client.pass_time(2_001)
     assert client.bodies() == [b"a"]
 

@@ -77,7 +77,7 @@ class Clients:
             await answers.aclose()
 
         self.world.do(some_of())
-        self.world.do(self.world.receiving.receipts.settle())
+        self.world.do(self.world.service.settle_all())
 
     def ack(self) -> None:
         of_one = self._of_one()
@@ -116,7 +116,7 @@ class Clients:
         group = self.world.group
         self.world.run(lambda: self.world.service.clients.unregister(channel, None, group))
         self.world.run(lambda: self.world.receiving.receipts.client_left(client_id, [group]))
-        self.world.do(self.world.receiving.receipts.settle())
+        self.world.do(self.world.service.settle_all())
         for had in self.had.values():
             if had.client_id == client_id and had.until is None:
                 had.client_id, had.until = "", self.world.clock()  # it is nobody's, and comes again within a second
