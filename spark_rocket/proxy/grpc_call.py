@@ -3,8 +3,9 @@
 A handler is begun at once, where its request was read, and not as a task of its own: one that has nothing to wait for
 has answered when it returns, and its answer is written together with others. Only when it waits for something does the
 rest of it become a task. That task is there from the beginning, a spare one that waits for work (:class:`Carrier`), and
-it is the current task from the handler's first line on: ``asyncio.timeout`` and the like work. This saves 4 of an
-empty call's 20 µs beside the socket's. (Context variables that a handler sets before it first waits are the connection's.)
+it is the current task from the handler's first line on: ``asyncio.timeout`` and the like work. This saves 4 of the
+20 µs that an empty call takes beside its socket. (Context variables that a handler sets before it first waits are the
+connection's.)
 
 A call ends once, whatever comes first:
 

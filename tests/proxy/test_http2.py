@@ -553,10 +553,14 @@ def drive(data: bytes, chance: random.Random) -> None:
         at += step
         for stream in list(open_streams):
             chosen = chance.randint(0, 5)
-            if chosen == 0:
+            if chosen == 0 and stream.owner is None:
                 session.respond(stream, HEAD, bytes(chance.choice([0, 5, 100_000])), TAIL)
+            elif chosen == 0:
+                session.send_trailers(stream, TAIL)
             elif chosen == 1:
-                session.send_headers(stream, HEAD)
+                if stream.owner is None:
+                    session.send_headers(stream, HEAD)
+                stream.owner = "begun"
                 session.send_data(stream, bytes(chance.randint(1, 70_000)))
                 continue
             elif chosen == 2:
