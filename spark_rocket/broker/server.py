@@ -237,7 +237,7 @@ class Broker:
         self._every("order", _ORDER_SAVE_SECONDS, self._save_order)
         self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
         self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
-        if store.recovery is not None and not store.recovery.clean:
+        if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
             order.recover(store.get_max_offset)
         order.start()
         for driver in service.drivers.values():
