@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
@@ -61,7 +62,8 @@ class Lab:
     def clear(self) -> None:
         """Between two benchmarks: what only one needed goes."""
         self._for_one.close()
-        self.__dict__.pop("scratch", None)
+        for name in ("scratch", "fresh_cluster"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def cluster(self) -> LocalCluster:
@@ -76,6 +78,13 @@ class Lab:
 
         cluster = LocalCluster(data_dir=self.folder / "sync-cluster", config={"flushDiskType": "SYNC_FLUSH"})
         return self._stack.enter_context(cluster)
+
+    @cached_property
+    def fresh_cluster(self) -> LocalCluster:
+        """One for one benchmark only."""
+        from spark_rocket.testing import LocalCluster
+
+        return self._for_one.enter_context(LocalCluster())
 
     @property
     def broker_port(self) -> int:
@@ -117,7 +126,15 @@ class Lab:
 
     def load(self, verb: str, **settings: str | int | float) -> dict[str, Any]:
         """Run the lean client in a process of its own; what it measured."""
-        command = [sys.executable, "-m", "benchmarks.load", verb, json.dumps(settings)]
+        return self._run("load", verb, settings)
+
+    def grpc_load(self, verb: str, **settings: str | int | float) -> dict[str, Any]:
+        """Likewise the one that speaks gRPC."""
+        return self._run("grpc_load", verb, settings)
+
+    @staticmethod
+    def _run(module: str, verb: str, settings: Mapping[str, object]) -> dict[str, Any]:
+        command = [sys.executable, "-m", f"benchmarks.{module}", verb, json.dumps(settings)]
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
         answer: dict[str, Any] = json.loads(output)
         return answer
@@ -130,3 +147,11 @@ class Lab:
         self._stack.callback(process.terminate)
         assert process.stdout is not None
         return int(process.stdout.readline())
+
+    def empty_grpc(self, size: int, *, hold: bool = False) -> tuple[int, int]:
+        """Port and process of a gRPC server whose handlers do nothing, for one benchmark only."""
+        command = [sys.executable, "-m", "benchmarks.grpc_empty", str(size), *(["hold"] if hold else [])]
+        process = self._for_one.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        self._for_one.callback(process.terminate)
+        assert process.stdout is not None
+        return int(process.stdout.readline()), process.pid

@@ -19,7 +19,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # Files that share a Spark session, of about the same time each; then others, the longest first.
 _SPARK = (
-    {"traps", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown"},
+    {"traps", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown", "official_clients"},
     {"what_and_where", "stream", "write", "read", "body_formats", "views"},
 )
 _LONG = ("tests/jobs/test_flights", "tests/spark/", "tests/client/", "tests/store/", "tests/crash/", "tests/broker/")

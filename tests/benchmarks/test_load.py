@@ -56,6 +56,23 @@ def test_the_echo_server_answers_the_same_frames(lab: Lab) -> None:
     assert done["count"] == 20
 
 
+def test_the_grpc_client_sends_receives_and_holds(lab: Lab) -> None:
+    topic, port = lab.topic("grpc"), int(lab.cluster.grpc_endpoint.rpartition(":")[2])
+    for count in (1, 100):
+        already = stored(lab, topic)
+        done = lab.grpc_load("send", port=port, topic=topic, size=128, conns=3, count=count, seconds=0.05)
+        assert stored(lab, topic) - already == done["messages"] > 0
+    empty, _ = lab.empty_grpc(128)
+    waiting, _ = lab.empty_grpc(128, hold=True)
+    for server in (port, empty):
+        done = lab.grpc_load("receive", port=server, topic=topic, group="g", conns=2, seconds=0.05)
+        assert done["messages"] > 0
+    held = lab.topic("grpc-held")
+    for server in (port, waiting):
+        done = lab.grpc_load("held", port=server, topic=held, group="g", conns=10, rate=200, count=20, size=128)
+        assert 0 < done["p50"] <= done["p99"]
+
+
 def stored(lab: Lab, topic: str) -> int:
     from spark_rocket.client import Reader
 

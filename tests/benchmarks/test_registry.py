@@ -52,6 +52,11 @@ NAMES_IN_PUBLIC = [
     "search.time.10m",
     "search.id.1m",
     "search.id.10m",
+    "grpc.send",
+    "grpc.send.100",
+    "grpc.receive",
+    "grpc.held.500",
+    "grpc.memory.500",
 ]
 
 

@@ -1,0 +1,103 @@
+"""`python -m benchmarks.grpc_empty SIZE [hold]`: the messaging service with handlers that do nothing, on our server.
+
+Sends are answered with the same bytes each time, receives with 32 messages of SIZE bytes that nobody sent; or, with
+``hold``, receives wait, and each message goes to the poll that waits longest. Prints its port; ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+
+from benchmarks import frames
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.context import Context, Rpc
+from spark_rocket.proxy.grpc_server import Http2Server
+from spark_rocket.remoting.server import new_event_loop
+
+ID = "01020304050600007B0000000000000000"
+HANDLE = "0 1795000000000 60000 0 0 broker-a 0 12345 1234567"
+
+
+def sent(count: int) -> bytes:
+    answer = definitions.SendMessageResponse()
+    answer.status.code, answer.status.message = definitions.Code.OK, "OK"
+    for number in range(count):
+        entry = answer.entries.add(message_id=ID, transaction_id=ID, offset=number)
+        entry.status.CopyFrom(answer.status)
+    return bytes(answer.SerializeToString())
+
+
+def message(body: bytes) -> bytes:
+    answer = definitions.ReceiveMessageResponse()
+    answer.message.topic.name, answer.message.body = "T", body
+    system = answer.message.system_properties
+    system.message_id, system.receipt_handle, system.born_host = ID, HANDLE, "bench"
+    system.store_host, system.queue_offset, system.delivery_attempt = "127.0.0.1:10911", 12345, 1
+    system.born_timestamp.seconds = system.store_timestamp.seconds = 1_795_000_000
+    system.body_digest.type, system.body_digest.checksum = definitions.DigestType.CRC32, "1234ABCD"
+    return bytes(answer.SerializeToString())
+
+
+def status() -> bytes:
+    answer = definitions.ReceiveMessageResponse()
+    answer.status.code, answer.status.message = definitions.Code.OK, "OK"
+    return bytes(answer.SerializeToString())
+
+
+class Empty:
+    def __init__(self, size: int, hold: bool) -> None:
+        self._hold = hold
+        self._polls: deque[asyncio.Future[bytes]] = deque()
+        self._one, self._many, self._status, self._message = sent(1), sent(100), status(), message(frames.payload(size))
+        acked = definitions.AckMessageResponse.FromString(sent(0))
+        for _ in range(32):
+            acked.entries.add(message_id=ID, receipt_handle=HANDLE).status.CopyFrom(acked.status)
+        self._acked = bytes(acked.SerializeToString())
+
+    async def send(self, context: Context, request: bytes) -> bytes:
+        if self._hold and self._polls:
+            at = request.index(frames.STAMP[: -frames.STAMP_DIGITS])
+            self._polls.popleft().set_result(message(request[at : at + len(frames.STAMP)]))
+        return self._one if len(request) < 2000 else self._many
+
+    async def receive(self, context: Context, request: bytes) -> AsyncIterator[bytes]:
+        if self._hold:
+            poll = asyncio.get_running_loop().create_future()
+            self._polls.append(poll)
+            brought = await poll
+            yield self._status
+            yield brought
+            return
+        yield self._status
+        for _ in range(32):
+            yield self._message
+
+    async def ack(self, context: Context, request: bytes) -> bytes:
+        return self._acked
+
+    def rpcs(self) -> dict[str, Rpc]:
+        path = f"/{definitions.SERVICE}/"
+        return {
+            f"{path}SendMessage": Rpc(self.send),
+            f"{path}ReceiveMessage": Rpc(self.receive, response_streaming=True),
+            f"{path}AckMessage": Rpc(self.ack),
+        }
+
+
+async def serve(size: int, hold: bool) -> None:
+    server = Http2Server("127.0.0.1", 0, Empty(size, hold).rpcs())
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(int(sys.argv[1]), sys.argv[2:] == ["hold"]))
+
+
+if __name__ == "__main__":
+    main()
