@@ -72,6 +72,18 @@ def test_equal_times_keep_the_order_of_arrival(rig: Rig) -> None:
     assert rig.arrived() == [(key, START + 2500) for key in keys]
 
 
+def test_it_says_up_to_when_everything_is_delivered(rig: Rig) -> None:
+    assert rig.timer.is_done_to(START)
+    rig.send(START + 2500, "k")
+    assert not rig.timer.is_done_to(START)  # it has not been looked at yet
+    rig.timer.deliver(START + 2400, 1.0)
+    assert rig.timer.is_done_to(START + 2499)
+    assert not rig.timer.is_done_to(START + 2500)
+    assert not rig.timer.is_done_to(START + 60_000)  # what is due then has not been loaded
+    rig.timer.deliver(START + 2500, 1.0)
+    assert rig.timer.is_done_to(START + 2500)
+
+
 def test_delays_count_from_the_store_time(rig: Rig) -> None:
     rig.clock.now += 300
     rig.send(START + 2300, "seconds", TIMER_DELAY_SEC="2")
