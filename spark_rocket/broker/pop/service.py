@@ -184,11 +184,10 @@ class PopService:
         return self._turn % self.log.queues
 
     def _pop_retry(self, pop: PopRequest, result: PopResult, chance: int) -> None:
-        """The retry topic; both of its forms where the second is used, since messages may still be in the first."""
-        v2 = self._config.enable_retry_topic_v2
-        forms = (False,) if not v2 else (True, False) if chance % 2 else (False, True)
-        for form in forms:
-            self._pop_topic(pop, result, retry_topic(pop.topic, pop.group, v2=form), chance)
+        """The retry topic; in both of its forms, since messages may still be in the one that is not used any more."""
+        first = chance % 2 == 1
+        for v2 in (first, not first):
+            self._pop_topic(pop, result, retry_topic(pop.topic, pop.group, v2=v2), chance)
 
     def _pop_topic(self, pop: PopRequest, result: PopResult, topic: str, chance: int) -> None:
         config = self._topics.get(topic)
