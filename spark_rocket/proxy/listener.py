@@ -292,7 +292,12 @@ class Listener:
             task.add_done_callback(self._connecting.discard)
 
     async def _connect(self, sock: socket.socket, peer: str, tls: bool) -> None:
-        context = self._certificate.context() if tls and self._certificate is not None else None
+        try:
+            context = self._certificate.context() if tls and self._certificate is not None else None
+        except Exception as error:  # a library that is missing, files that cannot be read any more
+            _log.error("%s calls with TLS, for which there is no certificate: %s", peer, error)
+            sock.close()
+            return
         try:
             await self._loop.connect_accepted_socket(
                 lambda: self._protocol(peer),

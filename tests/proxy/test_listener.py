@@ -83,9 +83,9 @@ def test_any_first_bytes(start: bytes) -> None:
 
 def write(directory: Path) -> str:
     pair = self_signed(["localhost", "127.0.0.1"])
-    (directory / "certificate.pem").write_text(pair.certificate)
-    (directory / "key.pem").write_text(pair.key)
-    return pair.certificate
+    (directory / "certificate.pem").write_bytes(pair.certificate)
+    (directory / "key.pem").write_bytes(pair.key)
+    return pair.certificate.decode()
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,20 @@ def test_tls_without_a_certificate() -> None:
     with world() as running, socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw:
         raw.sendall(b"\x16\x03\x01")
         assert received(raw) == b""
+
+
+def test_a_certificate_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
+    class Missing:
+        def context(self) -> ssl.SSLContext:
+            raise ModuleNotFoundError("No module named 'cryptography'")
+
+    with (
+        world(certificate=Missing()) as running,
+        socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw,
+    ):
+        raw.sendall(b"\x16\x03\x01")
+        assert received(raw) == b""
+    assert "for which there is no certificate: No module named 'cryptography'" in caplog.text
 
 
 def test_connections_that_say_nothing_end_with_the_server() -> None:
