@@ -328,7 +328,11 @@ class Call:
             async with aclosing(handler) as answers:
                 async for message in answers:
                     self._send(message)
-                    if self.connection.session.gathered > _FLUSH_SIZE:  # one that never waits must not keep the loop
+                    if (
+                        not stream.open or self._over
+                    ):  # its task will be cancelled, but if it never waits it would not see
+                        break
+                    if self.connection.session.gathered > _FLUSH_SIZE:  # nor must it keep the loop from all others
                         self.connection.flush()
                         await asyncio.sleep(0)
                     if stream.pending is not None:

@@ -556,4 +556,10 @@ def test_a_stream_that_never_waits_lets_others_in(server: World, channel: grpc.C
         for _ in range(20):
             assert channel.unary_unary("/t.T/Echo")(b"x", timeout=LIMIT) == b"x"
             assert peer.read()
-    server.wait(lambda: server.cancelled == 1)
+        peer.request("/t.T/Flood", framed(b""), headers=[("grpc-timeout", "5m")])
+        while server.on_loop(lambda: server.cancelled) < 1:
+            assert peer.read()
+        peer.h2.reset_stream(stream)
+        peer.flush()
+        while server.on_loop(lambda: server.cancelled) < 2:
+            assert peer.read()
