@@ -122,12 +122,6 @@ class NamesrvProcessor:
             zone_name=request.ext_fields.get("__ZONE_NAME"),
             channel=channel,
         )
-        if registered is None:
-            return _answer(
-                request,
-                ResponseCode.SYSTEM_ERROR,
-                f"broker id {header.broker_id} of {header.broker_name} is held by a broker with a newer state",
-            )
         ext = RegisterBrokerResponseHeader(registered.ha_server_addr, registered.master_addr).to_ext()
         order = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return _answer(request, ext_fields=ext, body=b"" if order is None else KVTable(order).to_json())

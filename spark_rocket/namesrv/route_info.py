@@ -12,7 +12,13 @@ filter servers          cluster, address -> addresses            registration
 
 A registration's topic table is looked at only if its data version differs from the last one's, or the broker or the
 topic is new: so a permission that was wiped here stays wiped while the broker keeps repeating what it said. Topics
-that a table does not name are left alone, because brokers also send tables of the one topic that changed.
+that a table does not name are left alone, because brokers also send tables of the one topic that changed. Topics come
+from masters; while a broker has no master, from the first of its slaves, so that a name server which was restarted
+meanwhile knows where to read.
+
+Two brokers of one name and id: the first keeps its place as long as its connection stands and it is heard of, which a
+living broker is every 60 s. The other is refused, and is told both addresses. (Apache's name server lets each take the
+other's place by turns.) A newer state version wins, as after an election by Apache's controller.
 
 Pure: no I/O, and the clock is given. Thread-safety: none, it belongs to the name server's loop. Nothing of it is kept
 on disk: brokers register again every 30 seconds.
@@ -25,6 +31,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import (
     MASTER_ID,
     BrokerData,
@@ -34,11 +41,12 @@ from spark_rocket.protocol.bodies import (
     TopicConfig,
     TopicRouteData,
 )
-from spark_rocket.protocol.codes import PERM_WRITE
+from spark_rocket.protocol.codes import PERM_WRITE, ResponseCode
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS = 120_000
+ALIVE_SECONDS = 60.0  # no broker lets more time pass between two registrations
 
 FLAG_UNIT = 0x1
 FLAG_UNIT_SUB = 0x2
@@ -95,27 +103,22 @@ class RouteInfoManager:
         enable_acting_master: bool | None = None,
         zone_name: str | None = None,
         channel: Hashable = None,
-    ) -> Registered | None:
-        """Take a registration in; None if a broker with a newer state holds the same id."""
+    ) -> Registered:
+        """Take a registration in. RefusedError if another broker holds the same name and id."""
         broker = self._brokers.get(broker_name)
         key = (cluster, address)
         first = broker is None
         if broker is None:
             broker = BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs={})
         addresses = broker.broker_addrs
-        holder = self._live.get((cluster, addresses.get(broker_id, "")))
-        if holder is not None and holder.address != address and holder.data_version is not None:
-            if holder.data_version.state_version > data_version.state_version:
-                logger.warning(
-                    "%s registered as id %d of %s, which %s holds with a newer state: ignored",
-                    address,
-                    broker_id,
-                    broker_name,
-                    holder.address,
-                )
-                self._live.pop(key, None)
-                return None
-            del self._live[cluster, holder.address]  # its place is taken
+        holder = self._live.get((broker.cluster, addresses.get(broker_id, "")))
+        if holder is not None and (holder.cluster, holder.address) != key:
+            self._check_place(holder, cluster, address, data_version)
+            logger.warning(
+                "id %d of broker %s is at %s now; it was at %s", broker_id, broker_name, address, holder.address
+            )
+            del self._live[holder.cluster, holder.address]
+            self._filter_servers.pop((holder.cluster, holder.address), None)
         # A slave that became master (or the reverse) had its address under another id.
         for other in [id_ for id_, known in addresses.items() if known == address and id_ != broker_id]:
             del addresses[other]
@@ -128,7 +131,9 @@ class RouteInfoManager:
 
         live = self._live.get(key)
         changed = live is None or live.data_version != data_version
-        if broker_id == MASTER_ID:
+        # Brokers before 5.0, which say nothing of acting masters, would name topics that their master has deleted.
+        first_slave = enable_acting_master is not None and broker_id == min(addresses)
+        if broker_id == MASTER_ID or first_slave:
             for topic, config in topics.items():
                 known = self._queues.setdefault(topic, {})
                 if changed or first or broker_name not in known:
@@ -163,6 +168,25 @@ class RouteInfoManager:
             master_live = self._live.get((cluster, master))
             return Registered(None if master_live is None else master_live.ha_address, master)
         return Registered()
+
+    def _check_place(self, holder: LiveBroker, cluster: str, address: str, data_version: DataVersion) -> None:
+        """RefusedError unless the newcomer may take the holder's place."""
+        held = 0 if holder.data_version is None else holder.data_version.state_version
+        silent = self._clock() - holder.last_update
+        if data_version.state_version > held:
+            return
+        if data_version.state_version == held:
+            if silent > min(ALIVE_SECONDS, holder.timeout):
+                return
+            why = f"{holder.address} (cluster {holder.cluster}), which was heard of {silent:.0f} s ago, holds it"
+        else:
+            why = f"{holder.address} (cluster {holder.cluster}) holds it with a newer state"
+        text = f"{address} (cluster {cluster}) cannot be id {holder.broker_id} of broker {holder.broker_name}: {why}"
+        logger.warning("two brokers of one name: %s", text)
+        raise RefusedError(
+            f"{text}. Give one of them another brokerName (or brokerId, if it is a slave).",
+            response_code=ResponseCode.SYSTEM_ERROR,
+        )
 
     def data_version_of(self, cluster: str, address: str) -> DataVersion | None:
         live = self._live.get((cluster, address))

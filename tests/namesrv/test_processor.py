@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.errors import ProtocolError
+from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
@@ -180,8 +180,8 @@ def test_a_registration_without_a_body(ns: NameServer) -> None:
 def test_an_older_state(ns: NameServer) -> None:
     body = b'{"topicConfigSerializeWrapper":{"dataVersion":{"stateVersion":2}}}'
     ns.ask(103, body, **IDENTITY, haServerAddr="h:1")
-    answer = ns.ask(103, b"{}", **(IDENTITY | {"brokerAddr": "other:1"}), haServerAddr="h:1")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
+    with pytest.raises(RefusedError, match="newer state"):
+        ns.ask(103, b"{}", **(IDENTITY | {"brokerAddr": "other:1"}), haServerAddr="h:1")
 
 
 def test_a_zone(ns: NameServer) -> None:

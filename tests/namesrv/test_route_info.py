@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.errors import RefusedError
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, Registered, RouteInfoManager
 from spark_rocket.protocol.bodies import DataVersion, QueueData, TopicConfig
+from spark_rocket.protocol.codes import ResponseCode
 
 
 class Tables(RouteInfoManager):
@@ -17,7 +19,7 @@ class Tables(RouteInfoManager):
 
     def register(
         self, *topics: TopicConfig, name: str = "a", id_: int = 0, at: str = "", version: int = 1, **more: Any
-    ) -> Registered | None:
+    ) -> Registered:
         address = at or f"{name}{id_}:1"
         more.setdefault("cluster", "c")
         more.setdefault("data_version", DataVersion(0, 5, version))
@@ -155,6 +157,18 @@ def test_a_slave_is_told_its_master_and_brings_no_topics(tables: Tables) -> None
     assert tables.member_group("b") == {}
 
 
+def test_slaves_bring_topics_while_there_is_no_master(tables: Tables) -> None:
+    """The name server was restarted, and the master is away."""
+    tables.register(T, id_=2, enable_acting_master=False)
+    assert tables.perm("T") == 6
+    tables.register(T, TopicConfig("V"), id_=1, enable_acting_master=False)
+    assert tables.topics() == ["T", "V"]
+    tables.register(T, TopicConfig("W"), id_=2, version=3, enable_acting_master=False)  # not the first of the slaves
+    tables.register(T, id_=0)
+    tables.register(T, TopicConfig("X"), id_=1, version=3, enable_acting_master=False)
+    assert tables.topics() == ["T", "V"]
+
+
 def test_a_slave_that_becomes_master_is_listed_once(tables: Tables) -> None:
     tables.register(T, U, id_=0)
     tables.register(T, U, id_=1)
@@ -164,8 +178,9 @@ def test_a_slave_that_becomes_master_is_listed_once(tables: Tables) -> None:
     assert tables.member_group("a") == {0: "a1:1"}
 
 
-def test_a_new_address_takes_the_place(tables: Tables) -> None:
+def test_a_silent_brokers_place_is_taken_by_a_new_address(tables: Tables) -> None:
     tables.register(T, U, at="old:1")
+    tables.now += 60.5
     tables.register(T, U, at="new:1")
     assert tables.member_group("a") == {0: "new:1"}
     assert tables.data_version_of("c", "old:1") is None
@@ -174,10 +189,39 @@ def test_a_new_address_takes_the_place(tables: Tables) -> None:
     assert tables.perm("T") == 6
 
 
-def test_an_older_state_takes_no_place(tables: Tables) -> None:
-    tables.register(T, U, at="new:1", data_version=DataVersion(2, 0, 0))
-    assert tables.register(T, U, at="old:1", data_version=DataVersion(1, 9, 9)) is None
+@pytest.mark.parametrize(("id_", "cluster"), [(0, "c"), (1, "c"), (0, "other")])
+def test_two_brokers_of_one_name(tables: Tables, id_: int, cluster: str) -> None:
+    tables.register(T, U, id_=id_, at="first:1")
+    tables.now += 30
+    tables.register(T, U, id_=id_, at="first:1")
+    for _ in range(2):
+        tables.now += 15
+        with pytest.raises(
+            RefusedError, match=rf"second:1 \(cluster {cluster}\).*id {id_} of broker a: first:1"
+        ) as refused:
+            tables.register(T, U, id_=id_, at="second:1", cluster=cluster)
+        assert refused.value.response_code == ResponseCode.SYSTEM_ERROR
+    assert tables.member_group("a") == {id_: "first:1"}
+    tables.register(T, U, id_=id_, at="first:1")  # and does not lose its place by it
+    tables.unregister_broker("c", "a", id_, "first:1")
+    tables.register(T, U, id_=id_, at="second:1", cluster=cluster)
+    assert tables.member_group("a") == {id_: "second:1"}
+
+
+def test_a_broker_with_a_short_time_loses_its_place_after_that(tables: Tables) -> None:
+    tables.register(T, at="old:1", timeout_ms=10_000)
+    tables.now += 11
+    tables.register(T, at="new:1")
     assert tables.member_group("a") == {0: "new:1"}
+
+
+def test_states_of_a_controllers_brokers(tables: Tables) -> None:
+    tables.register(T, U, at="new:1", data_version=DataVersion(2, 0, 0))
+    with pytest.raises(RefusedError, match=r"old:1 .* new:1 .* newer state"):
+        tables.register(T, U, at="old:1", data_version=DataVersion(1, 9, 9))
+    assert tables.member_group("a") == {0: "new:1"}
+    tables.register(T, U, at="elected:1", data_version=DataVersion(3, 0, 0))
+    assert tables.member_group("a") == {0: "elected:1"}
 
 
 # --- life ---------------------------------------------------------------------------------------------------------

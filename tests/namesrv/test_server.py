@@ -102,6 +102,19 @@ def test_a_broker_that_falls_silent(running: Running) -> None:
         assert ask(client, running, 105, topic="T").code == 0
 
 
+def test_two_masters_of_one_name(running: Running) -> None:
+    with RemotingClient() as first, RemotingClient() as second:
+        assert ask(first, running, 103, BODY, **REGISTRATION).code == 0
+        other = REGISTRATION | {"brokerAddr": "127.0.0.1:9"}
+        answer = ask(second, running, 103, BODY, **other)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "127.0.0.1:1 " in str(answer.remark)
+        assert "127.0.0.1:9 " in str(answer.remark)
+        first.close()
+        assert route_is_gone(second, running)
+        assert ask(second, running, 103, BODY, **other).code == 0  # at once: the connection says that it is gone
+
+
 def test_the_kv_file_is_read_at_start(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     first = Running(kv_config_path=path)
