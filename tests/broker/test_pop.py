@@ -35,7 +35,7 @@ class Popper:
             "maxMsgNums": 32,
             "invisibleTime": INVISIBLE,
             "pollTime": 0,
-            "bornTime": int(time.time() * 1000),
+            "bornTime": 0,  # now, by the broker's clock, however long it took
             "initMode": 0,
         }
         return self.wire.ask(RequestCode.POP_MESSAGE, **{**ask, **fields})
