@@ -8,6 +8,9 @@ A registration (103) carries every topic. A few that are new or changed are told
 brokers from 5.1 do, so that the thousandth topic costs no more than the first; a name server that does not know 217
 gets a registration. What 217 told is repeated by the next registration, whose version is newer.
 
+A name server that was restarted, or that took the broker for dead, has closed the connection: that is looked for every
+second, and the broker registers again. To a slave the answer says where its master is (``on_master``).
+
 Thread-safety: ``register`` and ``close`` are called on the event loop. The body is built by the worker threads from
 tables that only ever get copied whole.
 Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI and BrokerController.registerBrokerAll.
@@ -24,12 +27,13 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.protocol.bodies import QueueData, TopicRouteData
+from spark_rocket.protocol.bodies import MASTER_ID, QueueData, TopicRouteData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
     GetRouteInfoRequestHeader,
     RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
     RegisterTopicRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
@@ -42,6 +46,7 @@ _ROUTE_TIMEOUT = 3.0
 _FEW_TOPICS = 32
 # A name server that does not answer is asked again after this long, then twice as long, up to the usual period.
 _FIRST_RETRY = 0.5
+_LOOK_SECONDS = 1.0  # whether the connection still stands
 
 
 class NameServerRegistration:
@@ -61,8 +66,11 @@ class NameServerRegistration:
         queue_data: Callable[[str], QueueData | None],
         period: float,
         timeout: float,
+        on_master: Callable[[str | None, str | None], None] | None = None,
     ) -> None:
+        """``on_master(ha_address, address)`` is called on the loop with each answer to a slave's registration."""
         self._loop = loop
+        self._on_master = on_master
         self._identity = (cluster_name, broker_name, broker_id, broker_addr, ha_server_addr)
         self._body = body
         self._queue_data = queue_data
@@ -126,6 +134,8 @@ class NameServerRegistration:
             cluster_name=cluster_name,
             ha_server_addr=ha_server_addr,
             broker_id=broker_id,
+            # Of a slave that does not say this the name server takes no topics while there is no master.
+            enable_acting_master=None if broker_id == MASTER_ID else False,
             compressed=False,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
@@ -133,6 +143,13 @@ class NameServerRegistration:
         answer = self._client.invoke(address, request, timeout)
         if answer.code != ResponseCode.SUCCESS:
             raise RocketError(f"It answered {answer.code}: {answer.remark or ''}")
+        if self._on_master is not None and broker_id != MASTER_ID:
+            said = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
+            with suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._on_master, said.ha_server_addr, said.master_addr)
+
+    def is_connected(self, address: str) -> bool:
+        return self._client.is_connected(address)
 
     def send_topic(self, address: str, topic: str, timeout: float) -> bool:
         """Tell of one topic; False when the name server does not know how to be told."""
@@ -216,7 +233,15 @@ class _Worker:
                 if done >= 0:
                     left = max(0.0, due - time.monotonic())
                     # The lambda is called within wait_for only, while ``done`` is what it is now.
-                    self._condition.wait_for(lambda: self._stopping or self.wanted > done, left)  # noqa: B023
+                    called = self._condition.wait_for(
+                        lambda: self._stopping or self.wanted > done,  # noqa: B023
+                        min(left, _LOOK_SECONDS),
+                    )
+                    lost = self.healthy and not self._owner.is_connected(self.address)
+                    if not called and not lost and time.monotonic() < due:
+                        continue
+                    if lost:
+                        due = 0.0
                 if self._stopping:
                     break
                 everything = self._everything or len(self._topics) > _FEW_TOPICS or time.monotonic() >= due

@@ -26,6 +26,9 @@ class Owner:
         assert self.worker is not None
         self.worker.wake({"t"})
 
+    def is_connected(self, address: str) -> bool:
+        return True
+
     def unregister(self, address: str) -> None:
         pass
 
