@@ -205,6 +205,52 @@ class CommitLog:
             raise
         self.written_past_mapping += size
 
+    def end_file(self, rest: Bytes) -> None:
+        """Go on in the next file: ``rest``, from the blank record on, is all that is left of this one.
+
+        For a replica: who writes messages has this done by ``make_room``. OSError: nothing was changed.
+        """
+        file = self._current
+        assert file is not None
+        if self._left_behind:
+            self.wipe()
+        file.reserve(self.position + END_FILE_MIN_BLANK_LENGTH)
+        behind = bytes(rest[END_FILE_MIN_BLANK_LENGTH:])
+        try:
+            if behind.count(0) != len(behind):  # as an Apache broker that was killed before may leave it
+                with file.descriptor() as fd:
+                    os.pwrite(fd, behind, self.position + END_FILE_MIN_BLANK_LENGTH)
+            self._roll(END_FILE_MIN_BLANK_LENGTH)
+        except OSError:
+            self.take_back(len(rest))
+            raise
+        self.soft_limit = 0
+
+    def take_back(self, size: int) -> None:
+        """Forget a run just written at ``position`` that nobody was shown."""
+        self._left_behind = max(self._left_behind, size)
+        self.soft_limit = 0
+        with suppress(OSError):
+            self.wipe()
+
+    def cut(self, offset: int) -> None:
+        """Forget everything from an offset on, where a record begins. Nobody may flush or read there meanwhile."""
+        with self._next_lock:
+            if self._next is not None:
+                self._next.destroy()
+                self._next = None
+            self.queue.truncate(offset)
+            self._current = file = self.queue.find(offset)
+            self.base = file.file_from_offset if file else offset
+            self.position = offset - self.base
+            self.soft_limit = self._left_behind = 0
+            self.max_offset = offset
+            self.flushed_where = min(self.flushed_where, offset)
+            self._warm_from = min(self._warm_from, offset)
+            for window in [window for window in self._windows if window >= offset // _WINDOW]:
+                del self._windows[window]
+            self._damaged = {place for place in self._damaged if place < offset}
+
     def wipe(self) -> None:
         """Zeros over what a refused run left behind ``position``: nothing may lie behind the end of a stopped log."""
         if not self._left_behind:
@@ -297,6 +343,13 @@ class CommitLog:
             self._visit(offset, offset + size)
         start = offset - file.file_from_offset
         return file.mm[start : start + size]
+
+    def read_up_to(self, offset: int, limit: int) -> bytes:
+        """A copy of up to ``limit`` bytes from an offset on; fewer at the end of a file or of the log."""
+        file = self.queue.find(offset)
+        if file is None:
+            return b""
+        return self.read(offset, min(limit, self.max_offset - offset, file.file_from_offset + file.size - offset))
 
     def read_many(self, starts: list[int], stops: list[int]) -> bytes:
         """Copies of ranges, each within one file, joined."""

@@ -107,6 +107,8 @@ class StoreConfig:
     file_reserved_size: int = 0
     mapped_file_size_timer_log: int = 100 << 20
     timer_roll_window_slot: int = 172_800
+    is_replica: bool = False
+    """A slave's store: it takes its master's log (replica.py), and no messages."""
     timer_wheel_slots: int = 604_800
     """Half of the wheel's slots: a week of seconds, which Apache's broker has no setting for."""
     allocate_ahead: int = 8 << 20

@@ -258,6 +258,14 @@ class ConsumeQueue:
         self.max_offset = max_offset
         self.flushed_offset = min(self.flushed_offset, max_offset - 1)  # the cut itself is to be flushed as well
         self.unsynced_names = True
+        self._checked = (0, 0)
+
+    def cut(self, physical_offset: int) -> bool:
+        """Drop the entries of records at or behind a physical offset; whether there were any."""
+        if self.max_offset == self.min_offset or self.entry(self.max_offset - 1)[0] < physical_offset:
+            return False
+        self.truncate(self._first_from(physical_offset))
+        return True
 
     def distrust(self, physical_offset: int) -> None:
         """Entries of records from an offset on, and the files' names, may be in memory only: flush them again."""

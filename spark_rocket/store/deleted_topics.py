@@ -73,6 +73,12 @@ class DeletedTopics:
         if left != self.offsets:
             self._save(left)
 
+    def cut(self, max_offset: int) -> None:
+        """The log ends there now: what comes behind is of no deleted topic."""
+        kept = {name: min(at, max_offset) for name, at in self.offsets.items()}
+        if kept != self.offsets:
+            self._save(kept)
+
     def _save(self, offsets: dict[str, int]) -> None:
         make_directory(self.path.parent)
         text = json.dumps({"deletedTopicTable": offsets}, indent="\t", ensure_ascii=False)

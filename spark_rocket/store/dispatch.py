@@ -80,17 +80,19 @@ class Dispatcher:
         *,
         may_start_anywhere: bool,
         ignores: Callable[[str, int], bool],
+        on_entries: Callable[[ConsumeQueue, bytes], None] | None = None,
     ) -> None:
         """``may_start_anywhere``: the scan begins where the log does, so a queue's first offset is its own affair.
 
         ``ignores(topic, queue_offset)``: whether a record whose queue is nowhere on disk is of a topic that a broker
-        deleted without saying when.
+        deleted without saying when. ``on_entries`` is told of entries that a queue has got.
         """
         self._queues = queues
         self._delays = delays
         self._deleted = deleted
         self._may_start_anywhere = may_start_anywhere
         self._ignores = ignores
+        self._on_entries = on_entries
         self.seen: dict[ConsumeQueue, int] = {}
         """Queues replayed into, with the offset after their last record."""
         self._read: dict[ConsumeQueue, tuple[int, bytes]] = {}
@@ -130,11 +132,14 @@ class Dispatcher:
             self._read.pop(queue, None)
             if offset + equal < queue.max_offset:
                 queue.truncate(offset + equal)
-            queue.make_room(count - equal)
+            if queue.position + (count - equal) * ENTRY_SIZE > queue.limit:
+                queue.make_room(count - equal)
             queue.append_many(entries[equal * ENTRY_SIZE :])
             if not queue.dirty:
                 self._queues.mark_dirty(queue)
             self.changed += count - equal
+            if self._on_entries is not None:
+                self._on_entries(queue, entries)
         self.seen[queue] = offset + count
         queue.verified_from = min(queue.verified_from, offset)
 

@@ -24,7 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from spark_rocket.store.checkpoint import Checkpoint
@@ -77,6 +77,10 @@ class FlushCommitLogService:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def held(self) -> AbstractContextManager[object]:
+        """While it is entered, nothing is flushed."""
+        return self._flushing
 
     def wait_for(self, physical_offset: int, callback: FlushCallback) -> None:
         """Call back with True once everything below the offset is on disk, with False when that takes too long."""
@@ -206,6 +210,10 @@ class FlushConsumeQueueService:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def held(self) -> AbstractContextManager[object]:
+        """While it is entered, nothing is flushed."""
+        return self._flushing
 
     def flush(self, *, thorough: bool) -> None:
         """Flush the queues that have something to flush. OSError when the disk fails."""

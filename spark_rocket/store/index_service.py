@@ -203,6 +203,18 @@ class IndexService:
             trimmed, self._files = self._files[:gone], self._files[gone:]
         return [file.file for file in trimmed]
 
+    def cut(self, max_offset: int) -> None:
+        """The log ends there now: files with keys of what was behind go, and the thread builds them anew."""
+        with self._lock:
+            kept = [file for file in self._files if file.end_offset < max_offset]
+            for file in self._files[len(kept) :]:
+                file.destroy()
+            if len(kept) < len(self._files):
+                self._offset = self._partial = kept[-1].end_offset if kept else -1
+                self._full = [file for file in self._full if file in kept]
+                self._files = kept
+            self._offset = min(self._offset, max_offset)
+
     @property
     def behind(self) -> int:
         """Bytes of the log that are not in the index yet."""
@@ -290,6 +302,7 @@ class IndexService:
         """Index one block of records; False when there is none."""
         with self._lock:
             self._offset = max(self._offset, self._log.min_offset)
+            target = min(target, self._log.max_offset)  # a replica's may have been cut
             try:
                 return self._step_on(target, chunk)
             except DamagedIndexError as damage:

@@ -133,7 +133,7 @@ class MappedFileQueue:
     def truncate(self, offset: int) -> None:
         """Remove what lies at or beyond ``offset``: whole files, and the rest of the file that it lies in."""
         keep = [file for file in self.files if file.file_from_offset < offset]
-        for file in self.files[len(keep) :]:
+        for file in reversed(self.files[len(keep) :]):  # a crash in between leaves no gap
             file.destroy()
         self.files = keep
         if keep and offset < keep[-1].file_from_offset + self.file_size:

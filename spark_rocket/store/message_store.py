@@ -33,6 +33,7 @@ from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
+from spark_rocket.store.replica import Replica
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult
 from spark_rocket.store.retention import DiskUsage, Retention
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
@@ -92,6 +93,23 @@ class MessageStore:
             self._flush_log,
         )
         self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
+        self.replica: Replica | None = None
+        """What takes the master's log, in a slave's store."""
+        if config.is_replica:
+            self.replica = Replica(
+                config,
+                self._log,
+                self._queues,
+                self._index,
+                self._appender,
+                self._delays,
+                self._deleted,
+                self._ends,
+                self._checkpoint,
+                self._flush_log,
+                self._flush_queues,
+                on_arrive,
+            )
         self._disk_refusal: StoreNotWritableError | None = None
         self.retention = Retention(
             config, self._log, self._queues, self._index, self._deleted, self._refuse_writes, disk_usage
@@ -134,7 +152,7 @@ class MessageStore:
         self.retention.remover.remove_directories(self._queues.leftovers())
         self._boot_timestamp = self._clock()
         self._running = True
-        self._appender.write_error = None
+        self._appender.write_error = None if self.replica is None else self.replica.refusal
 
     def _open(self) -> None:
         refuse_foreign(self.config.store_path)
@@ -275,6 +293,10 @@ class MessageStore:
     def look_message_by_offset(self, physical_offset: int) -> bytes | None:
         """The record that starts at a physical offset, if one does."""
         return self._reader.record_at(physical_offset)
+
+    def log_bytes(self, physical_offset: int, limit: int) -> bytes:
+        """Bytes of the log as they stand in its files, at most up to the end of one; empty when none are there."""
+        return self._log.read_up_to(physical_offset, limit)
 
     @property
     def is_indexed(self) -> bool:

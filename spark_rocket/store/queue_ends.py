@@ -61,6 +61,12 @@ class QueueEnds:
             self.table = left
             self._write()
 
+    def forget_all(self) -> None:
+        """Queues are about to become shorter."""
+        if self.table:
+            self.table = {}
+            self._write()
+
     def _write(self) -> None:
         stored: dict[str, dict[str, int]] = {}
         for (topic, queue_id), end in self.table.items():

@@ -116,7 +116,8 @@ class Recovery:
         self._checkpoint = checkpoint
         self._delays = delays
         self._deleted = deleted
-        self._known = topics_on_record(config.store_path)
+        # A replica's list of topics comes later than their messages: it says nothing about deletions.
+        self._known = None if config.is_replica else topics_on_record(config.store_path)
 
     def run(self, *, clean: bool) -> RecoveryReport:
         """Recover. StoreCorruptError when bytes that were on disk are damaged."""
