@@ -1,7 +1,7 @@
 """The calls carried by a gRPC server of our own, on the broker's event loop. See context.py for the interface.
 
 An empty call costs grpcio's asyncio server some 280 µs, most of it on the way between its C core's threads and the
-event loop; here it costs a tenth. And grpcio cannot take plaintext and TLS on one port.
+event loop; here it costs an eighth. And grpcio cannot take plaintext and TLS on one port.
 
 =====================  ==============================================================
 module                 what it does
