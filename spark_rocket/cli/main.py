@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     up = verbs.add_parser(
         "up",
-        help="name server and broker in one process",
-        description="Start a name server and a broker in one process, and say how to use them.",
+        help="name server and broker in one process, or a cluster",
+        description="Start a name server and a broker in one process, or a cluster, and say how to use it.",
     )
     where = up.add_mutually_exclusive_group()
     where.add_argument("--data", type=Path, metavar="DIR", help=f"where messages are kept (./{DEFAULT_DATA})")
@@ -84,9 +84,9 @@ def _add_up(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_grpc(up)
     _add_host(up)
     up.add_argument("-c", "--config", type=Path, metavar="FILE", help="a broker.conf with Apache's property names")
-    # For programs that start this one: where to say that all is up, and what to stop with.
-    up.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
-    up.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    up.add_argument("--brokers", type=_brokers, default=1, metavar="N", help="so many, each a process of its own (1)")
+    up.add_argument("--slaves", action="store_true", help="a slave for each broker, with a copy of its messages")
+    _add_descriptors(up)
     up.set_defaults(run=_run_up)
 
 
@@ -95,6 +95,7 @@ def _add_namesrv(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     namesrv.add_argument("--port", type=_port, default=9876, help="9876; 0 takes a free one")
     _add_host(namesrv)
     namesrv.add_argument("--data", type=Path, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
+    _add_descriptors(namesrv)
     namesrv.set_defaults(run=_run_namesrv)
 
 
@@ -106,6 +107,7 @@ def _add_broker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_grpc(broker)
     broker.add_argument("--data", type=Path, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
     _add_host(broker)
+    _add_descriptors(broker)
     broker.set_defaults(run=_run_broker)
 
 
@@ -125,6 +127,18 @@ def _add_grpc(parser: argparse.ArgumentParser) -> None:
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone")
+
+
+def _add_descriptors(parser: argparse.ArgumentParser) -> None:
+    """For programs that start this one: where to say that all is up, and what to stop with."""
+    parser.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+
+
+def _brokers(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 26:
+        raise argparse.ArgumentTypeError(f"{text} is no number of brokers; give one from 1 to 26")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -31,7 +31,10 @@ from spark_rocket.remoting.server import run
 _LOOPBACK = "127.0.0.1"
 _OPEN = ("0.0.0.0", "::")
 
-_SNIPPET = """\
+#: What Apache keeps off for old clusters' sake and a broker to try things with has on, unless a file says otherwise.
+UP_DEFAULTS = {"recallMessageEnable": True, "enablePropertyFilter": True, "enableMixedMessageType": True}
+
+SNIPPET = """\
   from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
   spark.createDataFrame([("Hello", "hello, rocket")], "topic string, body string").write.format("rocket")\
 .option("nameServer", "{address}").mode("append").save()
@@ -43,7 +46,7 @@ _SNIPPET = """\
 def serve_up(options: argparse.Namespace) -> int:
     """``rocket up``."""
     _raise_file_limit()
-    # A broker to try things with: what Apache's keeps off for old clusters' sake is on, unless the file says otherwise.
+    # The fields that UP_DEFAULTS names.
     config = _config(
         options,
         options.broker_port,
@@ -51,9 +54,17 @@ def serve_up(options: argparse.Namespace) -> int:
         enable_property_filter=True,
         enable_mixed_message_type=True,
     )
+    several = options.brokers > 1 or options.slaves
+    if several:
+        from spark_rocket.cli.up_cluster import check_options, up_cluster
+
+        check_options(options)
+        serve = up_cluster
+    else:
+        serve = _up
     data = _choose_data(options, config)
     try:
-        run(_up(options, config, data))
+        run(serve(options, config, data))
     finally:
         if options.ephemeral:
             shutil.rmtree(data, ignore_errors=True)
@@ -74,15 +85,15 @@ def _choose_data(options: argparse.Namespace, config: BrokerConfig) -> Path:
 
 async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> None:
     host = config.bind_address
-    async with _Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
         await namesrv.bind()
         servers.push_async_callback(namesrv.close)
-        name_server = _reachable(namesrv.address)
+        name_server = reachable(namesrv.address)
         config.namesrv_addr = ";".join([name_server, *config.name_servers])
         broker = Broker(config)
-        if _was_killed(config.store_path):
-            _say(f"{config.store_path} was not closed cleanly: recovering it …")
+        if was_killed(config.store_path):
+            say(f"{config.store_path} was not closed cleanly: recovering it …")
         await broker.start()
         servers.push_async_callback(broker.close)
         # Only now: a name server that answers while the store recovers would say that its topics do not exist.
@@ -91,22 +102,22 @@ async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> 
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
         grpc = await _proxy(broker, servers)
         facts = {"nameServer": name_server, "broker": broker.address}
-        _ready(options.ready_fd, facts | ({"grpc": grpc} if grpc else {}))
+        ready(options.ready_fd, facts | ({"grpc": grpc} if grpc else {}))
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
-        _say(
+        say(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
             f"  name server  {name_server}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
             f"  data         {data} ({where})\n",
-            *_warn_open(host),
+            *warn_open(host),
             "Try it in Python with PySpark, three lines:\n",
-            _SNIPPET.format(address=name_server),
+            SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",
         )
         await stopping()
     with contextlib.suppress(OSError):  # the terminal may be gone
-        _say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+        say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
 
 
 async def _proxy(broker: Broker, servers: AsyncExitStack) -> str | None:
@@ -115,10 +126,10 @@ async def _proxy(broker: Broker, servers: AsyncExitStack) -> str | None:
     if proxy is None:
         return None
     servers.push_async_callback(proxy.close)
-    return _reachable(proxy.address)
+    return reachable(proxy.address)
 
 
-def _was_killed(store: Path) -> bool:
+def was_killed(store: Path) -> bool:
     with contextlib.suppress(OSError):  # where nothing may be read the broker says what to do
         return (store / "abort").exists()
     return False
@@ -134,11 +145,12 @@ def serve_namesrv(options: argparse.Namespace) -> int:
 async def _namesrv(options: argparse.Namespace) -> None:
     host = options.host or _LOOPBACK
     data = options.data or Path.home() / "namesrv"
-    async with _Stopping() as stopping:
+    async with Stopping(options.lifeline_fd) as stopping:
         namesrv = NameServer(host, options.port, kv_config_path=data / "kvConfig.json")
         await namesrv.start()
         try:
-            _say(f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}", *_warn_open(host))
+            ready(options.ready_fd, {"nameServer": namesrv.address})
+            say(f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}", *warn_open(host))
             await stopping()
         finally:
             await namesrv.close()
@@ -152,23 +164,27 @@ def serve_broker(options: argparse.Namespace) -> int:
         config.namesrv_addr = options.nameserver
     if options.data is not None:
         config.store_path_root_dir = store_directory(options.data.absolute())
-    run(_broker(config))
+    run(_broker(config, options.ready_fd, options.lifeline_fd))
     return 0
 
 
-async def _broker(config: BrokerConfig) -> None:
-    async with _Stopping() as stopping, AsyncExitStack() as servers:
+async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int | None) -> None:
+    async with Stopping(lifeline_fd) as stopping, AsyncExitStack() as servers:
         broker = Broker(config)
         await broker.start()
         servers.push_async_callback(broker.close)
         grpc = await _proxy(broker, servers)
-        _say(
+        if ready_fd is not None:
+            # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
+            await asyncio.wait([broker.service.registration.register()], timeout=2.0)
+            ready(ready_fd, {"broker": broker.address} | ({"grpc": grpc} if grpc else {}))
+        say(
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
             f"on {broker.address}",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store_path}",
-            *_warn_open(config.bind_address),
+            *warn_open(config.bind_address),
         )
         await stopping()
 
@@ -187,13 +203,13 @@ def _config(options: argparse.Namespace, port: int | None, **defaults: object) -
     return config
 
 
-def _reachable(address: str) -> str:
+def reachable(address: str) -> str:
     """A name server on every interface, as a process on this machine calls it."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK}:{port}" if host.strip("[]") in _OPEN else address
 
 
-def _warn_open(host: str) -> list[str]:
+def warn_open(host: str) -> list[str]:
     if host not in _OPEN:
         return []
     return [
@@ -202,18 +218,18 @@ def _warn_open(host: str) -> list[str]:
     ]
 
 
-def _say(*lines: str) -> None:
+def say(*lines: str) -> None:
     print("\n".join(lines), flush=True)
 
 
-def _ready(descriptor: int | None, facts: dict[str, str]) -> None:
+def ready(descriptor: int | None, facts: dict[str, str]) -> None:
     """Tell the program that started this one."""
     if descriptor is not None:
         os.write(descriptor, json.dumps(facts).encode() + b"\n")
         os.close(descriptor)
 
 
-class _Stopping:
+class Stopping:
     """Waits for SIGTERM, SIGINT, SIGHUP or the end of a lifeline: a pipe whose other end the parent process holds.
 
     SIGHUP, the end of the terminal, does nothing where it was ignored before the start: nohup means that.

@@ -1,0 +1,230 @@
+"""``rocket up --brokers N --slaves``: a name server in this process, and each broker in one of its own.
+
+The brokers are ``rocket broker`` with a ``broker.conf`` that is written at every start (``DATA/broker-b/broker.conf``),
+so that one that died can be started by hand, and what belongs to all of them stays in the file given with ``-c``. What
+a broker says on stderr is said here with its name before it. A broker that ends is said, and the others go on; Ctrl-C
+or SIGTERM stops all, and so does the end of this process, however it ends: each broker holds the end of a pipe.
+
+Corresponds to what mqnamesrv and several mqbroker with conf/2m-2s-async/*.properties are together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import spark_rocket
+from spark_rocket.broker.cluster_layout import OWN_SETTINGS, ClusterMember, cluster_members
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.java_properties import parse_properties, render_properties
+from spark_rocket.cli.serve import SNIPPET, UP_DEFAULTS, Stopping, reachable, ready, say, warn_open, was_killed
+from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.namesrv.server import NameServer
+
+_WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
+_LINE_LIMIT = 1 << 20
+
+
+class _BrokerProcess:
+    """One broker's process, from its start to its end."""
+
+    def __init__(
+        self, member: ClusterMember, process: asyncio.subprocess.Process, ready_fd: int, lifeline: int
+    ) -> None:
+        self.member = member
+        self.process = process
+        self.stopping = False
+        self._ready_fd = ready_fd
+        self._lifeline = lifeline
+        self._last_words = ""
+        self._is_up = False
+        self._reading = asyncio.create_task(self._relay())
+
+    @classmethod
+    async def start(cls, member: ClusterMember, conf: Path, verbose: bool) -> _BrokerProcess:
+        ready_read, ready_write = os.pipe()
+        lifeline_read, lifeline = os.pipe()
+        command = [sys.executable, "-m", "spark_rocket.cli", *(["-v"] if verbose else []), "broker", "-c", str(conf)]
+        command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(ready_write, lifeline_read),
+                start_new_session=True,  # Ctrl-C in the terminal is for this process, which then stops the brokers
+                limit=_LINE_LIMIT,
+            )
+        except BaseException:
+            os.close(ready_read)
+            os.close(lifeline)
+            raise
+        finally:
+            os.close(ready_write)
+            os.close(lifeline_read)
+        return cls(member, process, ready_read, lifeline)
+
+    async def _relay(self) -> None:
+        assert self.process.stderr is not None
+        with contextlib.suppress(ValueError, OSError):  # a line without an end; a terminal that is gone
+            async for line in self.process.stderr:
+                self._last_words = line.decode(errors="replace").rstrip()
+                if self._is_up or not self._last_words.startswith("rocket: "):
+                    print(f"{self.member.label}: {self._last_words}", file=sys.stderr, flush=True)
+
+    async def wait_until_up(self) -> dict[str, str]:
+        """Where it is. ConfigError with its own words if it ends before that."""
+        loop = asyncio.get_running_loop()
+        with os.fdopen(self._ready_fd, "rb") as pipe:
+            reader = asyncio.StreamReader()
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+            try:
+                line = await reader.readline()
+            finally:
+                transport.close()
+        if not line:
+            await self.ended()
+            words = self._last_words.removeprefix("rocket: ") or f"It ended with status {self.process.returncode}."
+            raise ConfigError(f"{self.member.label} did not start. {words}")
+        self._is_up = True
+        facts: dict[str, str] = json.loads(line)
+        return facts
+
+    async def ended(self) -> int:
+        """Wait for its end; its exit status, negative for a signal."""
+        status = await self.process.wait()
+        await self._reading
+        return status
+
+    async def stop(self) -> None:
+        self.stopping = True
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        await self.ended()
+        os.close(self._lifeline)
+
+
+async def up_cluster(options: argparse.Namespace, config: BrokerConfig, data: Path) -> None:
+    """Serve until told to stop."""
+    host = config.bind_address
+    members = cluster_members(
+        options.brokers,
+        slaves=options.slaves,
+        port=config.listen_port,
+        grpc_port=config.grpc_server_port,
+    )
+    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
+        namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
+        await namesrv.start()
+        servers.push_async_callback(namesrv.close)
+        name_server = reachable(namesrv.address)
+        shared = _shared_settings(options, config, name_server)
+        stop = asyncio.create_task(stopping())
+        brokers: list[_BrokerProcess] = []
+        servers.push_async_callback(_stop_all, brokers)
+        for member in members:
+            conf = _write_conf(member, shared, data, config.store_path)
+            brokers.append(await _BrokerProcess.start(member, conf, options.verbose))
+        starting = asyncio.gather(*(broker.wait_until_up() for broker in brokers))
+        await asyncio.wait([stop, starting], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            return
+        facts = starting.result()
+        endpoints = [fact["grpc"] for fact in facts if "grpc" in fact]
+        ready(
+            options.ready_fd,
+            {"nameServer": name_server, "broker": facts[0]["broker"]} | ({"grpc": endpoints[0]} if endpoints else {}),
+        )
+        where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
+        say(
+            f"spark_rocket {spark_rocket.__version__} is up: {len(brokers)} brokers of {config.broker_cluster_name}.\n",
+            f"  name server  {name_server}",
+            *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
+            *(
+                ["  gRPC clients see the topics of the broker that they call; classic clients and Spark those of all."]
+                if len(endpoints) > 1
+                else []
+            ),
+            f"  data         {data} ({where})\n",
+            *warn_open(host),
+            "Try it in Python with PySpark, three lines:\n",
+            SNIPPET.format(address=name_server),
+            "Ctrl-C stops it.",
+        )
+        watching = [asyncio.create_task(_watch(broker, data)) for broker in brokers]
+        await stop
+    for task in watching:
+        task.cancel()
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """ConfigError when the file for all brokers sets what each has of its own."""
+    if options.config is not None:
+        for name, _, line in parse_properties(options.config.read_text(encoding="utf-8")):
+            if name in OWN_SETTINGS:
+                raise ConfigError(
+                    f"{options.config}, line {line}: {name} is each broker's own, and --brokers gives it to them.",
+                    remedy="Remove it, and give --data, --broker-port or --grpc-port for the first broker.",
+                )
+
+
+def _shared_settings(options: argparse.Namespace, config: BrokerConfig, name_server: str) -> dict[str, object]:
+    """What all brokers have: what `up` has by itself, the file's, and the command line's."""
+    shared: dict[str, object] = dict(UP_DEFAULTS)
+    if options.config is not None:
+        text = options.config.read_text(encoding="utf-8")
+        shared |= {name: value for name, value, _ in parse_properties(text)}
+    return shared | {
+        "namesrvAddr": ";".join([name_server, *config.name_servers]),
+        "bindAddress": config.bind_address,
+    }
+
+
+def _write_conf(member: ClusterMember, shared: dict[str, object], data: Path, first_store: Path) -> Path:
+    home = data.absolute() / member.label
+    home.mkdir(parents=True, exist_ok=True)
+    # The first broker's store is where `rocket up` without --brokers has it: its messages are there either way.
+    store = first_store.absolute() if member.label == "broker-a" else home / "store"
+    if was_killed(store):
+        say(f"{store} was not closed cleanly: recovering it …")
+    conf = home / "broker.conf"
+    settings = {**shared, **member.settings(store)}
+    conf.write_text(
+        _WRITTEN + render_properties((name, _text(value)) for name, value in settings.items()), encoding="utf-8"
+    )
+    return conf
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _line(broker: _BrokerProcess, fact: dict[str, str]) -> str:
+    what = f"{fact['broker']} ({broker.member.label}, process {broker.process.pid})"
+    return f"  broker       {what}" + (f"  gRPC {fact['grpc']}" if "grpc" in fact else "")
+
+
+async def _watch(broker: _BrokerProcess, data: Path) -> None:
+    status = await broker.ended()
+    if not broker.stopping:
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        again = f"rocket broker -c {data / broker.member.label / 'broker.conf'}"
+        say(f"{broker.member.label} {how}. The others go on; start it again with: {again}")
+
+
+async def _stop_all(brokers: list[_BrokerProcess]) -> None:
+    results = await asyncio.gather(*(broker.stop() for broker in brokers), return_exceptions=True)
+    failed = [str(result) for result in results if isinstance(result, BaseException)]
+    if failed:
+        raise StateError(f"Not every broker could be stopped: {'; '.join(failed)}")

@@ -1,0 +1,97 @@
+"""``rocket up --brokers N``: each broker a process of its own; one dies and the others serve; all are stopped together."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.cluster_layout import cluster_members
+from spark_rocket.cli import main
+from spark_rocket.client import Admin
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from tests.broker.wire import Wire
+from tests.cli.test_rocket import PORTS, finished, found, one_line, started
+
+
+def test_ports_names_and_directories_of_a_cluster() -> None:
+    members = cluster_members(2, slaves=True)
+    assert [(m.label, m.broker_id, m.listen_port, m.ha_listen_port, m.grpc_port) for m in members] == [
+        ("broker-a", 0, 10911, 10912, 8081),
+        ("broker-b", 0, 10921, 10922, 8082),
+        ("broker-a-slave", 1, 10916, 10917, -1),
+        ("broker-b-slave", 1, 10926, 10927, -1),
+    ]
+    assert members[2].settings(Path("s"))["brokerRole"] == "SLAVE"
+    assert "brokerRole" not in members[0].settings(Path("s"))  # the file for all says of which kind masters are
+
+
+def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    conf = tmp_path / "all.conf"
+    conf.write_text("brokerClusterName=two\nautoCreateTopicEnable=false\nenablePropertyFilter=false\n")
+    arguments = ["up", "--brokers", 2, "--data", data, "-c", conf, *PORTS]
+    with started(*arguments, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
+        assert "2 brokers of two" in said
+        name_server = found(r"name server +(127\.0\.0\.1:\d+)", said)
+        brokers = dict(re.findall(r"(127\.0\.0\.1:\d+) \((broker-.), process", said))
+        assert list(brokers.values()) == ["broker-a", "broker-b"]
+        assert len(re.findall(r"gRPC 127\.0\.0\.1:\d+", said)) == 2
+        with Admin(name_server) as admin, RemotingClient() as client:
+            admin.create_topic("T", queues=2)
+            assert {queues.broker_name for queues in admin.topic_route("T").queue_datas} == {"broker-a", "broker-b"}
+            assert admin.broker_config("broker-b")["enablePropertyFilter"] == "false"
+            assert admin.broker_config("broker-b")["recallMessageEnable"] == "true"
+            for address in brokers:
+                assert Wire(client, address).send("T", b"x").code == ResponseCode.SUCCESS
+            os.kill(int(found(r"broker-b, process (\d+)", said)), signal.SIGKILL)
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert "broker-b was ended by SIGKILL. The others go on" in line
+            assert Wire(client, next(iter(brokers))).send("T", b"y").code == ResponseCode.SUCCESS
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+        assert (process.returncode, rest, errors) == (0, f"Stopped. The data is in {data}.\n", "")
+    assert finished("store", "check", data / "store").returncode == 0
+    assert (data / "broker-b" / "store" / "abort").exists()
+    # What the line said, and the first broker's messages where `rocket up` alone has them.
+    again = found(r"again with: rocket (broker -c \S+)", line).split()
+    with started(*again, last="store  ") as (process, said):
+        assert str(data / "broker-b" / "store") in said
+        process.terminate()
+        assert process.wait(60) == 0
+    with started("up", "--data", data, *PORTS, last="Ctrl-C stops it.") as (_, said), RemotingClient() as client:
+        assert len(Wire(client, found(r"broker +(127\.0\.0\.1:\d+)", said)).messages("T")) == 2
+
+
+def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
+    config = tmp_path / "broker-b" / "store" / "config"
+    config.mkdir(parents=True)
+    (config / "topics.json").write_text("{")
+    line = one_line(finished("up", "--brokers", 2, "--data", tmp_path, *PORTS))
+    assert line.startswith("rocket: broker-b did not start. ")
+    assert "topics.json, line 1" in line
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = one_line(finished("up", "--brokers", 2, "--data", tmp_path, *PORTS[2:], "--nameserver-port", port))
+        assert f"127.0.0.1:{port}" in line
+
+
+def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) -> None:
+    conf = tmp_path / "all.conf"
+    conf.write_text("flushDiskType=SYNC_FLUSH\nlistenPort=10911\n")
+    line = one_line(finished("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS))
+    assert f"{conf}, line 2: listenPort is each broker's own" in line
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("number", ["0", "27", "x", "-1"])
+def test_a_number_of_brokers_that_is_none(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", "--brokers", number])
+    assert "from 1 to 26" in capsys.readouterr().err
