@@ -23,6 +23,7 @@ from spark_rocket.proxy.frames import Block, ErrorCode, block
 from spark_rocket.proxy.grpc_call import Call, status_block
 from spark_rocket.proxy.grpc_messages import ENCODINGS
 from spark_rocket.proxy.http2_output import Stream
+from spark_rocket.proxy.request_headers import MAX_HEADER_LIST
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.grpc_server import Http2Server
@@ -135,7 +136,7 @@ class GrpcConnection(asyncio.Protocol):
                     stream,
                     status_block(
                         GrpcCode.RESOURCE_EXHAUSTED,
-                        f"the request's headers are larger than the limit of {http2.MAX_HEADER_LIST}",
+                        f"the request's headers are larger than the limit of {MAX_HEADER_LIST}",
                         alone=True,
                     ),
                 )

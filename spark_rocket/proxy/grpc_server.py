@@ -11,6 +11,7 @@ grpc_connection        one connection: events to calls, answers to writes
 grpc_call              one call: its handler's run and its end
 grpc_messages          messages in data, times, texts
 http2, http2_output    a connection's state, without the connection
+request_headers        what may be in a request's header fields
 frames, hpack,         bytes
 huffman
 =====================  ==============================================================

@@ -26,7 +26,7 @@ sends data                     as much as the windows allow: ``STREAM_WINDOW``, 
 does not open its windows      what is written waits in ``stream.pending``: the writer waits for DRAINED, and in all
                                not much more than ``MAX_UNSENT`` waits
 opens streams                  ``MAX_STREAMS`` at a time, others are refused
-sends long headers             above ``MAX_HEADER_LIST`` bytes or ``MAX_FIELDS`` fields the request is OVERSIZE; above
+sends long headers             above the limits of request_headers.py the request is OVERSIZE; above
                                ``MAX_BLOCK`` bytes or ``MAX_CONTINUATIONS`` frames the connection is closed
 resets, pings, sets, wastes    ``PATIENCE``: every such frame takes some of it, time and answered requests give it
                                back, and when it is used up the connection is closed (ENHANCE_YOUR_CALM)
@@ -42,19 +42,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.proxy import frames
+from spark_rocket.proxy import frames, request_headers
 from spark_rocket.proxy.frames import ErrorCode, Http2Error, Setting
-from spark_rocket.proxy.hpack import DEFAULT_TABLE_SIZE, Decoder, Field, HpackError
+from spark_rocket.proxy.hpack import DEFAULT_TABLE_SIZE, Decoder, HpackError
 from spark_rocket.proxy.http2_output import PATIENCE, STREAM_WINDOW, Output, Stream
+from spark_rocket.proxy.request_headers import MAX_HEADER_LIST, MalformedError, OversizeError
 
 REQUEST, OVERSIZE, DATA, LAST, RESET, DRAINED, CLOSED = range(7)
 
 CONNECTION_WINDOW = 16 * 1024 * 1024
 FRAME_SIZE = 64 * 1024
 MAX_STREAMS = 2048
-MAX_HEADER_LIST = 32 * 1024
 MAX_BLOCK = 128 * 1024
-MAX_FIELDS = 128
 MAX_CONTINUATIONS = 16
 
 PATIENCE_PER_SECOND = 1_000
@@ -77,16 +76,6 @@ _HTTP_1 = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n"
     b"This port speaks gRPC, which is HTTP/2.\n"
 )
-
-# The names of a request, joined by line feeds: pseudo headers first, and nothing that HTTP/2 forbids.
-_NAMES = re.compile(
-    rb"(?::(?:method|scheme|path|authority)(?:\n|\Z))*"
-    rb"(?:(?!(?:connection|proxy-connection|keep-alive|transfer-encoding|upgrade)(?:\n|\Z))"
-    rb"[a-z0-9!#$%&'*+.^_`|~-]+(?:\n|\Z))*"
-)
-_NO_VALUE = re.compile(rb"[\0\r\n]")
-_MAX_GOOD_NAMES = 1024
-_good_names: set[bytes] = set()
 
 Event = tuple[int, Stream, Any]
 
@@ -399,29 +388,15 @@ class Session(Output):
         stream = Stream(number, self._initial_window)
         stream.ended = bool(flags & frames.END_STREAM)
         kind = REQUEST
-        if len(fields) > MAX_FIELDS:
+        try:
+            stream.headers = headers = request_headers.read(fields)
+            if b"content-length" in headers and not _announce(stream, headers[b"content-length"]):
+                raise MalformedError("There is not as much data as content-length says.")
+        except MalformedError:
+            self._refuse(number, ErrorCode.PROTOCOL_ERROR)
+            return
+        except OversizeError:
             kind = OVERSIZE
-        else:
-            headers = dict(fields)
-            names = b"\n".join(headers)
-            values = b"".join(headers.values())
-            if len(names) + len(values) + 32 * len(fields) > MAX_HEADER_LIST:
-                kind = OVERSIZE
-            elif (
-                (names not in _good_names and not _are_good(names))
-                or names.count(b"\n") >= len(headers)
-                or _NO_VALUE.search(values)
-                or not headers.get(b":path")
-                or (len(headers) < len(fields) and _repeats_pseudo(fields))
-                or b":method" not in headers
-                or b":scheme" not in headers
-                or headers.get(b"te", b"trailers") != b"trailers"
-                or (b"content-length" in headers and not _announce(stream, headers[b"content-length"]))
-            ):
-                self._refuse(number, ErrorCode.PROTOCOL_ERROR)
-                return
-            else:
-                stream.headers = headers
         self.streams[number] = stream
         self._events.append((kind, stream, stream.ended))
 
@@ -519,21 +494,6 @@ class Session(Output):
             self.leaving = True
             self._limit_id = self._last_id
             self._out.append(frames.goaway(self._last_id, ErrorCode.NO_ERROR, "closing"))
-
-
-def _are_good(names: bytes) -> bool:
-    if names.endswith(b"\n") or _NAMES.fullmatch(names) is None:
-        return False
-    if len(_good_names) >= _MAX_GOOD_NAMES:
-        _good_names.clear()
-    if len(names) <= 1024:
-        _good_names.add(names)
-    return True
-
-
-def _repeats_pseudo(fields: list[Field]) -> bool:
-    names = [name for name, _ in fields if name.startswith(b":")]
-    return len(names) > len(set(names))
 
 
 def _announce(stream: Stream, length: bytes) -> bool:
