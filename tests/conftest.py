@@ -1,8 +1,8 @@
 """For all tests. Spark's JVMs live for seconds here: its second compiler and its parallel collector only cost time.
 
 ``make test`` runs four workers on two cores, since much of what tests do is waiting for other processes. A file's tests
-stay on one worker; those that share the Spark session are two groups, so that only two workers have one. What takes
-longest is begun first.
+stay on one worker; those of Spark are three groups, so that three workers have one and the fourth has time for others.
+What takes longest is begun first.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Files that share a Spark session, of about the same time each; then others, the longest first.
+# Files that share a Spark session, of about the same time each, and those that start Spark in other processes; all of
+# them begin first, then others, the longest first.
 _SPARK = (
     {"traps", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown", "official_clients"},
     {"what_and_where", "stream", "write", "read", "body_formats", "views"},
+    {"flights", "connect", "package"},
 )
-_LONG = ("tests/jobs/test_flights", "tests/spark/", "tests/client/", "tests/store/", "tests/crash/", "tests/broker/")
+_LONG = ("tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")
 
 
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    name = file.removeprefix("tests/spark/test_").removesuffix(".py")
-    return next((f"spark-{number}" for number, names in enumerate(_SPARK) if name in names), file)
+    folder, _, name = file.removesuffix(".py").rpartition("/test_")
+    if folder in ("tests/spark", "tests/jobs"):
+        return next((f"spark-{number}" for number, names in enumerate(_SPARK) if name in names), file)
+    return file
 
 
 def _place(nodeid: str) -> int:
