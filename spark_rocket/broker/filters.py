@@ -97,7 +97,7 @@ def get_matching(
     most_examined: int,
 ) -> GetMessageResult:
     """As the store's ``get_message``, for what only the records' properties can tell."""
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     size = read = 0
     at = offset
     until = thread_time() + _MOST_SECONDS
@@ -131,6 +131,6 @@ def get_matching(
     return _result(last, parts, at)
 
 
-def _result(last: GetMessageResult, parts: list[bytes], next_begin_offset: int) -> GetMessageResult:
+def _result(last: GetMessageResult, parts: list[bytes | memoryview], next_begin_offset: int) -> GetMessageResult:
     status = GetMessageStatus.FOUND if parts else GetMessageStatus.NO_MATCHED_MESSAGE
     return GetMessageResult(status, next_begin_offset, last.min_offset, last.max_offset, b"".join(parts), len(parts))

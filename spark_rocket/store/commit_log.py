@@ -32,6 +32,8 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 
+import numpy as np
+
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record import MAGIC_BLANK
 from spark_rocket.store.config import StoreConfig
@@ -49,6 +51,7 @@ _RELEASE = 8 << 20  # at a time
 _ZEROS = bytes(1 << 20)
 _WINDOW = 1 << 20
 _WINDOWS = 64
+_LARGE = 64 << 10
 _SPARSE = 64 << 10  # cold ranges that lie further apart are read from the file: nothing else is wanted of their pages
 
 
@@ -351,7 +354,7 @@ class CommitLog:
             return b""
         return self.read(offset, min(limit, self.max_offset - offset, file.file_from_offset + file.size - offset))
 
-    def read_many(self, starts: list[int], stops: list[int]) -> bytes:
+    def read_many(self, starts: list[int], stops: list[int]) -> bytes | memoryview:
         """Copies of ranges, each within one file, joined."""
         file = self.queue.find(starts[0])
         if len(starts) == 1 or file is None:
@@ -361,13 +364,27 @@ class CommitLog:
         if low >= base and high <= min(base + self.file_size, self.max_offset):  # nearly always
             if low < self._warm_from:
                 if high - low > len(starts) * _SPARSE:
-                    with file.descriptor() as fd:
-                        pairs = zip(starts, stops, strict=True)
-                        return b"".join([os.pread(fd, stop - start, start - base) for start, stop in pairs])
+                    return self._read_apart(file, [(a - base, b - base) for a, b in zip(starts, stops, strict=True)])
                 self._visit(low, high)
             mm = file.mm
             return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
         return b"".join([self.read(start, stop - start) for start, stop in zip(starts, stops, strict=True)])
+
+    @staticmethod
+    def _read_apart(file: MappedFile, ranges: list[tuple[int, int]]) -> bytes | memoryview:
+        """Ranges of a file that is not mapped for it. Many bytes are read to their places instead of being joined."""
+        total = sum(stop - start for start, stop in ranges)
+        with file.descriptor() as fd:
+            if total < _LARGE:
+                return b"".join([os.pread(fd, stop - start, start) for start, stop in ranges])
+            joined = np.empty(total, np.uint8).data
+            at = 0
+            for start, stop in ranges:
+                read = os.preadv(fd, (joined[at : at + stop - start],), start)
+                at += read
+                if read < stop - start:
+                    break
+        return joined[:at]
 
     def report_damage(self, offset: int, what: str) -> None:
         """Say in the log, once, that no good record stands at an offset where one should."""

@@ -86,7 +86,13 @@ class OldRecords:
         )
 
     def are_good(
-        self, queue: ConsumeQueue, offset: int, raw: bytes, tag_codes: frozenset[int] | None, count: int, records: bytes
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        raw: bytes,
+        tag_codes: frozenset[int] | None,
+        count: int,
+        records: bytes | memoryview,
     ) -> bool:
         """Whether ``records`` are those that the first ``count`` (wanted) entries of ``raw`` speak of."""
         entries = np.frombuffer(raw, ENTRY_TYPE)
@@ -113,7 +119,7 @@ class OldRecords:
             return False
         if not is_usual.all():
             physical = entries["physical_offset"].astype(np.int64)
-            return not parse(records, 0, starts.tolist(), len(records), physical_offsets=physical)[1]
+            return not parse(bytes(records), 0, starts.tolist(), len(records), physical_offsets=physical)[1]
         # The topic's length stands behind the body, that of the properties behind the topic.
         bodies = heads["body_length"].astype(np.int64)
         topics = starts + 88 + bodies

@@ -59,7 +59,7 @@ class GetMessageResult:
     next_begin_offset: int
     min_offset: int
     max_offset: int
-    records: bytes = b""
+    records: bytes | memoryview = b""
     count: int = 0
 
 

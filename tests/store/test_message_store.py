@@ -372,3 +372,20 @@ def test_as_many_records_as_bytes_allow(store: MessageStore, first: int) -> None
             fitting = sum(end <= max_bytes for end in ends)
             assert found.count == found.next_begin_offset == max(min(fitting, max_msgs), 1)
             assert found.records == everything.records[: len(found.records)]
+
+
+def test_records_that_lie_far_apart_and_are_cold(tmp_path: Path, clock: Clock) -> None:
+    """They are read from the file, not by way of a mapping."""
+    config = small(tmp_path / "store", mapped_file_size_commit_log=64 << 20)
+    store = opened(config, clock)
+    bodies_of = [[os.urandom(70_000) for _ in range(100)] for _ in range(2)]
+    for pair in zip(*bodies_of, strict=True):
+        for queue_id, body in enumerate(pair):
+            put(store, "T", queue_id, body)
+    store.close()
+    store = opened(config, clock)
+    for queue_id, sent in enumerate(bodies_of):
+        for few in (100, 1):
+            found = store.get_message("T", queue_id, 0, few, 1 << 30)
+            assert [bytes(record.body) for record in iter_records(found.records)] == sent[:few]
+    store.close()

@@ -17,7 +17,7 @@ from spark_rocket.store.layout import MAX_PROPERTIES
 _POP_CK = b"POP_CK"
 
 
-def as_asked(records: bytes, topic: str, receipt: ExtraInfo) -> bytes:
+def as_asked(records: bytes | memoryview, topic: str, receipt: ExtraInfo) -> bytes:
     """A run of records under another topic, each with its receipt."""
     name = topic.encode()
     parts = []

@@ -125,7 +125,7 @@ class ReviveLog:
         return found.next_begin_offset, _records(found.records)
 
 
-def _records(run: bytes) -> Iterator[RecordView]:
+def _records(run: bytes | memoryview) -> Iterator[RecordView]:
     position = 0
     while position < len(run):
         size = int.from_bytes(run[position : position + 4], "big")

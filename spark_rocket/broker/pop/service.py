@@ -81,7 +81,7 @@ class PopResult:
     size: int = 0
     passed: bool = False
     problem: StoreCorruptError | None = None
-    records: list[bytes] = field(default_factory=list)
+    records: list[bytes | memoryview] = field(default_factory=list)
     start_offset_infos: list[str] = field(default_factory=list)
     msg_offset_infos: list[str] = field(default_factory=list)
     order_count_infos: list[str] = field(default_factory=list)
@@ -404,7 +404,7 @@ class PopService:
         return receipt._replace(start_offset=offset, pop_time=popped, invisible_time=invisible_time, offset=offset)
 
 
-def _offsets(records: bytes) -> list[int]:
+def _offsets(records: bytes | memoryview) -> list[int]:
     """Queue offsets of a run of records."""
     offsets = []
     position = 0
