@@ -7,6 +7,7 @@ producer is asked about a transaction, is told as ``{"as", "event", "message"}``
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
 from rocketmq.grpc_protocol import FilterType, TransactionResolution
+from rocketmq.v5.client.connection import RpcClient
 from rocketmq.v5.consumer import ConsumeResult, MessageListener, PushConsumer
 from rocketmq.v5.producer import TransactionChecker
 
@@ -150,6 +152,8 @@ class Commands:
 
 def carry_out(commands: Commands, request: dict[str, Any]) -> None:
     number, do, name = request.pop("id"), request.pop("do"), request.pop("as")
+    # The client makes calls of its loop's in the thread that asked, when an answer is there before it looks for it.
+    asyncio.set_event_loop(RpcClient.get_channel_io_loop())
     try:
         tell(id=number, ok=getattr(commands, do)(name, **request))
     except Exception as error:
@@ -157,6 +161,7 @@ def carry_out(commands: Commands, request: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    RpcClient()  # starts the loop of all clients
     commands = Commands(sys.argv[1])
     for line in sys.stdin:
         threading.Thread(target=carry_out, args=(commands, json.loads(line)), daemon=True).start()
