@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.proxy.server import ProxyServer
@@ -14,6 +15,10 @@ from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller
+
+# How long an example takes, or its making, says nothing on a shared machine.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 _numbers = itertools.count(1)
 
