@@ -281,6 +281,8 @@ class AsyncSend:
                 producer.hooks.before(self._context)
             self._address = address or producer.destinations.address(queue, self._deadline)
             request = self._out.request(producer.group, queue)
+            if self._retries > 0:
+                producer.connect(self._address, self._deadline)
             instance.remoting.post(self._address, request, self, producer.allowance(self._deadline))
         except RemotingError as error:
             self.fail(error)

@@ -1,6 +1,7 @@
 """Where a producer's messages go: the queue of each attempt and the address of its broker's master.
 
-A queue that was given, or that a selector or the message's sharding key chose, stays what it is. Any other attempt
+A queue that was given, or that a selector or the message's sharding key chose, stays what it is, and they choose among
+queues whose broker may be away (``routes``): such a send fails. Any other attempt
 takes the next queue in turn, of another broker than the one that has just failed (``fault_latency``). Most sends find
 their route known and cost two look-ups.
 
@@ -61,7 +62,7 @@ class Destinations:
             if SHARDING_KEY not in first.properties:
                 return None
             selector = select_by_sharding_key
-        return selector(self._queues(first.topic, deadline), first, selector_arg)
+        return selector(self._queues(first.topic, deadline, ordered=True), first, selector_arg)
 
     def choose(self, topic: str, last_broker: str | None, deadline: float) -> tuple[MessageQueue, str]:
         """The queue of the next attempt and its address, which is empty if it has to be asked for."""
@@ -89,9 +90,10 @@ class Destinations:
             logger.info("the route of %s was not asked for again: %s", topic, error)
         self._refreshed[topic] = time.monotonic()
 
-    def _queues(self, topic: str, deadline: float) -> tuple[MessageQueue, ...]:
+    def _queues(self, topic: str, deadline: float, *, ordered: bool = False) -> tuple[MessageQueue, ...]:
         instance = self._running()
-        queues = instance.routes.publish_route(topic, left(deadline))
+        routes = instance.routes
+        queues = (routes.order_route if ordered else routes.publish_route)(topic, left(deadline))
         if self._member and topic not in self._greeted:
             self._greeted.add(topic)
             instance.later(instance.members.greet_new_brokers)

@@ -365,10 +365,14 @@ class Producer(Client):
         )
         return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that take the topic's messages, sorted."""
+    def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
+        """The queues that take the topic's messages, sorted.
+
+        ``ordered``: those that selectors choose among, of which some may be away just now.
+        """
         self._check_open()
-        return list(self.running().routes.publish_route(topic))
+        routes = self.running().routes
+        return list((routes.order_route if ordered else routes.publish_route)(topic))
 
     # --- request and reply ------------------------------------------------------------------------------------
 
@@ -441,6 +445,12 @@ class Producer(Client):
             f"The send to {topic} was not done within {timeout:g} s.{why}",
             remedy="It may have been stored all the same; a longer timeout leaves time for more attempts.",
         )
+
+    def connect(self, address: str, deadline: float) -> None:
+        """Before an attempt that another may follow: half of the time, no more, is for coming by a connection."""
+        remoting = self.running().remoting
+        if not remoting.is_connected(address):
+            remoting.connect(address, left(deadline) / 2)
 
     def allowance(self, deadline: float) -> float:
         """How long one request may take."""

@@ -67,6 +67,7 @@ class PullResult:
     max_offset: int
     records: memoryview
     from_master: bool = True
+    suggested_broker: int = 0  # from which of the broker's ids the next pull should be
 
 
 class PullOptions(TypedDict, total=False):
@@ -125,6 +126,7 @@ def pull_result(answer: RemotingCommand, from_master: bool) -> PullResult:
         header.max_offset,
         body if isinstance(body, memoryview) else memoryview(body),
         from_master,
+        header.suggest_which_broker_id,
     )
 
 

@@ -8,15 +8,18 @@ pull.py says what a pull's status means.
 Errors that pass by themselves (no connection, time-out, codes 2 and 14) have ``retriable`` set; waiting is the
 caller's business.
 
-Pulls go to a slave while the master cannot be reached; ``from_master`` is then False. What a slave gives is right, but
+Pulls go to a slave while the master cannot be reached, and when the master suggests it for what is not in its memory
+any more; ``from_master`` is then False. What a slave gives is right, but
 it may lag behind: where its queue ends, or what it says was never written, is no news about the queue, and the next
-pull asks the master again. Every question about offsets is for the master alone, so it fails while that is away.
+pull asks the master again. Every question about offsets is for the master, and fails while that is away, but for a
+group's offsets, which its slave knows to within ten seconds and takes as well, and for ``slave_max_offset``.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.DefaultMQPullConsumer.
 """
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Self, TypeVar, Unpack
@@ -36,7 +39,7 @@ from spark_rocket.client.pull import (
     with_broker,
 )
 from spark_rocket.client.questions import Pending, Question
-from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError
+from spark_rocket.errors import ClientError, QueueNotFoundError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import SubscriptionData, TopicList
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -44,6 +47,8 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import decode_messages, view_record
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, parse_tags
 from spark_rocket.remoting.client import RemotingClient
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -183,8 +188,18 @@ class Reader(Client):
             offset = found.next_offset
 
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """The next offset that the group has not consumed, as brokers keep it; None when it has none."""
-        return self._ask(queue, questions.committed_offset(group, queue))
+        """The next offset that the group has not consumed, as brokers keep it; None when it has none.
+
+        While the master is away its slave is asked; what that has not heard of, the master may know.
+        """
+        question = questions.committed_offset(group, queue)
+        try:
+            return self._ask(queue, question)
+        except (RemotingConnectError, QueueNotFoundError):
+            found = self._ask_slave(queue, question)
+            if found is None:
+                raise
+            return found
 
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Pending[int | None]:
         return self._ask_later(queue, questions.committed_offset(group, queue))
@@ -210,6 +225,15 @@ class Reader(Client):
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
         """The same with a future, tried once: False if the broker does not know the group."""
         return self._ask_async(queue, questions.commit(group, queue, offset), timeout)
+
+    def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        """For while the master is away; False if no slave took it. The master has to be told when it is back."""
+        taken = self._ask_slave(queue, questions.commit(group, queue, offset))
+        return taken is True
+
+    def slave_max_offset(self, queue: MessageQueue) -> int | None:
+        """Where the queue ends at its broker's slave, or None if none answers: before its end at the master, maybe."""
+        return self._ask_slave(queue, questions.max_offset(queue))
 
     # --- messages ---------------------------------------------------------------------------------------------
 
@@ -274,8 +298,10 @@ class Reader(Client):
 
     def _pulled(self, answer: RemotingCommand, queue: MessageQueue, from_master: bool) -> PullResult:
         result = pull_result(answer, from_master)
+        routes = self._instance().routes
+        routes.suggested(queue, result.suggested_broker)
         if not from_master and result.status is not PullStatus.FOUND:
-            self._instance().routes.try_master(queue)
+            routes.try_master(queue)
         return result
 
     # --- the exchange -----------------------------------------------------------------------------------------
@@ -298,6 +324,23 @@ class Reader(Client):
         request = RemotingCommand.request(question.code, with_broker(queue, question.ext))
         what = f"{question.what} {queue_name(queue)}"
         return question.value(self._invoke(self.address(queue), queue, request, what, question.allowed))
+
+    def _ask_slave(self, queue: MessageQueue, question: Question[T]) -> T | None:
+        """What a slave of the queue's broker says; None if none says anything."""
+        address = self._instance().routes.slave(queue)
+        if address is None:
+            return None
+        request = RemotingCommand.request(question.code, with_broker(queue, question.ext))
+        what = f"{question.what} {queue_name(queue)} (its slave was asked)"
+        try:
+            instance = self._instance()
+            # Without the topic: that a slave does not have it is no news about it.
+            return question.value(
+                instance.invoke(address, request, what, timeout=self._timeout, allowed=question.allowed)
+            )
+        except RocketError as error:
+            logger.info("%s", error)
+            return None
 
     def _ask_later(self, queue: MessageQueue, question: Question[T]) -> Pending[T]:
         what = f"{question.what} {queue_name(queue)}"

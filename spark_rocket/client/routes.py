@@ -7,6 +7,14 @@ A route is never thrown away for want of an answer: while a broker restarts, its
 not exist, and the last known route, with the connection error that it leads to, is the better answer. Only a broker
 that says so makes a known topic unknown.
 
+Messages that are ordered (by a selector or a sharding key) choose among queues that stay when their master is away:
+they fail rather than overtake what was sent before. So queues of a broker that has vanished from the route are kept for
+them while this process lives; those that were taken away with the broker still there, or whose write permission was
+wiped (``rocket broker drain``), are gone. A topic's ORDER_TOPIC_CONFIG at the name server says once and for all.
+
+Reads go to the master; to a slave while the master cannot be reached, or when the master suggested it for the queue,
+which it does for what is no longer in its memory.
+
 Name servers are tried in turn, beginning with the one that answered last.
 
 Thread-safety: all methods. After a fork the child keeps the routes and starts a thread of its own when it needs one.
@@ -41,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUES = 4
+MOST_QUEUES = 1 << 16  # of a topic on a broker
 HURRY_SECONDS = 1.0  # between refreshes that lost connections ask for
 AWAY_SECONDS = 30.0  # for how long reads go to a slave after their master could not be reached
 
@@ -55,9 +64,11 @@ class TopicRoute:
     brokers: dict[str, dict[int, str]]
     masters: dict[str, str]
     data: TopicRouteData
+    ordered: tuple[MessageQueue, ...] = ()  # those that ordered messages choose among
 
     @classmethod
-    def of(cls, topic: str, data: TopicRouteData) -> TopicRoute:
+    def of(cls, topic: str, data: TopicRouteData, known: TopicRoute | None = None) -> TopicRoute:
+        """``known``: what was known before."""
         brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
         readable: list[MessageQueue] = []
         writable: list[MessageQueue] = []
@@ -68,7 +79,30 @@ class TopicRoute:
             if queues.writable and addresses and MASTER_ID in addresses:
                 writable += (MessageQueue(topic, queues.broker_name, i) for i in range(queues.write_queue_nums))
         masters = {name: addresses[MASTER_ID] for name, addresses in brokers.items() if MASTER_ID in addresses}
-        return cls(topic, tuple(readable), tuple(writable), brokers, masters, data)
+        if data.order_topic_conf:
+            ordered = _order_queues(topic, data.order_topic_conf)
+        else:
+            ordered = [
+                MessageQueue(topic, queues.broker_name, i)
+                for queues in data.queue_datas
+                if queues.writable and queues.broker_name in brokers
+                for i in range(queues.write_queue_nums)
+            ]
+            there = {queues.broker_name for queues in data.queue_datas if queues.broker_name in brokers}
+            ordered += (queue for queue in (known.ordered if known else ()) if queue.broker_name not in there)
+        return cls(topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(sorted(ordered)))
+
+
+def _order_queues(topic: str, text: str) -> list[MessageQueue]:
+    """The queues that ORDER_TOPIC_CONFIG has: ``broker-a:4;broker-b:4``."""
+    queues: list[MessageQueue] = []
+    for part in text.split(";"):
+        broker, _, count = part.strip().rpartition(":")
+        if broker and count.isascii() and count.isdecimal():
+            queues += (MessageQueue(topic, broker, i) for i in range(min(int(count), MOST_QUEUES)))
+        elif part.strip():
+            logger.warning("the order of topic %s has a part that is not broker:queues: %r", topic, part)
+    return queues
 
 
 class NameServers:
@@ -154,7 +188,8 @@ class RouteTable:
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
         self._used: dict[str, float] = {}  # when; topics that are not in here are not kept fresh
-        self._away: dict[str, float] = {}  # master addresses that could not be reached, and until when to believe it
+        self._away: dict[str, float] = {}  # addresses that could not be reached, and until when to believe it
+        self._suggested: dict[MessageQueue, int] = {}  # the broker's id to pull from, where that is not the master's
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -168,6 +203,7 @@ class RouteTable:
         with self._lock:
             self._routes.clear()
             self._used.clear()
+            self._suggested.clear()
         self._closed.set()
         self._wake.set()  # the thread finds nothing to do and ends
 
@@ -188,7 +224,7 @@ class RouteTable:
         """Ask now. What was known stays when nobody knows better."""
         known = self._routes.get(topic)
         try:
-            route = TopicRoute.of(topic, self.fetch(topic, timeout))
+            route = TopicRoute.of(topic, self.fetch(topic, timeout), known)
         except (TopicNotFoundError, NameServerUnreachableError) as error:
             if known is None:
                 raise
@@ -224,6 +260,14 @@ class RouteTable:
                 retriable=True,
             )
         return route.writable
+
+    def order_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
+        """The queues that ordered messages choose among, whether their brokers are there or not."""
+        try:
+            ordered = self.route(topic, timeout).ordered
+        except TopicNotFoundError:
+            ordered = ()
+        return ordered or self.publish_route(topic, timeout)
 
     def fetch(self, topic: str, timeout: float | None = None) -> TopicRouteData:
         """The name servers' answer as it is, not remembered."""
@@ -269,12 +313,37 @@ class RouteTable:
         return address
 
     def reader(self, queue: MessageQueue) -> tuple[str, bool]:
-        """The address to pull from, and whether it is the master's: it is a slave's while the master is away."""
+        """The address to pull from, and whether it is the master's.
+
+        If none can be reached, the one that could not be for the longest time.
+        """
         addresses = self._addresses(queue)
-        master = addresses.get(MASTER_ID)
-        if master is not None and (len(addresses) == 1 or self._away.get(master, 0.0) <= self._clock()):
-            return master, True
-        return addresses[min(id_ for id_ in addresses if id_ != MASTER_ID)], False
+        if len(addresses) > 1:
+            wanted = self._suggested.get(queue, MASTER_ID)
+            now = self._clock()
+
+            def rank(id_: int) -> tuple[float, bool, int]:
+                until = self._away.get(addresses[id_], 0.0)
+                return until if until > now else 0.0, id_ != wanted, id_
+
+            id_ = min(addresses, key=rank)
+            return addresses[id_], id_ == MASTER_ID
+        ((id_, address),) = addresses.items()
+        return address, id_ == MASTER_ID
+
+    def suggested(self, queue: MessageQueue, broker_id: int) -> None:
+        """A pull's answer says from which of the queue's brokers the next should be."""
+        if broker_id != MASTER_ID:
+            self._suggested[queue] = broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
+
+    def slave(self, queue: MessageQueue) -> str | None:
+        """The address of the first of the slaves of the queue's broker that can be reached, if there is one."""
+        route, now = self._routes.get(queue.topic), self._clock()
+        addresses = route.brokers.get(queue.broker_name, {}) if route is not None else {}
+        slaves = (address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID)
+        return next((address for address in slaves if self._away.get(address, 0.0) <= now), None)
 
     def broker_addresses(self, *, slaves: bool = True) -> list[str]:
         """Addresses of the brokers of every topic that is in use; without ``slaves`` the masters' only."""
@@ -287,6 +356,7 @@ class RouteTable:
 
     def try_master(self, queue: MessageQueue) -> None:
         """A slave could not serve the queue: the next read asks the master first, which may be back."""
+        self._suggested.pop(queue, None)
         route = self._routes.get(queue.topic)
         if route is not None:
             self._away.pop(route.brokers.get(queue.broker_name, {}).get(MASTER_ID, ""), None)
@@ -354,7 +424,7 @@ class RouteTable:
                 return False
         for topic in topics:
             try:
-                route = TopicRoute.of(topic, self.fetch(topic))
+                route = TopicRoute.of(topic, self.fetch(topic), self._routes.get(topic))
             except RocketError as error:
                 logger.info("the route of %s stays as it was: %s", topic, error)
                 continue

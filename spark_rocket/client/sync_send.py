@@ -33,7 +33,7 @@ def send_and_wait(
     while True:
         queue, address = (fixed, "") if fixed else destinations.choose(out.topic, last_broker, deadline)
         try:
-            result = attempt(producer, message, out, queue, address, deadline)
+            result = attempt(producer, message, out, queue, address, deadline, may_go_on=retries > 0)
         except RocketError as error:
             if retries <= 0 or not producer.may_go_elsewhere(error):
                 raise
@@ -60,8 +60,10 @@ def attempt(
     queue: MessageQueue,
     address: str,
     deadline: float,
+    *,
+    may_go_on: bool = False,
 ) -> SendResult:
-    """One request and its answer. An empty address is asked for."""
+    """One request and its answer. An empty address is asked for. ``may_go_on``: there may be another attempt."""
     instance = producer.running()
     hooks, faults = producer.hooks, producer.faults
     context: SendContext | None = None
@@ -73,6 +75,8 @@ def attempt(
         if not address:
             address = producer.destinations.address(queue, deadline)
         request = out.request(producer.group, queue)
+        if may_go_on:
+            producer.connect(address, deadline)
         answer = instance.remoting.invoke(address, request, producer.allowance(deadline))
         if faults.enabled:
             faults.update(queue.broker_name, time.monotonic() - begun)

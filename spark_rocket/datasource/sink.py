@@ -41,6 +41,10 @@ class Sink:
         """The queues that take messages. Raises TopicNotFoundError or NameServerUnreachableError."""
         return self._producer.queues(topic)
 
+    def ordered_queues_of(self, topic: str) -> list[MessageQueue]:
+        """Those that sharding keys choose among: of brokers that are away, too."""
+        return self._producer.queues(topic, ordered=True)
+
     def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
         """Send once; the future's error says whether it may be sent again."""
         if len(block.body) <= self._limit and not block.is_delayed:

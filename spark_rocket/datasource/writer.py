@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -165,15 +166,15 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: s
     sink = sink_for(options)
     key = write_key(name, batch_id, partition)
 
-    def queues_of(topic: str) -> list[MessageQueue]:
+    def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         try:
-            return sink.queues_of(topic)
+            return sink.ordered_queues_of(topic) if ordered else sink.queues_of(topic)
         except TopicNotFoundError as error:
             # Named by the query itself, so it likelier is on a broker that is away than not there.
             error.retriable = topic == options.topic
             raise
 
-    encoder = RowEncoder(options, queues_of, key, f"partition {partition}")
+    encoder = RowEncoder(options, partial(queues_of, ordered=True), key, f"partition {partition}")
     sender = BlockSender(
         sink.submit,
         queues_of,

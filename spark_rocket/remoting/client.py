@@ -274,6 +274,12 @@ class RemotingClient:
         place = self._places.get(addr)
         return place is not None and place.connection is not None and place.connection.lost is None
 
+    def connect(self, addr: str, timeout: float) -> None:
+        """Make the connection if there is none. RemotingConnectError if that takes longer, or cannot be."""
+        if self._closed:
+            raise _closed(addr)
+        self._connection(addr, time.monotonic() + timeout)
+
     def disconnect(self, addr: str) -> None:
         """Close one address's connection, if there is one."""
         place = self._places.get(addr)

@@ -131,6 +131,8 @@ class FakeSink:
             raise self.failures.pop(0)
         return [MessageQueue(topic, "broker-a", number) for number in range(4)]
 
+    ordered_queues_of = queues_of
+
     def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:
         self.used.append(queue)
         future: Future[SendResult] = Future()
