@@ -98,9 +98,11 @@ def test_transactions(official: Official, producer: str, consumer: str, topic: s
     """Decided by the producer, and by its answer when the broker asks."""
     for body, transaction in (("a", "commit"), ("b", "rollback"), ("commit later", "leave"), ("forget", "leave")):
         assert send(official, producer, topic, body, transaction=transaction)["transactionId"]
-    asked = [official.event(producer) for _ in range(2)]
-    assert {event["event"] for event in asked} == {"check"}
-    assert {event["message"]["body"] for event in asked} == {"commit later", "forget"}
+    asked = set()
+    while len(asked) < 2:  # it may ask again before an answer has come
+        event = official.event(producer)
+        asked.add((event["event"], event["message"]["body"]))
+    assert asked == {("check", "commit later"), ("check", "forget")}
     assert sorted(bodies(official.receive(consumer, 2))) == ["a", "commit later"]
 
 
@@ -120,11 +122,9 @@ def test_a_push_consumer(official: Official, producer: str, topic: str, group: s
     for number in range(4):
         send(official, producer, topic, str(number))
     events = [official.event(name) for _ in range(5)]
-    ended = [event["message"]["body"] for event in events if event["event"] == "success"]
-    assert sorted(ended) == list("0123")
-    (failed,) = (event for event in events if event["event"] == "fail")
-    assert (failed["message"]["body"], failed["message"]["attempt"]) == ("2", 1)
-    assert (ended[-1], events[-1]["message"]["attempt"]) == ("2", 2)
+    assert sorted(event["message"]["body"] for event in events if event["event"] == "success") == list("0123")
+    again = [(event["event"], event["message"]["attempt"]) for event in events if event["message"]["body"] == "2"]
+    assert again == [("fail", 1), ("success", 2)]
 
 
 def test_groups_keep_their_order(official: Official, producer: str, topic: str, group: str, wire: Wire) -> None:
