@@ -28,7 +28,8 @@ import pyarrow as pa
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, raw
 
-_PAD = 8  # bytes of room on both sides, so that eight bytes can be read before any end
+_FRONT = 256  # bytes of room before the bodies, so that a text of up to 248 can be looked for before any place;
+_BACK = 16  # and behind them, to where white space before a value may lead
 _MOST_BYTES = 2**31 - 64
 _MISSES = 3
 _QUOTE, _BACKSLASH, _MINUS, _DOT, _ZERO, _Z = b'"\\-.0Z'
@@ -75,9 +76,10 @@ class AlikeDecoder:
         size = int(edges[-1] - edges[0])
         if size > _MOST_BYTES:
             return None
-        padded = np.zeros(size + 2 * _PAD, np.uint8)
-        padded[_PAD:-_PAD] = data[edges[0] : edges[-1]]
-        edges = edges - (edges[0] - _PAD)
+        padded = np.empty(_FRONT + size + _BACK, np.uint8)
+        padded[:_FRONT] = padded[-_BACK:] = 0
+        padded[_FRONT:-_BACK] = data[edges[0] : edges[-1]]
+        edges = edges - (edges[0] - _FRONT)
         lines = _Lines.find(padded, edges)
         members, last = _pattern(padded[lines.starts[0] : lines.ends[0]].tobytes())
         alike = lines.following(members, last)
@@ -121,6 +123,10 @@ def _pattern(body: bytes) -> tuple[list[_Member], bytes]:
         raise _InDoubtError
     if len({member.name for member in members}) < len(members):
         raise _InDoubtError
+    if max(member.gap for member in members) > _BACK or max(len(member.before) for member in members) > _FRONT - 8:
+        raise _InDoubtError
+    if len(last) > _FRONT - 8:
+        raise _InDoubtError
     return members, last
 
 
@@ -139,7 +145,7 @@ class _Lines:
     def find(data: _U8, edges: I64) -> _Lines:
         """Those bodies that have as many as most have, and no backslash or control character."""
         starts, ends = edges[:-1], edges[1:]
-        inside = data[_PAD:-_PAD]
+        inside = data[_FRONT:-_BACK]
         at = np.flatnonzero(data == _QUOTE)
         rows = np.arange(len(starts))
         each = len(at) // len(rows)
@@ -201,9 +207,10 @@ class _Lines:
         for end in range(len(text), 0, -8):
             word = text[max(end - 8, 0) : end]
             shift = 8 * (8 - len(word))
-            wanted = int.from_bytes(word, "little") << shift
-            place = np.clip(stop - (len(text) - end + 8), 0, len(self._eights) - 1)  # what is not alike lies anywhere
-            found &= (self._eights[place] >> np.uint64(shift)) << np.uint64(shift) == np.uint64(wanted)
+            eights = self._eights[stop - (len(text) - end + 8)]
+            if shift:
+                eights &= np.uint64(-1 << shift & (1 << 64) - 1)
+            found &= eights == np.uint64(int.from_bytes(word, "little") << shift)
         return found
 
     def columns(self, members: list[_Member], last: bytes, fields: pa.Schema) -> list[pa.Array]:

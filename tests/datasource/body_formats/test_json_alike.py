@@ -82,7 +82,7 @@ def check(bodies: list[bytes], fields: pa.Schema = FIELDS) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-@pytest.mark.parametrize(("comma", "colon"), [(",", ":"), (", ", ": "), (" ,  ", "           :           ")])
+@pytest.mark.parametrize(("comma", "colon"), [(",", ":"), (", ", ": "), ("   ,  ", "   :   ")])
 def test_bodies_that_are_alike(count: int, comma: str, colon: str) -> None:
     bodies = [body(USUAL | {"id": str(10**n), "name": f'"{"n" * n}"'}, comma, colon) for n in range(count)]
     assert check(bodies) == count
@@ -157,6 +157,12 @@ def test_a_few_that_differ_are_left_out() -> None:
         bodies[place] = body(USUAL | {"name": "null"})
     assert check(bodies) == 97
     assert check([body(USUAL | {"name": '"\\n"'}), *bodies]) == 97
+
+
+def test_much_white_space_and_long_names_are_left_to_the_parser() -> None:
+    for bodies in ([body(USUAL, ",", ":" + " " * 20)], [body(USUAL, "," + " " * 300)], [body({"n" * 300: "1"})]):
+        assert check(bodies * 3) == 0
+    assert check([body({"n" * 230: "1"} | USUAL)] * 3) == 3
 
 
 def test_none_of_the_members_is_a_column() -> None:
