@@ -97,11 +97,11 @@ def test_tls_and_plaintext_on_one_port(cluster: LocalCluster, client: Caller) ->
 
 def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
     pair = self_signed(["127.0.0.1"])
-    (tmp_path / "c.pem").write_text(pair.certificate)
-    (tmp_path / "k.pem").write_text(pair.key)
+    (tmp_path / "c.pem").write_bytes(pair.certificate)
+    (tmp_path / "k.pem").write_bytes(pair.key)
     config = {"tlsCertPath": tmp_path / "c.pem", "tlsKeyPath": tmp_path / "k.pem"}
     with LocalCluster(in_process=True, config=config) as cluster:
-        assert secure_call(cluster.grpc_endpoint, pair.certificate).status.code == definitions.Code.ILLEGAL_TOPIC
+        assert secure_call(cluster.grpc_endpoint, pair.certificate.decode()).status.code == definitions.Code.ILLEGAL_TOPIC
 
 
 @pytest.mark.parametrize(
