@@ -101,7 +101,8 @@ def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
     (tmp_path / "k.pem").write_bytes(pair.key)
     config = {"tlsCertPath": tmp_path / "c.pem", "tlsKeyPath": tmp_path / "k.pem"}
     with LocalCluster(in_process=True, config=config) as cluster:
-        assert secure_call(cluster.grpc_endpoint, pair.certificate.decode()).status.code == definitions.Code.ILLEGAL_TOPIC
+        certificate = pair.certificate.decode()
+        assert secure_call(cluster.grpc_endpoint, certificate).status.code == definitions.Code.ILLEGAL_TOPIC
 
 
 @pytest.mark.parametrize(
