@@ -2,7 +2,7 @@
 
 A record is found by its UNIQ_KEY and by each of the space-separated words of KEYS. The index knows a key by
 ``|hashCode("topic#key")|`` of Java (0 for the one number that has no absolute value). UNIQ_KEYs, which every message
-has, are found and hashed with NumPy, all of a block at once; KEYS word by word.
+has, and KEYS of one word are found and hashed with NumPy, all of a block at once; other KEYS word by word.
 
 Pure functions. Corresponds to IndexService.buildIndex and IndexFile.indexKeyHashMethod.
 """
@@ -54,6 +54,13 @@ def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
     hashes = _hash_values(block, source, topics, uniq_records, starts, ends)
     order = [(uniq_records, np.zeros(len(uniq_records), np.int64), hashes)]
     key_records, starts, ends = _values(block, source, _KEYS, 5)
+    if len(key_records):
+        spaces = np.flatnonzero(source == ord(" "))
+        has_many = np.searchsorted(spaces, starts) < np.searchsorted(spaces, ends)
+        alone = ~has_many & (ends > starts)
+        hashes = _hash_values(block, source, topics, key_records[alone], starts[alone], ends[alone])
+        order.append((key_records[alone], np.ones(len(hashes), np.int64), hashes))
+        key_records, starts, ends = key_records[has_many], starts[has_many], ends[has_many]
     if len(key_records):
         texts, records, places = [], [], []
         for record, start, end in zip(key_records.tolist(), starts.tolist(), ends.tolist(), strict=True):

@@ -499,3 +499,12 @@ def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
     assert query(store, "T", "k0") == [b"0"]
     store.close()
     assert check_store(config.store_path, config) == []
+
+
+def test_keys_of_one_word_of_several_and_of_none(store: MessageStore) -> None:
+    texts = ["one", "two words", "", " ", " before", "behind ", "größe", "größe two", "x" * 300, "a  b", "one"] * 20
+    for text in texts:
+        put(store, "T", 0, b"body", f"KEYS\x01{text}\x02TAGS\x01A".encode())
+    for word in {word for text in texts for word in text.split()}:
+        found = store.query_message("T", word, 1000, 0, 1 << 62)
+        assert len(found.records) == sum(word in text.split() for text in texts), word
