@@ -17,6 +17,7 @@ from pathlib import Path
 
 import spark_rocket
 from spark_rocket.cli.doctor import add_doctor
+from spark_rocket.cli.drain import add_drain
 from spark_rocket.cli.offsets import add_offsets
 from spark_rocket.cli.package import add_package
 from spark_rocket.cli.store import add_store
@@ -100,7 +101,9 @@ def _add_namesrv(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _add_broker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    broker = verbs.add_parser("broker", help="a broker alone", description="Start a broker.")
+    broker = verbs.add_parser(
+        "broker", help="a broker alone; drain one before it is stopped", description="Start a broker, or drain one."
+    )
     broker.add_argument("-c", "--config", type=Path, metavar="FILE", help="a broker.conf with Apache's property names")
     broker.add_argument("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
     broker.add_argument("--port", type=_port, help="10911, or listenPort of -c; 0 takes a free one")
@@ -109,6 +112,7 @@ def _add_broker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     _add_host(broker)
     _add_descriptors(broker)
     broker.set_defaults(run=_run_broker)
+    add_drain(broker)
 
 
 def _add_grpc(parser: argparse.ArgumentParser) -> None:

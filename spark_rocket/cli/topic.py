@@ -21,6 +21,12 @@ def add_topic(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--queues", type=_queues, default=8, metavar="N", help="read and write queues on each broker (8)"
     )
     create.add_argument(
+        "--write-queues",
+        type=_queues,
+        metavar="N",
+        help="write to so many only: the first step in taking queues away from a topic in use",
+    )
+    create.add_argument(
         "--type", choices=_TYPES, help="the messages that gRPC clients may send to it; any unless it is given"
     )
     create.set_defaults(run=_create_topics)
@@ -48,9 +54,14 @@ def _create_topics(options: argparse.Namespace) -> int:
     with Admin(options.nameserver) as admin:
         for name in options.names:
             admin.create_topic(
-                name, options.queues, attributes=None if options.type is None else f"+message.type={options.type}"
+                name,
+                options.queues,
+                write_queues=options.write_queues,
+                attributes=None if options.type is None else f"+message.type={options.type}",
             )
-            print(f"Topic {name} has {options.queues} queues and takes {options.type or 'messages of any type'}.")
+            written = "" if options.write_queues is None else f" ({options.write_queues} of them written to)"
+            taken = options.type or "messages of any type"
+            print(f"Topic {name} has {options.queues} queues{written} and takes {taken}.")
     return 0
 
 

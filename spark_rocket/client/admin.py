@@ -116,6 +116,7 @@ class Admin(Client):
         queues: int = 8,
         perm: int = PERM_READ | PERM_WRITE,
         *,
+        write_queues: int | None = None,
         broker: str | None = None,
         cluster: str | None = None,
         order: bool = False,
@@ -127,7 +128,11 @@ class Admin(Client):
         ``message_type``: what RocketMQ 5's own clients may send to it, NORMAL, FIFO, DELAY, TRANSACTION, or MIXED for
         all of them. ``attributes``: that and others as text, ``"+message.type=FIFO,+reserve.time=3600000"``. Returns
         when the name server knows the topic.
+
+        To take queues away from a topic in use, let fewer be written first (``write_queues``; as many as are read, if
+        not given), and when groups have read what is in the others, let fewer be read.
         """
+        write_queues = queues if write_queues is None else write_queues
         if message_type is not None:
             attributes = ",".join(filter(None, (attributes, f"+message.type={message_type}")))
         masters = self._masters(broker, cluster)
@@ -136,7 +141,7 @@ class Admin(Client):
                 topic=topic,
                 default_topic=AUTO_CREATE_TOPIC,
                 read_queue_nums=queues,
-                write_queue_nums=queues,
+                write_queue_nums=write_queues,
                 perm=perm,
                 topic_filter_type="SINGLE_TAG",
                 topic_sys_flag=0,
@@ -145,10 +150,10 @@ class Admin(Client):
             )
             self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, f"the creation of topic {topic}")
         if order:
-            text = ";".join(f"{name}:{queues}" for name in sorted(masters))
+            text = ";".join(f"{name}:{write_queues}" for name in sorted(masters))
             self.put_kv_config(ORDER_NAMESPACE, topic, text)
         self._instance().routes.forget(topic)
-        self._wait_for_route(topic, masters, queues)
+        self._wait_for_route(topic, masters, (queues, write_queues))
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic and its messages on all brokers (of the cluster), and its route on all name servers."""
@@ -475,7 +480,7 @@ class Admin(Client):
     def _address(self, broker: str) -> str:
         return next(iter(self._masters(broker, None).values()))
 
-    def _wait_for_route(self, topic: str, masters: dict[str, str], queues: int) -> None:
+    def _wait_for_route(self, topic: str, masters: dict[str, str], queues: tuple[int, int]) -> None:
         """Brokers tell the name servers at once, but not before they answer."""
         if any(":" in name for name in masters):
             return  # an address: whichever name servers it registers with
@@ -483,7 +488,8 @@ class Admin(Client):
         while True:
             try:
                 route = self._instance().routes.fetch(topic)
-                if set(masters) <= {q.broker_name for q in route.queue_datas if q.write_queue_nums == queues}:
+                changed = (q for q in route.queue_datas if (q.read_queue_nums, q.write_queue_nums) == queues)
+                if set(masters) <= {q.broker_name for q in changed}:
                     return
             except TopicNotFoundError:
                 pass
