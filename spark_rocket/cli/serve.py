@@ -31,9 +31,6 @@ from spark_rocket.remoting.server import run
 _LOOPBACK = "127.0.0.1"
 _OPEN = ("0.0.0.0", "::")
 
-#: What Apache keeps off for old clusters' sake and a broker to try things with has on, unless a file says otherwise.
-UP_DEFAULTS = {"recallMessageEnable": True, "enablePropertyFilter": True, "enableMixedMessageType": True}
-
 SNIPPET = """\
   from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
   spark.createDataFrame([("Hello", "hello, rocket")], "topic string, body string").write.format("rocket")\
@@ -46,7 +43,7 @@ SNIPPET = """\
 def serve_up(options: argparse.Namespace) -> int:
     """``rocket up``."""
     _raise_file_limit()
-    # The fields that UP_DEFAULTS names.
+    # The fields that UP_DEFAULTS names: a file's settings come after these.
     config = _config(
         options,
         options.broker_port,

@@ -19,12 +19,13 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import spark_rocket
-from spark_rocket.broker.cluster_layout import OWN_SETTINGS, ClusterMember, cluster_members
+from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.java_properties import parse_properties, render_properties
-from spark_rocket.cli.serve import SNIPPET, UP_DEFAULTS, Stopping, reachable, ready, say, warn_open, was_killed
+from spark_rocket.cli.serve import SNIPPET, Stopping, reachable, ready, say, warn_open, was_killed
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
 
@@ -127,14 +128,15 @@ async def up_cluster(options: argparse.Namespace, config: BrokerConfig, data: Pa
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
         shared = _shared_settings(options, config, name_server)
-        stop = asyncio.create_task(stopping())
+        stop = asyncio.ensure_future(stopping())
         brokers: list[_BrokerProcess] = []
         servers.push_async_callback(_stop_all, brokers)
         for member in members:
             conf = _write_conf(member, shared, data, config.store_path)
             brokers.append(await _BrokerProcess.start(member, conf, options.verbose))
         starting = asyncio.gather(*(broker.wait_until_up() for broker in brokers))
-        await asyncio.wait([stop, starting], return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [stop, starting]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             return

@@ -4,28 +4,25 @@ By default they run in one process of their own, started as ``rocket up`` starts
 test's interpreter; ``in_process=True`` runs them on a thread instead. Nobody sleeps to find out whether they are up:
 the process says so on a pipe. Should the test's process die, the end of another pipe stops the servers.
 
+``LocalCluster(brokers=2, slaves=True, name_servers=2)`` has each server in a process of its own; ``brokers``,
+``slaves`` and ``name_servers`` are its members (members.py), killed, stopped, restarted, paused and cut off one by one.
+
 Thread-safety: one thread at a time. After ``kill_broker`` the data directory is as the kill left it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import select
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import spark_rocket
+from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.java_properties import render_properties
 from spark_rocket.broker.server import Broker
@@ -39,12 +36,14 @@ from spark_rocket.protocol.headers import CreateTopicRequestHeader, DeleteTopicR
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop
+from spark_rocket.testing.member_set import MemberSet
+from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
+from spark_rocket.testing.processes import STOP_SECONDS, ServerProcess
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.server import ProxyServer
 
 _HOST = "127.0.0.1"
-_STOP_SECONDS = 60.0
 # A test's few messages are taken on a machine whose disk is nearly full, and none of them disappears.
 _DISK_RATIOS = {"diskMaxUsedSpaceRatio": 100, "diskSpaceCleanForciblyRatio": 100, "diskSpaceWarningLevelRatio": 100}
 
@@ -53,7 +52,8 @@ class LocalCluster:
     """``with LocalCluster() as cluster: … cluster.name_server …``
 
     ``config`` holds broker settings under Apache's names (``{"flushDiskType": "SYNC_FLUSH"}``). With ``data_dir`` the
-    messages outlive the cluster and the next one on the same directory has them again.
+    messages outlive the cluster and the next one on the same directory has them again. With ``brokers`` the servers are
+    processes of their own, ``config`` is for all of them, and what is said of the one broker is said of the first.
     """
 
     def __init__(
@@ -62,6 +62,9 @@ class LocalCluster:
         data_dir: Path | str | None = None,
         config: Mapping[str, object] | None = None,
         in_process: bool = False,
+        brokers: int | None = None,
+        slaves: bool = False,
+        name_servers: int = 1,
         start_timeout: float = 60.0,
     ) -> None:
         self._temporary = data_dir is None
@@ -69,9 +72,14 @@ class LocalCluster:
         self._config: dict[str, object] = {**_DISK_RATIOS, "grpcServerPort": 0, **(config or {})}
         self._in_process = in_process
         self._start_timeout = start_timeout
+        self._many: dict[str, Any] | None = None
+        if brokers is not None or slaves or name_servers != 1:
+            if in_process:
+                raise StateError("Several servers do not share this process.", remedy="Leave in_process out.")
+            self._many = {"brokers": brokers or 1, "slaves": slaves, "name_servers": name_servers}
         self._ports = (0, 0)
         self._grpc_port: int | None = None
-        self._server: _ServerProcess | _ServerThread | None = None
+        self._server: _ServerProcess | _ServerThread | _FirstMember | None = None
         self._client: RemotingClient | None = None
         self.data_dir = Path()
 
@@ -115,29 +123,70 @@ class LocalCluster:
     def kill_broker(self) -> None:
         """SIGKILL for the servers' process, as a power cut for the broker would be for its connections."""
         server = self._running()
-        if not isinstance(server, _ServerProcess):
+        if isinstance(server, _FirstMember):
+            self.brokers[0].kill()
+            return
+        if isinstance(server, _ServerThread):
             raise StateError("A cluster inside this process cannot be killed.", remedy="Leave in_process out.")
         server.kill()
         self._server = None
 
     def restart_broker(self) -> None:
         """Start again on the same data and ports, after a kill or instead of what runs."""
+        if isinstance(self._server, _FirstMember):
+            self.brokers[0].restart()
+            return
         server, self._server = self._server, None
         if server is not None:
             server.stop()
         self._start_servers()
 
     def _start_servers(self) -> None:
+        if self._many is not None:
+            members = MemberSet(
+                self.data_dir, {**UP_DEFAULTS, **self._config}, **self._many, timeout=self._start_timeout
+            )
+            members.start()
+            self._server = _FirstMember(members)
+            return
         kind = _ServerThread if self._in_process else _ServerProcess
         again = {} if self._grpc_port is None else {"grpcServerPort": self._grpc_port}
         self._server = kind(self.data_dir, {**self._config, **again}, self._ports, self._start_timeout)
         self._ports = (_port(self.name_server), _port(self.broker_address))
         self._grpc_port = None if self._server.grpc is None else _port(self._server.grpc)
 
-    def _running(self) -> _ServerProcess | _ServerThread:
+    def _running(self) -> _ServerProcess | _ServerThread | _FirstMember:
         if self._server is None:
             raise StateError("This cluster is not running.", remedy="Use it inside a with block, or call start().")
         return self._server
+
+    # --- several of them ----------------------------------------------------------------------------------------
+
+    @property
+    def brokers(self) -> list[BrokerMember]:
+        """The masters."""
+        return self._members().brokers
+
+    @property
+    def slaves(self) -> list[BrokerMember]:
+        """The masters' slaves, in the order of the masters."""
+        return self._members().slaves
+
+    @property
+    def name_servers(self) -> list[NameServerMember]:
+        return self._members().name_servers
+
+    def add_broker(self) -> BrokerMember:
+        """Start one more master, with a slave if the others have theirs. ``create_topic`` puts topics on it as well."""
+        return self._members().add_broker()[0]
+
+    def _members(self) -> MemberSet:
+        server = self._running()
+        if not isinstance(server, _FirstMember):
+            raise StateError(
+                "This cluster's servers share one process.", remedy="Say how many: LocalCluster(brokers=1)."
+            )
+        return server.members
 
     # --- where and what -----------------------------------------------------------------------------------------
 
@@ -164,7 +213,7 @@ class LocalCluster:
     @property
     def store_dir(self) -> Path:
         """The broker's store directory, for ``check_store`` once the broker is stopped."""
-        return self.data_dir / "store"
+        return self.data_dir / "store" if self._many is None else self.data_dir / "broker-a" / "store"
 
     @property
     def pid(self) -> int:
@@ -174,6 +223,8 @@ class LocalCluster:
     @property
     def log(self) -> str:
         """What the servers have written so far (nothing when they run in this process)."""
+        if isinstance(self._server, _FirstMember):
+            return "".join(member.log for member in self._server.members.all)
         path = self.data_dir / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -193,7 +244,8 @@ class LocalCluster:
             order=False,
             attributes=None if message_type is None else f"+message.type={message_type}",
         )
-        self._invoke(RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext()))
+        for address in self._masters():
+            self._invoke(RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext()), address)
         return name
 
     def create_group(self, name: str, *, ordered: bool = False, retry_max_times: int = 16) -> str:
@@ -202,22 +254,32 @@ class LocalCluster:
             group_name=name, consume_message_orderly=ordered, retry_max_times=retry_max_times
         )
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        self._invoke(RemotingCommand.request(code, body=group.to_json()))
+        for address in self._masters():
+            self._invoke(RemotingCommand.request(code, body=group.to_json()), address)
         return name
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its messages; the name server forgets it too."""
         ext = DeleteTopicRequestHeader(topic=name).to_ext()
-        self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, ext))
-        self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext), self.name_server)
+        for address in self._masters():
+            self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, ext), address)
+        for address in self.name_server.split(";"):
+            self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext), address)
 
-    def _invoke(self, request: RemotingCommand, address: str | None = None) -> None:
+    def _masters(self) -> list[str]:
+        """Of what runs."""
+        if not isinstance(self._running(), _FirstMember):
+            return [self.broker_address]
+        every = (*self.brokers, *self.slaves)
+        return [broker.address for broker in every if broker.is_running and not broker.is_slave]
+
+    def _invoke(self, request: RemotingCommand, address: str) -> None:
         if self._client is None:
             self._client = RemotingClient()
-        answer = self._client.invoke(address or self.broker_address, request, timeout=10.0)
+        answer = self._client.invoke(address, request, timeout=10.0)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
-                f"{address or self.broker_address} answered {answer.code}: {answer.remark or 'no remark'}.",
+                f"{address} answered {answer.code}: {answer.remark or 'no remark'}.",
                 response_code=answer.code,
             )
 
@@ -232,86 +294,39 @@ class _ServerProcess:
     def __init__(self, data_dir: Path, config: Mapping[str, object], ports: tuple[int, int], timeout: float) -> None:
         conf = data_dir / "broker.conf"
         BrokerConfig.from_properties(config)  # a wrong setting is told here, not in the server's log
-        conf.write_text(render_properties((name, _text(value)) for name, value in config.items()), encoding="utf-8")
+        conf.write_text(render_properties((name, text_of(value)) for name, value in config.items()), encoding="utf-8")
         (data_dir / "store").mkdir(exist_ok=True)
-        ready_read, ready_write = os.pipe()
-        lifeline_read, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", "spark_rocket.cli", "up"]
-        command += ["--data", str(data_dir), "-c", str(conf)]
-        command += ["--nameserver-port", str(ports[0]), "--broker-port", str(ports[1])]
-        command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
-        log_path = data_dir / "server.log"
-        try:
-            with log_path.open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(ready_write, lifeline_read),
-                    env=_environment(),
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the test, which then stops this
-                )
-        except BaseException:
-            os.close(ready_read)
-            os.close(self._lifeline)
-            raise
-        finally:
-            os.close(ready_write)
-            os.close(lifeline_read)
-        self.pid = self._process.pid
-        try:
-            facts = _read_line(ready_read, timeout)
-            self.name_server: str = facts["nameServer"]
-            self.broker: str = facts["broker"]
-            self.grpc: str | None = facts.get("grpc")
-        except (ValueError, KeyError) as error:
-            self.kill()
-            tail = log_path.read_text(errors="replace")[-2_000:].strip()
-            raise StateError(f"The servers did not start: {tail or error}") from None
-        finally:
-            os.close(ready_read)
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            status = self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise StateError(f"The servers did not stop within {_STOP_SECONDS:.0f} s and were killed.") from None
-        os.close(self._lifeline)
-        if status != 0:
-            raise StateError(f"The servers stopped with exit status {status}; see server.log in the data directory.")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._lifeline)
+        arguments = ["up", "--data", str(data_dir), "-c", str(conf)]
+        arguments += ["--nameserver-port", str(ports[0]), "--broker-port", str(ports[1])]
+        process = ServerProcess(arguments, data_dir / "server.log", timeout)
+        self.pid = process.pid
+        self.name_server = process.facts["nameServer"]
+        self.broker = process.facts["broker"]
+        self.grpc = process.facts.get("grpc")
+        self.stop = process.stop
+        self.kill = process.kill
 
 
-def _read_line(descriptor: int, timeout: float) -> dict[str, str]:
-    """The JSON line that the servers send; ValueError when they end or take too long before that."""
-    deadline = time.monotonic() + timeout
-    received = b""
-    while not received.endswith(b"\n"):
-        readable, _, _ = select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))
-        piece = os.read(descriptor, 4096) if readable else b""
-        if not piece:
-            raise ValueError("they ended before that" if readable else f"not ready within {timeout:.0f} s")
-        received += piece
-    facts: dict[str, str] = json.loads(received)
-    return facts
+class _FirstMember:
+    """A cluster of many, for those who know of one broker only."""
 
+    def __init__(self, members: MemberSet) -> None:
+        self.members = members
+        self.name_server = members.addresses
+        self.stop = members.stop
 
-def _environment() -> dict[str, str]:
-    """This process's, with this package importable however it came to be importable here."""
-    root = str(Path(spark_rocket.__file__).resolve().parents[1])
-    others = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in (root, others) if part)}
+    @property
+    def broker(self) -> str:
+        return self.members.brokers[0].address
 
+    @property
+    def grpc(self) -> str | None:
+        first = self.members.brokers[0]
+        return first.grpc_endpoint if first.has_grpc else None
 
-def _text(value: object) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+    @property
+    def pid(self) -> int:
+        return self.members.brokers[0].pid
 
 
 class _ServerThread:
@@ -351,8 +366,7 @@ class _ServerThread:
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
-        as_up_has_it = {"recallMessageEnable": True, "enablePropertyFilter": True, "enableMixedMessageType": True}
-        config = BrokerConfig.from_properties({**as_up_has_it, **self._config})
+        config = BrokerConfig.from_properties({**UP_DEFAULTS, **self._config})
         config.bind_address = _HOST
         config.listen_port = self._ports[1]
         config.store_path_root_dir = self._data_dir / "store"
@@ -381,8 +395,8 @@ class _ServerThread:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(_STOP_SECONDS)
+        self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
-            raise StateError(f"The servers did not stop within {_STOP_SECONDS:.0f} s.")
+            raise StateError(f"The servers did not stop within {STOP_SECONDS:.0f} s.")
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""``rocket up --brokers N``: each broker a process of its own; one dies and the others serve; all are stopped together."""
+"""``rocket up --brokers N``: each broker a process; one dies and the others serve; all are stopped together."""
 
 from __future__ import annotations
 

@@ -1,0 +1,125 @@
+"""All members of a test's cluster together: started side by side, stopped side by side, and added to.
+
+Directories: ``namesrv-1`` …, ``broker-a`` …, ``broker-a-slave`` … in the cluster's, each with ``server.log``, the
+brokers' with ``broker.conf`` and ``store``. Thread-safety: one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from spark_rocket.broker.cluster_layout import ClusterMember, cluster_members
+from spark_rocket.errors import StateError
+from spark_rocket.testing.members import BrokerMember, Member, NameServerMember
+from spark_rocket.testing.network import Network
+
+_BROKER_PORTS = 3  # Remoting, HA, gRPC
+
+
+class MemberSet:
+    """Name servers, masters and slaves in processes of their own."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        config: Mapping[str, object],
+        *,
+        brokers: int,
+        slaves: bool,
+        name_servers: int,
+        timeout: float,
+    ) -> None:
+        self._data_dir = data_dir
+        self._timeout = timeout
+        self._has_slaves = slaves
+        self._network = Network()
+        self._grpc = config.get("grpcServerPort") != -1
+        self._config = {name: value for name, value in config.items() if name != "grpcServerPort"}
+        self.name_servers: list[NameServerMember] = []
+        self.brokers: list[BrokerMember] = []
+        self.slaves: list[BrokerMember] = []
+        try:
+            for number in range(1, name_servers + 1):
+                name = f"namesrv-{number}"
+                port = self._network.reserve(1)
+                self.name_servers.append(
+                    self._known(NameServerMember(name, data_dir / name, self._network, range(port, port + 1), timeout))
+                )
+            self._addresses = ";".join(member.address for member in self.name_servers)
+            members = [self._broker(member) for member in cluster_members(brokers, slaves=slaves)]
+            self.brokers, self.slaves = members[:brokers], members[brokers:]
+        except BaseException:
+            self._network.close()
+            raise
+
+    @property
+    def all(self) -> list[Member]:
+        return [*self.brokers, *self.slaves, *self.name_servers]
+
+    @property
+    def addresses(self) -> str:
+        """The name servers, with ``;`` between."""
+        return self._addresses
+
+    def _known(self, member: NameServerMember) -> NameServerMember:
+        member.others = self._names
+        return member
+
+    def _names(self) -> list[str]:
+        return [member.name for member in self.all]
+
+    def _broker(self, member: ClusterMember) -> BrokerMember:
+        port = self._network.reserve(_BROKER_PORTS)
+        grpc = port + 2 if self._grpc and not member.is_slave else -1
+        placed = replace(member, listen_port=port, ha_listen_port=port + 1, grpc_port=grpc)
+        home = self._data_dir / member.label
+        broker = BrokerMember(placed, home, self._network, self._timeout, self._config, self._addresses)
+        broker.others = self._names
+        return broker.with_checked_settings()
+
+    def start(self) -> None:
+        try:
+            _side_by_side([member.start for member in self.name_servers])
+            _side_by_side([member.start for member in (*self.brokers, *self.slaves)])
+        except BaseException:
+            self.stop()
+            raise
+
+    def add_broker(self) -> list[BrokerMember]:
+        """One more master, and its slave if the others have theirs; started. It has no topics yet."""
+        members = cluster_members(len(self.brokers) + 1, slaves=self._has_slaves)
+        new = [
+            self._broker(member) for member in members if member.broker_name == members[len(self.brokers)].broker_name
+        ]
+        self.brokers.append(new[0])
+        self.slaves += new[1:]
+        _side_by_side([member.start for member in new])
+        return new
+
+    def stop(self) -> None:
+        """Stop what runs, brokers first, and mend the network; StateError if one does not stop as it should."""
+        errors: list[str] = []
+        for member in self.all:
+            member.heal()
+        for group in ((*self.brokers, *self.slaves), self.name_servers):
+            for member in group:
+                member.ask_to_stop()
+            for member in group:
+                if member.is_running:
+                    try:
+                        member.stop()
+                    except StateError as error:
+                        errors.append(f"{member.name}: {error.message}")
+        self._network.close()
+        if errors:
+            raise StateError(" ".join(errors))
+
+
+def _side_by_side(actions: Sequence[Callable[[], None]]) -> None:
+    """All at once; the first error, when all have ended."""
+    with ThreadPoolExecutor(max(1, len(actions))) as pool:
+        for future in [pool.submit(action) for action in actions]:
+            future.result()

@@ -1,0 +1,193 @@
+"""The members of a test's cluster: name servers, masters and slaves, each a process that can be ended and cut off.
+
+==============  ======================================================================================================
+``kill``        SIGKILL: connections end, the data directory is as it was left
+``stop``        cleanly: it unregisters, and what it has is on disk
+``restart``     on the same data and ports, after ``kill``, ``stop`` or instead of what runs; with other settings, if
+                they are given: that is how a slave is made a master
+``partition``   the network to the others is cut (network.py), or to those given only; the process runs on, and notices
+                what one notices: answers that do not come. ``heal`` mends it
+``pause``       SIGSTOP: the process does nothing any more, while its connections are there. ``resume`` lets it go on
+==============  ======================================================================================================
+
+Thread-safety: one thread at a time for a member; different members may be used by different threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from spark_rocket.broker.cluster_layout import ClusterMember
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.java_properties import render_properties
+from spark_rocket.errors import StateError
+from spark_rocket.testing.network import CLIENTS, LOOPBACK, Network
+from spark_rocket.testing.processes import ServerProcess
+
+
+class Member:
+    """One server. ``name`` is what it is called in the cluster, ``address`` where clients reach it."""
+
+    def __init__(self, name: str, home: Path, network: Network, ports: range, timeout: float) -> None:
+        self.name = name
+        self.home = home
+        self.port = ports[0]  # on 127.0.0.1, past the network that can be cut
+        self.address = f"{network.host}:{ports[0]}"
+        self._network = network
+        self._ports = ports
+        self._timeout = timeout
+        self._process: ServerProcess | None = None
+        self.others: Callable[[], list[str]] = list
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.address}, {'running' if self.is_running else 'not running'}>"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not ended since; a member that died by itself counts as running."""
+        return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    @property
+    def log(self) -> str:
+        """What it has written so far, in all its lives."""
+        path = self.home / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        if self._process is not None:
+            raise StateError(f"{self.name} is already running.")
+        self.home.mkdir(parents=True, exist_ok=True)
+        arguments = self._arguments()
+        self._network.open(self.name, self._ports)
+        try:
+            self._process = ServerProcess(
+                arguments,
+                self.home / "server.log",
+                self._timeout,
+                lambda pid: self._network.pids.update({self.name: pid}),
+            )
+        except BaseException:
+            self._network.shut(self.name)
+            raise
+
+    def stop(self) -> None:
+        process = self._end()
+        try:
+            process.stop()
+        finally:
+            self._network.shut(self.name)
+
+    def kill(self) -> None:
+        self._end().kill()
+        self._network.shut(self.name)
+
+    def restart(self) -> None:
+        if self._process is not None:
+            self.stop()
+        self.start()
+
+    def partition(self, *others: Member) -> None:
+        """Cut it off from these members, or from all of them and from every client."""
+        self._network.cut(self.name, [other.name for other in others] or [CLIENTS, *self.others()])
+
+    def heal(self) -> None:
+        """Mend every cut between this member and others."""
+        self._network.heal(self.name)
+
+    def pause(self) -> None:
+        self._running().pause()
+
+    def resume(self) -> None:
+        self._running().resume()
+
+    def ask_to_stop(self) -> None:
+        """Let it begin to stop, if it runs; ``stop`` waits for the end."""
+        if self._process is not None:
+            self._process.ask_to_stop()
+
+    def _arguments(self) -> list[str]:
+        raise NotImplementedError
+
+    def _running(self) -> ServerProcess:
+        if self._process is None:
+            raise StateError(f"{self.name} is not running.")
+        return self._process
+
+    def _end(self) -> ServerProcess:
+        process = self._running()
+        self._process = None
+        return process
+
+
+class NameServerMember(Member):
+    """A name server. One that is started again knows nothing until brokers register, which they do at once."""
+
+    def _arguments(self) -> list[str]:
+        return ["namesrv", "--port", str(self.port), "--data", str(self.home)]
+
+
+class BrokerMember(Member):
+    """A master or a slave."""
+
+    def __init__(
+        self,
+        member: ClusterMember,
+        home: Path,
+        network: Network,
+        timeout: float,
+        config: Mapping[str, object],
+        name_servers: str,
+    ) -> None:
+        super().__init__(member.label, home, network, range(member.listen_port, member.listen_port + 3), timeout)
+        self.broker_name = member.broker_name
+        self.store_dir = home / "store"
+        own = member.settings(self.store_dir)
+        if network.host != LOOPBACK:
+            own["brokerIP1"] = network.host
+        self._config = {**own, "namesrvAddr": name_servers, **config}
+
+    @property
+    def is_slave(self) -> bool:
+        return str(self._config["brokerId"]) != "0"
+
+    @property
+    def has_grpc(self) -> bool:
+        return "grpc" in self._running().facts
+
+    @property
+    def grpc_endpoint(self) -> str:
+        """Past the network that can be cut."""
+        endpoint = self._running().facts.get("grpc")
+        if endpoint is None:
+            raise StateError(f"{self.name} has no gRPC endpoint.")
+        return endpoint
+
+    def restart(self, config: Mapping[str, object] | None = None) -> None:
+        """``config``: settings to change, under Apache's names; they stay changed."""
+        changed = {**self._config, **(config or {})}
+        BrokerConfig.from_properties(changed)
+        self._config = changed
+        super().restart()
+
+    def with_checked_settings(self) -> Self:
+        """ConfigError, here and not in a log, for a setting that is wrong."""
+        BrokerConfig.from_properties(self._config)
+        return self
+
+    def _arguments(self) -> list[str]:
+        conf = self.home / "broker.conf"
+        settings = render_properties((name, text_of(value)) for name, value in self._config.items())
+        conf.write_text(settings, encoding="utf-8")
+        return ["broker", "-c", str(conf)]
+
+
+def text_of(value: object) -> str:
+    """A setting's value as ``broker.conf`` has it."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -1,0 +1,290 @@
+"""The network between the members of a test's cluster: relays in the test's process, which can be cut.
+
+A member listens on 127.0.0.1; a relay listens on 127.0.0.2, on the same ports, and that is the address that the member
+tells others. So every connection between members, and of clients to them, goes through a relay, and the relay knows who
+called: on Linux ``/proc`` has whose the other end is. Where there is no 127.0.0.2 (elsewhere than on Linux) members are
+called directly, and nothing can be cut.
+
+===================  ==================================================================================================
+while cut            bytes wait, in both directions; nobody is told anything, as when a cable is pulled. A new
+                     connection is made and nothing comes of it
+when healed          bytes that waited arrive; connections made meanwhile are carried on
+a member dead        its port refuses, as it would without a relay
+===================  ==================================================================================================
+
+Bytes that the relay had taken before the cut may still arrive. Thread-safety: methods of Network from any one thread;
+relays run on an event loop of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from spark_rocket.errors import StateError
+from spark_rocket.remoting.server import new_event_loop
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+#: Whoever is no member: the test, and what it has started.
+CLIENTS = "clients"
+_RELAYS = "127.0.0.2"
+_RESERVED = "127.0.0.3"
+# Below the range from which systems take ports for outgoing connections.
+_PORTS = (20_000, 32_000)
+_TRIES = 200
+
+
+class Network:
+    """Relays before members, and which pairs of members are cut off from each other."""
+
+    def __init__(self) -> None:
+        self.can_be_cut = sys.platform == "linux"
+        #: The address that members tell others.
+        self.host = _RELAYS if self.can_be_cut else LOOPBACK
+        self.pids: dict[str, int] = {}
+        self._cut: set[frozenset[str]] = set()
+        self._links: set[_Link] = set()
+        self._servers: dict[str, list[asyncio.Server]] = {}
+        self._reserved: list[socket.socket] = []
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relays", daemon=True)
+        self._thread.start()
+
+    def reserve(self, count: int) -> int:
+        """The first of so many neighbouring ports that are free, and stay so for others that ask in this way."""
+        for _ in range(_TRIES):
+            first = random.randrange(*_PORTS)
+            taken: list[socket.socket] = []
+            try:
+                for port in range(first, first + count):
+                    if self.can_be_cut:
+                        sock = socket.socket()
+                        taken.append(sock)
+                        sock.bind((_RESERVED, port))
+                    for host in {LOOPBACK, self.host}:
+                        with socket.socket() as probe:
+                            probe.bind((host, port))
+            except OSError:
+                for sock in taken:
+                    sock.close()
+                continue
+            self._reserved += taken
+            return first
+        raise StateError("No free ports for the servers.", remedy="Stop what listens between 20000 and 32000.")
+
+    def open(self, member: str, ports: Iterable[int]) -> None:
+        """Relay to these ports of a member that is about to start."""
+        if self.can_be_cut and member not in self._servers:
+            self._servers[member] = [self._call(self._listen(member, port)) for port in ports]
+
+    async def _listen(self, member: str, port: int) -> asyncio.Server:
+        return await self._loop.create_server(
+            lambda: _Link(self, member, port), _RELAYS, port, reuse_address=True, backlog=1024
+        )
+
+    def shut(self, member: str) -> None:
+        """The member is gone: who calls it is refused."""
+        for server in self._servers.pop(member, []):
+            self._loop.call_soon_threadsafe(server.close)
+        self.pids.pop(member, None)
+
+    def cut(self, member: str, others: Iterable[str]) -> None:
+        if not self.can_be_cut:
+            raise StateError("The network can be cut on Linux only.", remedy="Use pause(), which stops the process.")
+        self._change(lambda: self._cut.update(frozenset((member, other)) for other in others if other != member))
+
+    def heal(self, member: str) -> None:
+        """No cut of this member's any more."""
+        self._change(lambda: self._cut.difference_update([pair for pair in self._cut if member in pair]))
+
+    def _change(self, change: Callable[[], None]) -> None:
+        async def apply() -> None:
+            change()
+            for link in list(self._links):
+                link.look()
+
+        self._call(apply())
+
+    def close(self) -> None:
+        for member in list(self._servers):
+            self.shut(member)
+
+        async def finish() -> None:
+            for link in list(self._links):
+                link.abort()
+            await asyncio.sleep(0)
+
+        self._call(finish())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+        for sock in self._reserved:
+            sock.close()
+
+    def _call(self, action: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(action, self._loop).result(30)
+
+    # --- for the relays, on their loop ----------------------------------------------------------------------------
+
+    def is_cut(self, one: str, other: str) -> bool:
+        return frozenset((one, other)) in self._cut
+
+    def joined(self, link: _Link) -> None:
+        self._links.add(link)
+
+    def left(self, link: _Link) -> None:
+        self._links.discard(link)
+
+    def caller(self, port: int) -> str:
+        """The member whose socket has this port."""
+        inodes = {line.split()[9] for line in _sockets() if line.split()[1].endswith(f":{port:04X}")}
+        for member, pid in list(self.pids.items()):
+            with suppress(OSError):
+                for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(OSError):
+                        target = str(descriptor.readlink())
+                        if target.startswith("socket:[") and target[8:-1] in inodes:
+                            return member
+        return CLIENTS
+
+
+def _sockets() -> list[str]:
+    return Path("/proc/net/tcp").read_text().splitlines()[1:]
+
+
+class _Link(asyncio.Protocol):
+    """One connection through a relay: this end is the caller's, ``_far`` the member's."""
+
+    def __init__(self, network: Network, member: str, port: int) -> None:
+        self._network = network
+        self._member = member
+        self._port = port
+        self._caller = CLIENTS
+        self._near: asyncio.Transport | None = None
+        self._far: _FarEnd | None = None
+        self._calling: asyncio.Task[None] | None = None
+        self._near_full = False
+        self._early: list[bytes] = []
+
+    @property
+    def is_cut(self) -> bool:
+        return self._network.is_cut(self._caller, self._member)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._near = cast(asyncio.Transport, transport)
+        self._caller = self._network.caller(transport.get_extra_info("peername")[1])
+        self._network.joined(self)
+        asyncio.get_running_loop().call_soon(self.look)  # the loop begins to read when this returns
+
+    def look(self) -> None:
+        """Do what the state of the network lets be done."""
+        near, far = self._near, self._far
+        may = not self.is_cut
+        if near is not None:
+            _let_read(near, may and far is not None and not far.full)
+        if far is not None and far.transport is not None:
+            _let_read(far.transport, may and not self._near_full)
+        if not may:
+            return
+        if near is None:
+            self._network.left(self)
+            if far is not None:
+                far.close()
+        elif far is None and self._calling is None:
+            self._calling = asyncio.get_running_loop().create_task(self._call())
+        elif far is not None and far.lost:
+            near.close()
+
+    async def _call(self) -> None:
+        try:
+            _, self._far = await asyncio.get_running_loop().create_connection(
+                lambda: _FarEnd(self), LOOPBACK, self._port
+            )
+        except OSError:
+            if self._near is not None:
+                self._near.abort()
+            return
+        for data in self._early:
+            self.data_received(data)
+        self._early.clear()
+        self.look()
+
+    def data_received(self, data: bytes) -> None:
+        if self._far is None:
+            self._early.append(data)
+        elif self._far.transport is not None:
+            self._far.transport.write(data)
+
+    def to_caller(self, data: bytes) -> None:
+        if self._near is not None:
+            self._near.write(data)
+
+    def pause_writing(self) -> None:
+        self._near_full = True
+        self.look()
+
+    def resume_writing(self) -> None:
+        self._near_full = False
+        self.look()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._near = None
+        self.look()
+
+    def abort(self) -> None:
+        if self._near is not None:
+            self._near.abort()
+        if self._far is not None:
+            self._far.close()
+
+
+class _FarEnd(asyncio.Protocol):
+    """The relay's connection to the member."""
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+        self.full = False
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.to_caller(data)
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._link.look()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self._link.look()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+        self.transport = None
+        self._link.look()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+def _let_read(transport: asyncio.Transport, may: bool) -> None:
+    if transport.is_closing():
+        return
+    if may and not transport.is_reading():
+        transport.resume_reading()
+    elif not may and transport.is_reading():
+        transport.pause_reading()
