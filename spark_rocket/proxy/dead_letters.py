@@ -17,10 +17,9 @@ from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.names import group_of, topic_of
 from spark_rocket.proxy.receipts import Receipts
-from spark_rocket.proxy.statuses import StatusError, status
+from spark_rocket.proxy.statuses import status
 
 _Code = definitions.Code
-_NOT_THERE = "look message by offset failed"  # how the broker begins to say that there is no such message in the log
 
 
 class DeadLetterFamily(Family):
@@ -36,13 +35,5 @@ class DeadLetterFamily(Family):
         group, topic = group_of(request.group), topic_of(request.topic)
         receipts = self._receipts
         handle = receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
-        try:
-            await receipts.give_up(group, topic, handle, request.message_id)
-        except StatusError as error:
-            if error.message.startswith(_NOT_THERE):
-                raise StatusError(
-                    _Code.INVALID_RECEIPT_HANDLE,
-                    f"the receipt handle names no message of topic[{topic}] here",
-                ) from None
-            raise
+        await receipts.give_up(group, topic, handle, request.message_id)
         return definitions.ForwardMessageToDeadLetterQueueResponse(status=status(_Code.OK))

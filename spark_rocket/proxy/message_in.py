@@ -36,6 +36,8 @@ from spark_rocket.proxy.statuses import StatusError
 
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTY_BYTES = 16 * 1024
+MAX_STORED_BYTES = 32_000
+"""Of all properties together: a record has 32,767, of which the broker needs some."""
 MAX_GROUP_BYTES = 64
 MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_SECONDS = 3_600
@@ -145,6 +147,11 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
         properties += f"\x02TIMER_DELIVER_MS\x01{_delivery_time(system.delivery_timestamp, now_ms)}"
     declared: int = system.message_type
     if declared == TRANSACTION:
+        if kind == DELAY:
+            raise StatusError(
+                _Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                "a transaction has no delivery timestamp: it is delivered when it is committed",
+            )
         kind = TRANSACTION
         properties += f"\x02TRAN_MSG\x01true\x02PGROUP\x01{topic}"
         if system.HasField("orphaned_transaction_recovery_duration"):
@@ -194,6 +201,13 @@ def _check_texts(message: Any) -> None:
     _no_control(_Code.ILLEGAL_MESSAGE_GROUP, "message group", system.message_group)
     _no_control(_Code.BAD_REQUEST, "born host", system.born_host)
     _no_control(_Code.BAD_REQUEST, "trace context", system.trace_context)
+    size += sum(len(text.encode()) for text in (system.message_id, system.born_host, system.trace_context))
+    if size > MAX_STORED_BYTES:
+        raise StatusError(
+            _Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"all properties together are too large, with message id, born host and trace context: {size}, "
+            f"max is {MAX_STORED_BYTES}",
+        )
 
 
 def _no_control(code: int, what: str, text: str) -> None:

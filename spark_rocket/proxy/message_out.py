@@ -11,6 +11,8 @@ TRAN_MSG, delays             message type and delivery timestamp
 BORN_TIMESTAMP, __BORNHOST   born timestamp and host, where they are not the record's own
 all other properties         user properties, unless the name is one of RocketMQ's own
 reconsume times              delivery attempt, counted from 1
+RETRY_TOPIC, UNIQ_KEY        of a dead letter: the topic that it was sent to, and its id there, unless DLQ_ORIGIN_TOPIC
+                             and DLQ_ORIGIN_MESSAGE_ID say them
 ===========================  ===========================================================================================
 
 A compressed body that cannot be unpacked is given as it is stored and called GZIP: the client finds that it is corrupt
@@ -23,10 +25,12 @@ Thread-safety: pure functions. Corresponds to org.apache.rocketmq.proxy.grpc.v2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import md5
 from typing import Any
 
+from spark_rocket.broker.topics import DLQ_PREFIX
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import (
     DELAY,
@@ -51,6 +55,8 @@ from spark_rocket.remoting.address import format_address
 
 MAX_BODY = 64 << 20  # what a stored body may unpack to: far above any producer's limit, within what a call carries
 
+_MOST_TIMES = (1 << 31) - 2
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # what protobuf allows: the years 1 to 9999
 _TIMER_OUT_MS = "TIMER_OUT_MS"
 _DELAYS = frozenset((DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS))
 _MD5 = int(definitions.DigestType.MD5)
@@ -117,17 +123,22 @@ def write_message(message: Any, record: RecordView, properties: dict[str, str], 
     system.store_host = _address_of(record.store_host)
     system.queue_id = record.queue_id
     system.queue_offset = record.queue_offset
-    system.delivery_attempt = record.reconsume_times + 1
+    system.delivery_attempt = attempt_of(record.reconsume_times)
     if (trace := get("TRACE_CONTEXT")) is not None:
         system.trace_context = trace
-    origin, origin_id = get("DLQ_ORIGIN_TOPIC"), get("DLQ_ORIGIN_MESSAGE_ID")
-    if origin is not None and origin_id is not None:
-        system.dead_letter_queue.topic = origin
-        system.dead_letter_queue.message_id = origin_id
+    if topic.startswith(DLQ_PREFIX) or "DLQ_ORIGIN_TOPIC" in properties:
+        _write_origin(system, get)
+
+
+def attempt_of(reconsume_times: int) -> int:
+    """The delivery attempt, from 1 on; a producer of the classic protocol may have stored any number."""
+    return min(max(reconsume_times, 0), _MOST_TIMES) + 1
 
 
 def write_time(timestamp: Any, milliseconds: int) -> None:
-    """Set a ``Timestamp``, or a ``Duration``, to milliseconds."""
+    """Set a ``Timestamp``, or a ``Duration``, to milliseconds; what no timestamp can say becomes what comes nearest."""
+    if not _FIRST_MS <= milliseconds <= _LAST_MS:
+        milliseconds = _FIRST_MS if milliseconds < 0 else _LAST_MS
     timestamp.seconds, rest = divmod(milliseconds, 1000)
     timestamp.nanos = rest * 1_000_000
 
@@ -146,6 +157,15 @@ def _body_of(record: RecordView) -> tuple[bytes, int]:
         return decompress_body(stored, record.sys_flag, MAX_BODY), _IDENTITY
     except ProtocolError:
         return stored, _GZIP
+
+
+def _write_origin(system: Any, get: Callable[[str], str | None]) -> None:
+    """Of a dead letter: what it was before."""
+    origin = get("DLQ_ORIGIN_TOPIC") or get("RETRY_TOPIC")
+    origin_id = get("DLQ_ORIGIN_MESSAGE_ID") or get(UNIQ_KEY) or get("ORIGIN_MESSAGE_ID")
+    if origin and origin_id:
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = origin_id
 
 
 def _write_delivery(system: Any, milliseconds: str | None) -> None:

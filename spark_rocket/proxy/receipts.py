@@ -44,6 +44,7 @@ from spark_rocket.protocol.bodies import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.extra_info import FLAG_NORMAL, ExtraInfo, parse_extra_info, real_topic
+from spark_rocket.protocol.record import view_record
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
 from spark_rocket.proxy.statuses import StatusError, status_code_of
@@ -62,8 +63,11 @@ _LONGEST_MS = 3 * 3_600_000
 _LOOK_MS = 5_000
 _AT_ONCE = 50
 _SLACK = 1_000
+_MOST_GIVEN_UP = 10_000
 _NO_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
 _MAX_SPAN = 1 << 16
+_MAX_QUEUE = (1 << 31) - 1
+_MAX_OFFSET = (1 << 63) - 1
 _MOST_LENGTH = 1_000
 
 
@@ -94,7 +98,12 @@ def read_handle(text: str, broker_name: str, now: int) -> Handle:
         raise _invalid(f"{text[:100]!r} is no receipt handle: it comes with each message received") from None
     if info.broker_name != broker_name:
         raise _invalid(f"the receipt handle is of broker {info.broker_name[:100]!r}, this is {broker_name!r}")
-    if info.offset >= 0 or not info.start_offset <= offset < info.start_offset + _MAX_SPAN:
+    if (
+        info.offset >= 0
+        or max(info.queue_id, info.revive_queue_id) > _MAX_QUEUE
+        or not info.start_offset <= offset < info.start_offset + _MAX_SPAN
+        or max(offset, physical_offset) > _MAX_OFFSET
+    ):
         raise _invalid(f"{text[:100]!r} names no message")
     if info.pop_time + info.invisible_time <= now:
         raise _invalid("receipt handle is expired: the message is delivered again, with a new one")
@@ -172,6 +181,7 @@ class Receipts:
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._due: list[tuple[int, int, _Renewed]] = []
         self._numbers = itertools.count()
+        self._given_up: dict[tuple[str, str, str], None] = {}
         self._look_at = 0
         self.driver = DeliveryDriver(service.loop, service.clock, self._run)
         self.count = 0
@@ -229,11 +239,15 @@ class Receipts:
         results: list[StatusError | None] = [None] * len(handles)
         acks: list[BatchAck] = []
         together: list[int] = []
+        alone = 0
         for info, members in batches.items():
             offsets = [handles[at].offset for at in members]
             where = real_topic(topic, group, info.flag)
             if len(handles) == 1 or not self._is_there(where, info.queue_id, offsets):
                 for at in members:
+                    alone += 1
+                    if alone % _AT_ONCE == 0:  # whoever forges thousands keeps nobody else waiting
+                        await asyncio.sleep(0)
                     results[at] = await self._ack(group, topic, handles[at])
                 continue
             bits = 0
@@ -277,9 +291,14 @@ class Receipts:
         return None if answer.code == ResponseCode.SUCCESS else refusal(answer, handle)
 
     async def give_up(self, group: str, topic: str, handle: Handle, message_id: str) -> None:
-        """Put a message into the group's dead-letter topic, and ack it. StatusError when that cannot be."""
-        if handle.physical_offset < 0:
-            raise _invalid(f"{handle.text[:100]!r} does not say where its message is")
+        """Put a message into the group's dead-letter topic, and ack it. StatusError when that cannot be.
+
+        Twice is not wrong: a client whose answer was lost says it again.
+        """
+        done = (group, topic, handle.text)
+        if done in self._given_up:
+            return
+        self._check_place(group, topic, handle)
         ext = {
             "offset": str(handle.physical_offset),
             "group": group,
@@ -292,6 +311,22 @@ class Receipts:
         problem = await self._ack(group, topic, handle)
         if problem is not None:
             raise problem
+        self._given_up[done] = None
+        if len(self._given_up) > _MOST_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+
+    def _check_place(self, group: str, topic: str, handle: Handle) -> None:
+        """StatusError unless the handle's place in the log is its message's: another would be lost for this one."""
+        raw = None
+        if handle.physical_offset >= 0:
+            raw = self._service.store.look_message_by_offset(handle.physical_offset)
+        try:
+            record = view_record(raw or b"")
+        except ProtocolError:
+            raise _invalid(f"{handle.text[:100]!r} does not say where its message is") from None
+        found = (str(record.topic, "utf-8", "replace"), record.queue_id, record.queue_offset)
+        if found != (handle.topic(topic, group), handle.info.queue_id, handle.offset):
+            raise _invalid(f"{handle.text[:100]!r} is no message of topic[{topic}]")
 
     def release(self, group: str, topic: str, handles: Iterable[str], *, unseen: bool = False) -> None:
         """Let messages come back soon: nobody has them. It goes on beside; what is refused was acked or is back.

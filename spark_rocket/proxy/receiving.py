@@ -40,7 +40,14 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.filters import Filter, read_filter
 from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
-from spark_rocket.proxy.message_out import message_id_of, milliseconds_of, properties_of, write_message, write_time
+from spark_rocket.proxy.message_out import (
+    attempt_of,
+    message_id_of,
+    milliseconds_of,
+    properties_of,
+    write_message,
+    write_time,
+)
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.names import group_of, topic_of
 from spark_rocket.proxy.receipts import MAX_RENEWED, RENEWED_FOR_MS, Handle, Receipts
@@ -54,6 +61,7 @@ MIN_INVISIBLE_MS = 10_000
 MAX_INVISIBLE_MS = 12 * 3_600_000
 MIN_POLLING_MS = 5_000
 MAX_POLLING_MS = 20_000
+MAX_ATTEMPT_ID = 256
 
 _CLIENT_VERSION = "x-mq-client-version"
 _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
@@ -188,6 +196,11 @@ class ReceiveFamily(Family):
             "order": "true" if settings.consume_message_orderly else "false",
         }
         if request.HasField("attempt_id"):
+            if len(request.attempt_id) > MAX_ATTEMPT_ID:  # it is kept, and written to disk, with the queue's order
+                raise StatusError(
+                    _Code.BAD_REQUEST,
+                    f"attempt_id has {len(request.attempt_id)} characters, at most {MAX_ATTEMPT_ID} are taken",
+                )
             ext["attemptId"] = request.attempt_id
         client_id = context.metadata[CLIENT_ID]
         most_attempts = settings.retry_max_times + 1
@@ -354,7 +367,7 @@ def _popped_of(answer: RemotingCommand, asked: _Asked, broker_name: str) -> list
             if counts:
                 tried = counts.get(f"{flag} qo{queue_id}%{offset}") or counts.get(queue) or tried
             handle = f"{head} {offset} {record.physical_offset}"
-            popped.append(_Popped(record, properties_of(record), tried + 1, handle))
+            popped.append(_Popped(record, properties_of(record), attempt_of(tried), handle))
     return popped
 
 

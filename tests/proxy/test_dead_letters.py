@@ -76,6 +76,22 @@ def test_a_message_given_up(world: World) -> None:
     assert [one.body for one in world.receive()] == [b"next"]  # it is not delivered again
 
 
+def test_given_up_twice_is_one_dead_letter(world: World) -> None:
+    assert world.forward(world.handle).code == Code.OK
+    assert world.forward(world.handle).code == Code.OK  # a client whose answer was lost
+    assert len(world.wire.messages(DEAD)) == 1
+
+
+def test_a_handle_with_the_place_of_another_message(world: World) -> None:
+    sent(world.client, *(message("T", b"other %d" % at) for at in range(8)))
+    mine, *others = (world.handle, *(one.system_properties.receipt_handle for one in world.receive()))
+    for other in others:
+        status = world.forward(" ".join([*mine.split(" ")[:8], other.split(" ")[8]]))
+        assert status.code == Code.INVALID_RECEIPT_HANDLE, status
+    assert world.wire.messages(DEAD) == []
+    assert world.forward(mine).code == Code.OK
+
+
 def test_handles_that_are_none(world: World) -> None:
     parts = world.handle.split(" ")
     forged = [

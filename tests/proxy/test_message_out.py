@@ -107,6 +107,22 @@ def test_when_it_was_to_be_delivered() -> None:
     assert not _out({"TIMER_DELIVER_MS": "9" * 30}).system_properties.HasField("delivery_timestamp")
 
 
+@pytest.mark.parametrize("stored", [-(2**31), -1, 2**31 - 1])
+def test_numbers_that_no_message_can_have(stored: int) -> None:
+    system = _out({"BORN_TIMESTAMP": "9" * 15}, reconsume_times=stored).system_properties
+    assert 1 <= system.delivery_attempt <= 2**31 - 1
+    assert system.born_timestamp.ToMilliseconds() == 253_402_300_799_999  # the end of the year 9999
+
+
+def test_a_dead_letter_says_what_it_was() -> None:
+    properties = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "7F00", "UNIQ_KEY": "01AB"}
+    assert not _out(properties).system_properties.HasField("dead_letter_queue")
+    dead = _out(properties, topic="%DLQ%billing").system_properties.dead_letter_queue
+    assert (dead.topic, dead.message_id) == ("orders", "01AB")
+    del properties["UNIQ_KEY"]
+    assert _out(properties, topic="%DLQ%billing").system_properties.dead_letter_queue.message_id == "7F00"
+
+
 def test_what_a_proxy_put_into_properties_comes_out_as_fields() -> None:
     message = _out(
         {

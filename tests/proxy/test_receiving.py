@@ -282,6 +282,7 @@ _HOST = bytes([127, 0, 0, 1, 0, 0, 19, 136])
         ({"message_queue": {"topic": {"name": "a.b"}}}, Code.ILLEGAL_TOPIC),
         ({"message_queue": {"topic": {"name": "Nowhere"}}}, Code.TOPIC_NOT_FOUND),
         ({"batch_size": -1}, Code.BAD_REQUEST),
+        ({"attempt_id": "x" * 257}, Code.BAD_REQUEST),
         ({"invisible_duration": {"seconds": 9, "nanos": 999_000_000}}, Code.ILLEGAL_INVISIBLE_TIME),
         ({"invisible_duration": {"seconds": 12 * 3600 + 1}}, Code.ILLEGAL_INVISIBLE_TIME),
         ({"invisible_duration": {"seconds": -60}}, Code.ILLEGAL_INVISIBLE_TIME),
