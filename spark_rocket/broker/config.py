@@ -36,10 +36,11 @@ MASTER_ID = 0
 
 
 class BrokerRole(Enum):
-    """Masters only for now; both spellings behave the same while there is no replication."""
+    """A SYNC_MASTER answers senders once a slave has the message; a SLAVE copies its master's log."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
 
 
 class MessageRequestMode(Enum):
@@ -75,7 +76,7 @@ class BrokerConfig:
 
     broker_cluster_name: str = _setting("DefaultCluster")
     broker_name: str = _setting("broker-a")
-    broker_id: int = _setting(MASTER_ID, low=0, high=0)
+    broker_id: int = _setting(MASTER_ID, low=0, high=2**31 - 1)
     # _setting makes a dataclass field, whose default is immutable (RUF009 here and below).
     broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)  # noqa: RUF009
 
@@ -90,6 +91,11 @@ class BrokerConfig:
     register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
     register_broker_timeout_mills: int = _setting(3_000, low=1)
     ha_listen_port: int = _setting(0, low=0, high=65535)
+    ha_master_address: str = _setting("")
+    ha_send_heartbeat_interval: int = _setting(5_000, low=1, dynamic=True)
+    ha_housekeeping_interval: int = _setting(20_000, low=1, dynamic=True)
+    ha_max_gap_not_in_sync: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
+    slave_timeout: int = _setting(3_000, low=1, dynamic=True)
 
     broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
     auto_create_topic_enable: bool = _setting(True, dynamic=True)
@@ -305,7 +311,20 @@ class BrokerConfig:
             file_reserved_size=self.file_reserved_size,
             mapped_file_size_timer_log=self.mapped_file_size_timer_log,
             timer_roll_window_slot=self.timer_roll_window_slot,
+            is_replica=self.is_slave,
         )
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role is BrokerRole.SLAVE
+
+    def check_role(self) -> None:
+        """ConfigError when role and id do not belong together."""
+        if self.is_slave == (self.broker_id == MASTER_ID):
+            raise ConfigError(
+                f"brokerRole={self.broker_role.value} does not go with brokerId={self.broker_id}.",
+                remedy="A slave's brokerId is above 0; a master's is 0.",
+            )
 
     @property
     def timer_precision(self) -> int:
@@ -424,7 +443,6 @@ _SPECS: dict[str, _Spec] = {
 
 # Settings whose meaning we cannot honour yet: the values that change nothing, and what to do about others.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "brokerRole": (("ASYNC_MASTER", "SYNC_MASTER"), "Run the broker as ASYNC_MASTER; there are no slaves yet."),
     "enableDLegerCommitLog": (("false",), "Remove it: there is no DLedger log here."),
     "enableControllerMode": (("false",), "Remove it: there is no controller here."),
     "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),

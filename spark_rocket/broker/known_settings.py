@@ -23,7 +23,7 @@ _NAMES = """
     fileNameExtendable filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages
     flushCommitLogThoroughInterval flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister
-    haHousekeepingInterval haMasterAddress haSendHeartbeatInterval haSlaveFallbehindMax haTransferBatchSize
+    haSlaveFallbehindMax haTransferBatchSize
     heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode isEnableBatchPush
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalanceThreadPoolNums
     mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
@@ -37,7 +37,7 @@ _NAMES = """
     rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverOnewaySemaphoreValue
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads slaveReadEnable slaveTimeout splitRegistrationSize storeCheckpoint
+    serverWorkerThreads slaveReadEnable splitRegistrationSize storeCheckpoint
     storePathConsumeQueue storePathIndex syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS

@@ -24,7 +24,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from spark_rocket.broker.clients import ClientManager
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config import BrokerConfig, BrokerRole
 from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
@@ -51,6 +51,8 @@ from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.replication import ReplicationMaster, ReplicationSlave
+from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
@@ -85,6 +87,8 @@ class Broker:
         self._service: BrokerService | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._address = ""
+        self.slave: ReplicationSlave | None = None
+        """What follows the master, if this broker is a slave."""
         self._flushing_timer = False
 
     @property
@@ -120,6 +124,7 @@ class Broker:
         if self._server is not None:
             raise StateError("The broker is already started.")
         config = self.config
+        config.check_role()
         store_ip = advertised_ip(config)
         server = RemotingServer(
             config.bind_address,
@@ -131,9 +136,16 @@ class Broker:
         )
         await server.start()
         self._server = server
+        ha = None
         try:
-            self._open(server, (store_ip, server.port))
+            ha = self._bind_ha(server.port)
+            ha_port = ha.getsockname()[1] if ha is not None else server.port + 1
+            service = self._open(server, (store_ip, server.port), ha_port)
+            if ha is not None:
+                await service.replication.start(ha)
         except BaseException:
+            if ha is not None:
+                ha.close()
             await server.close()
             self._server = None
             raise
@@ -144,7 +156,19 @@ class Broker:
                 config.bind_address,
             )
 
-    def _open(self, server: RemotingServer, store_host: tuple[str, int]) -> None:
+    def _bind_ha(self, port: int) -> socket.socket | None:
+        """The socket for slaves. A master that nobody said should have any does without when the port is taken."""
+        config = self.config
+        wanted = config.ha_listen_port or ((port + 1) & 0xFFFF if config.listen_port else 0)
+        try:
+            return bind_ha_port(config.bind_address, wanted)
+        except ConfigError as error:
+            if config.ha_listen_port or config.broker_role is not BrokerRole.ASYNC_MASTER:
+                raise
+            _log.warning("%s Until then no slave can follow this broker.", error)
+            return None
+
+    def _open(self, server: RemotingServer, store_host: tuple[str, int], ha_port: int) -> BrokerService:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         waiting = PopLongPollingService(loop, config, clock)
@@ -161,7 +185,8 @@ class Broker:
             request_modes = MessageRequestModeManager()
             files = self._load_files(topics, offsets, groups, schedule, order, request_modes)
             schedule.correct_offsets()
-            timer = TimerMessageStore(store, config.timer_precision) if config.timer_wheel_enable else None
+            has_timer = config.timer_wheel_enable and not config.is_slave
+            timer = TimerMessageStore(store, config.timer_precision) if has_timer else None
             if timer is not None:
                 timer.start(clock())
             clients = ClientManager(clock, notify_consumer_ids_changed)
@@ -181,12 +206,13 @@ class Broker:
             broker_name=config.broker_name,
             broker_id=config.broker_id,
             broker_addr=self._address,
-            ha_server_addr=format_address(store_host[0], config.ha_listen_port or store_host[1] + 1),
+            ha_server_addr=format_address(store_host[0], ha_port),
             body=lambda: registration_body(topics, config),
             queue_data=lambda topic: queue_data(topics, config, topic),
             period=config.register_name_server_period / 1000,
             timeout=config.register_broker_timeout_mills / 1000,
         )
+        name = f"{config.broker_name}[{config.broker_id}] at {self._address}"
         service = self._service = BrokerService(
             config,
             store=store,
@@ -210,6 +236,7 @@ class Broker:
             timer=timer,
             pop=pop,
             transactions=transactions,
+            replication=ReplicationMaster(loop, store, config, name),
         )
         unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
         for processor in (
@@ -240,11 +267,16 @@ class Broker:
         if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
             order.recover(store.get_max_offset)
         order.start()
-        for driver in service.drivers.values():
-            driver.wake()
+        if config.is_slave:
+            self.slave = ReplicationSlave(loop, store, config, name)
+            self.slave.start()
+        else:
+            for driver in service.drivers.values():
+                driver.wake()
         self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
         self._every("stats", SAMPLE_SECONDS, service.stats.sample)
         self._every("resources", config.clean_resource_interval / 1000, self._clean_resources)
+        return service
 
     def _load_files(
         self,
@@ -282,11 +314,15 @@ class Broker:
         for driver in (*service.drivers.values(), service.order.driver):
             driver.close()
         try:
+            if self.slave is not None:
+                await self.slave.close()
             await service.registration.close()
             service.held.close()
             service.waiting.close()
+            await service.replication.settle()
             await server.close()
             await service.settle_all()
+            await service.replication.close()
             if service.pop is not None:
                 service.pop.close()
             flushed = self._confirm_deliveries(service)

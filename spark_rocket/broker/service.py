@@ -27,6 +27,7 @@ from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import (
@@ -96,6 +97,7 @@ class BrokerService:
         timer: TimerMessageStore | None,
         pop: PopService | None,
         transactions: TransactionalMessageService,
+        replication: ReplicationMaster,
     ) -> None:
         self.config = config
         self.store = store
@@ -119,6 +121,7 @@ class BrokerService:
         self.timer = timer
         self.pop = pop
         self.transactions = transactions
+        self.replication = replication
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
         self.drivers: dict[str, DeliveryDriver] = {

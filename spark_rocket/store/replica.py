@@ -119,7 +119,7 @@ class Replica:
     @property
     def is_empty(self) -> bool:
         """Whether the log may begin anywhere."""
-        return not self._log.queue.files
+        return not self._log.queue.files or self._log.max_offset == self._log.min_offset
 
     def forget(self) -> None:
         """The master is gone: forget the beginning of a record that is not whole."""
@@ -133,7 +133,7 @@ class Replica:
         error = self._appender.write_error
         if error is not None and error is not self.refusal:
             raise error
-        if self.is_empty and not self._held and offset != self._log.max_offset:
+        if not self._held and self.is_empty and offset != self._log.max_offset:
             self._begin_at(offset)
         if offset != self.received_offset:
             raise StoreError(
@@ -159,7 +159,10 @@ class Replica:
                 f"in {self._log.queue.directory} would.",
                 remedy="Set mappedFileSizeCommitLog to what the master has.",
             )
-        self._log.open_at(offset, flushed=offset)
+        with self._flush_log.held():
+            if self._log.queue.files:  # one that nothing was written to
+                self._log.cut(self._log.max_offset)
+            self._log.open_at(offset, flushed=offset)
 
     def _take(self, run: bytes) -> int:
         """Write what is whole of a run; how much that was."""

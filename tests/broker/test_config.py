@@ -50,10 +50,10 @@ def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptur
     [
         ("listenPort=abc", "listenPort needs a whole number"),
         ("listenPort=70000", "listenPort must be between 0 and 65535"),
-        ("brokerId=1", "brokerId must be 0"),
+        ("brokerId=-1", "brokerId must be between 0 and"),
         ("flushDiskType=FAST", "flushDiskType needs one of ASYNC_FLUSH, SYNC_FLUSH"),
         ("autoCreateTopicEnable=yes", "autoCreateTopicEnable needs true or false"),
-        ("brokerRole=SLAVE", "brokerRole=SLAVE is not supported"),
+        ("brokerRole=LEADER", "brokerRole needs one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("aclEnable=true", "aclEnable=true is not supported"),
         ("storePathCommitLog=/elsewhere", "storePathCommitLog=/elsewhere is not supported"),
         ("storePathRootDir=", "storePathRootDir needs a path"),

@@ -1,0 +1,6 @@
+"""Master and slave: the log over the HA port."""
+
+from spark_rocket.broker.replication.master import ReplicationMaster
+from spark_rocket.broker.replication.slave import ReplicationSlave
+
+__all__ = ["ReplicationMaster", "ReplicationSlave"]
