@@ -58,6 +58,8 @@ class Empty:
         self._acked = bytes(acked.SerializeToString())
 
     async def send(self, context: Context, request: bytes) -> bytes:
+        while self._polls and self._polls[0].done():  # its client has gone
+            self._polls.popleft()
         if self._hold and self._polls:
             at = request.index(frames.STAMP[: -frames.STAMP_DIGITS])
             self._polls.popleft().set_result(message(request[at : at + len(frames.STAMP)]))
