@@ -30,6 +30,7 @@ from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.stats import BrokerStats
+from spark_rocket.broker.stored import StoredMessages
 from spark_rocket.broker.topics import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -122,6 +123,7 @@ class BrokerService:
         self.pop = pop
         self.transactions = transactions
         self.replication = replication
+        self.stored = StoredMessages(loop, store, replication, config)
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
         self.drivers: dict[str, DeliveryDriver] = {

@@ -19,7 +19,6 @@ from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server import Channel, Handler
-from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"
@@ -65,17 +64,15 @@ class RecallMessageProcessor:
         service.message_waits(waiting)
         ext = {"msgId": handle.message_id, "MSG_REGION": config.region_id}
         answer = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
-        if config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            service.store.when_flushed(result.end_physical_offset, partial(self._flushed, channel, answer))
+        if service.stored.waits:
+            service.stored.when_stored(result.end_physical_offset, partial(self._write, channel, answer))
             return None
         return answer
 
-    def _flushed(self, channel: Channel, answer: RemotingCommand, ok: bool) -> None:
-        """Called by the flush thread. A recall that is stored and not yet flushed counts, as in Apache's broker."""
-        try:
-            self._service.loop.call_soon_threadsafe(channel.write, answer)
-        except RuntimeError:  # the loop has closed, and with it every connection
-            pass
+    @staticmethod
+    def _write(channel: Channel, answer: RemotingCommand, code: ResponseCode) -> None:
+        """A recall that is stored and not yet flushed or replicated counts, as in Apache's broker."""
+        channel.write(answer)
 
     def _check(self, header: RecallMessageRequestHeader) -> RecallMessageHandle:
         """The handle of a recall that is allowed and in time."""

@@ -12,14 +12,13 @@ queue asked for and the offset in the half topic. What is consumed again is none
 What is refused because storing it would deliver it wrongly: messages in a batch that are delayed or transactional,
 sysFlag's transaction bits without TRAN_MSG, and ready-made inner batches (sysFlag 0xC0); all with MESSAGE_ILLEGAL (13).
 
-With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk; a message with WAIT=false
-does not ask for that.
+With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk, with SYNC_MASTER until a slave
+has them (stored.py); a message with WAIT=false does not ask for that.
 Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -39,7 +38,6 @@ from spark_rocket.protocol.record import decode_batch_body
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server import Channel, Handler
 from spark_rocket.store.batch import BatchPlan
-from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.results import PutResult, PutStatus
 
 _V2_LETTERS = {
@@ -93,9 +91,9 @@ class SendMessageProcessor:
         self._store = service.store
         self._config = service.config
         self._unique_key: Callable[[], str] = unique_keys.next
-        self._sync_flush = service.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._stored = service.stored
+        self._waits = service.stored.waits
         self._suffix = f"CLUSTER\x01{service.config.broker_cluster_name}"
-        self._answers = _FlushedAnswers(service)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -201,13 +199,20 @@ class SendMessageProcessor:
                 with suppress(ProtocolError):  # a sender's own key with blanks in it fits no handle
                     ext["recallHandle"] = handle.encode()
         answer = RemotingCommand.response(request, code, None, ext)
-        if self._sync_flush and not _asks_not_to_wait(properties):
-            deliver = partial(self._answers.flushed, channel, answer, target.topic)
-            self._store.when_flushed(result.end_physical_offset, deliver)
+        if self._waits and not _asks_not_to_wait(properties):
+            deliver = partial(self._write, channel, answer, target.topic)
+            self._stored.when_stored(result.end_physical_offset, deliver)
             return None
         if service.settling:
             return service.when_settled(channel, answer, (target.topic,))
         return answer
+
+    def _write(self, channel: Channel, answer: RemotingCommand, topic: str, code: ResponseCode) -> None:
+        """The message is where it was to get, or its time is over."""
+        if code is not ResponseCode.SUCCESS:
+            answer.code = code
+        if self._service.when_settled(channel, answer, (topic,)) is not None:
+            channel.write(answer)
 
     def _properties_to_store(
         self, properties: str, topic: str, queue_id: int, reconsume_times: int
@@ -314,34 +319,6 @@ class SendMessageProcessor:
             f"limit {self._config.max_message_size}B, msg properties length limit 32767B",
             response_code=ResponseCode.MESSAGE_ILLEGAL,
         )
-
-
-class _FlushedAnswers:
-    """Brings answers from the flush thread to the event loop, many at a time."""
-
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-        self._ready: deque[tuple[Channel, RemotingCommand, str, bool]] = deque()
-        self._scheduled = False
-
-    def flushed(self, channel: Channel, answer: RemotingCommand, topic: str, ok: bool) -> None:
-        """Called by the flush thread."""
-        self._ready.append((channel, answer, topic, ok))
-        if not self._scheduled:  # looked at after the append and reset before the taking: no answer is left behind
-            self._scheduled = True
-            try:
-                self._service.loop.call_soon_threadsafe(self._write)
-            except RuntimeError:  # the loop has closed, and with it every connection
-                self._ready.clear()
-
-    def _write(self) -> None:
-        self._scheduled = False
-        while self._ready:
-            channel, answer, topic, ok = self._ready.popleft()
-            if not ok:
-                answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
-            if self._service.when_settled(channel, answer, (topic,)) is not None:
-                channel.write(answer)
 
 
 def message_ids(prefix: str, offsets: Sequence[int]) -> str:

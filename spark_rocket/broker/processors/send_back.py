@@ -24,7 +24,6 @@ Corresponds to AbstractSendMessageProcessor.consumerSendMsgBack.
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from functools import partial
 
 from spark_rocket.broker.service import BrokerService
@@ -38,7 +37,6 @@ from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import RecordView, view_record
 from spark_rocket.remoting.server import Channel, Handler
-from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.results import PutStatus
 
 _V3_4_9 = 121
@@ -50,7 +48,6 @@ class SendBackProcessor:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._sync_flush = service.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -106,8 +103,8 @@ class SendBackProcessor:
             raise RefusedError(result.reason or result.status.value, response_code=ResponseCode.SYSTEM_ERROR)
         if waiting is not None:
             service.message_waits(waiting)
-        if self._sync_flush:
-            service.store.when_flushed(result.end_physical_offset, partial(self._flushed, channel, request, topic))
+        if service.stored.waits:
+            service.stored.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
             return None
         return service.when_settled(channel, RemotingCommand.response(request), (topic,))
 
@@ -127,14 +124,10 @@ class SendBackProcessor:
             )
         return record
 
-    def _flushed(self, channel: Channel, request: RemotingCommand, topic: str, ok: bool) -> None:
-        """Called by the flush thread."""
-        with suppress(RuntimeError):  # the loop has closed, and with it every connection
-            self._service.loop.call_soon_threadsafe(self._answer, channel, request, topic, ok)
-
-    def _answer(self, channel: Channel, request: RemotingCommand, topic: str, ok: bool) -> None:
+    def _answer(self, channel: Channel, request: RemotingCommand, topic: str, code: ResponseCode) -> None:
+        """Of what no slave has yet a client would only send a copy, which none would have either."""
         answer = RemotingCommand.response(request)
-        if not ok:  # stored all the same: who tries again has it twice
+        if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # stored all the same: who tries again has it twice
             answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
         if not request.is_oneway and self._service.when_settled(channel, answer, (topic,)) is not None:
             channel.write(answer)

@@ -9,7 +9,8 @@ reports what is not there    a heartbeat with the offset where the log ends, or 
                              both addresses are in the log. Apache's slaves say so as well, and try again
 has all there is             a heartbeat at once the first time, and after ``haSendHeartbeatInterval`` without data
 says nothing for long        the connection closed, after ``haHousekeepingInterval`` without a whole report
-reports what was not sent    nothing better: counted is what was sent
+reports what was not sent    nothing better: counted is what was sent, and for senders that wait only what goes
+                             beyond the first report
 does not read                at most 1 MiB in this process's memory; what was not read is not reported either
 ===========================  ========================================================================================
 
@@ -63,6 +64,7 @@ class SlaveConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._paused = False
         self._told_end = False
+        self._claimed = -1  # with the first report, when nothing had been compared or sent
         self.address = "unknown:0"
         self.next_offset = -1
         """Of the next byte to be sent; -1 until the slave has said where to begin."""
@@ -97,9 +99,11 @@ class SlaveConnection(asyncio.Protocol):
             self._begin(reports[0])
         if self.next_offset >= 0:
             acked = min(max(reports), self.next_offset)
+            if self.acked < 0:
+                self._claimed = acked
             if acked > self.acked:
                 self.acked = acked
-                self._master.acknowledged(acked)
+                self._master.acknowledged(acked if acked > self._claimed else 0)
 
     def pause_writing(self) -> None:
         self._paused = True
