@@ -96,6 +96,9 @@ class BrokerConfig:
     ha_housekeeping_interval: int = _setting(20_000, low=1, dynamic=True)
     ha_max_gap_not_in_sync: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
     slave_timeout: int = _setting(3_000, low=1, dynamic=True)
+    slave_read_enable: bool = _setting(False, dynamic=True)
+    access_message_in_memory_max_ratio: int = _setting(40, low=0, high=100, dynamic=True)
+    offset_check_in_slave: bool = _setting(False, dynamic=True)
 
     broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
     auto_create_topic_enable: bool = _setting(True, dynamic=True)

@@ -120,6 +120,20 @@ class ConsumerOffsetManager:
             "offsetTable": {key: dict(queues) for key, queues in self.table.items()},
         }
 
+    def replace(self, stored: dict[str, Any]) -> None:
+        """On a slave: have the offsets of a master. ValueError, TypeError or AttributeError, and nothing changed, when
+        it does not fit."""
+        table = {
+            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for key, queues in (stored.get("offsetTable") or {}).items()
+        }
+        version = stored.get("dataVersion")
+        if version:
+            self.data_version = DataVersion.from_value(version)
+        if table != self.table:
+            self.table = table
+            self.dirty = True
+
     def load(self, stored: dict[str, Any]) -> None:
         """Take over what a file says; ValueError, TypeError or AttributeError when it does not fit."""
         for key, queues in stored.get("offsetTable", {}).items():

@@ -54,7 +54,8 @@ class SubscriptionGroupManager:
         if group_problem(group) is not None:
             return None
         created = SubscriptionGroupConfig(group_name=group)
-        self.put(created)
+        if not self._config.is_slave:  # which has its master's groups, and no others
+            self.put(created)
         return created
 
     def put(self, config: SubscriptionGroupConfig) -> None:
@@ -65,6 +66,22 @@ class SubscriptionGroupManager:
         if self.table.pop(group, None) is None:
             return False
         self._changed(group)
+        return True
+
+    def replace(self, stored: dict[str, Any]) -> bool:
+        """On a slave: have the groups of a master; False if nothing changed.
+
+        ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
+        """
+        version = DataVersion.from_value(stored["dataVersion"])
+        if version == self.data_version:
+            return False
+        table = {
+            name: SubscriptionGroupConfig.from_value({"groupName": name, **entry})
+            for name, entry in stored["subscriptionGroupTable"].items()
+        }
+        self._forbidden = dict(stored.get("forbiddenTable") or {})
+        self.table, self.data_version = table, version
         return True
 
     def _changed(self, group: str) -> None:

@@ -7,7 +7,7 @@ Corresponds to the other fields of org.apache.rocketmq.common.BrokerConfig, Mess
 from __future__ import annotations
 
 _NAMES = """
-    abortFile accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums
+    abortFile adminBrokerThreadPoolNums
     autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerHeartbeatInterval
     brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover
     clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
@@ -29,7 +29,7 @@ _NAMES = """
     mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageStorePlugIn
     metricsExporterType metricsGrpcExporterTarget metricsPromExporterHost metricsPromExporterPort
-    notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
+    notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills
     preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums queryThreadPoolQueueCapacity
     readLocalFileEnable redeleteHangedFileInterval
@@ -37,7 +37,7 @@ _NAMES = """
     rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverOnewaySemaphoreValue
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads slaveReadEnable splitRegistrationSize storeCheckpoint
+    serverWorkerThreads splitRegistrationSize storeCheckpoint
     storePathConsumeQueue storePathIndex syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS

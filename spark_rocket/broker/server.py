@@ -53,6 +53,8 @@ from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication import ReplicationMaster, ReplicationSlave
 from spark_rocket.broker.replication.master import bind_ha_port
+from spark_rocket.broker.replication.refusals import refusals
+from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
@@ -89,6 +91,8 @@ class Broker:
         self._address = ""
         self.slave: ReplicationSlave | None = None
         """What follows the master, if this broker is a slave."""
+        self.synchronize: SlaveSynchronize | None = None
+        """What takes over the master's topics, groups and offsets, if this broker is a slave."""
         self._flushing_timer = False
 
     @property
@@ -184,7 +188,8 @@ class Broker:
             order = ConsumerOrderInfoManager(loop, clock, offsets, topics, groups, waiting.more)
             request_modes = MessageRequestModeManager()
             files = self._load_files(topics, offsets, groups, schedule, order, request_modes)
-            schedule.correct_offsets()
+            if not config.is_slave:  # whose log may be behind what the master said of its delays
+                schedule.correct_offsets()
             has_timer = config.timer_wheel_enable and not config.is_slave
             timer = TimerMessageStore(store, config.timer_precision) if has_timer else None
             if timer is not None:
@@ -211,6 +216,7 @@ class Broker:
             queue_data=lambda topic: queue_data(topics, config, topic),
             period=config.register_name_server_period / 1000,
             timeout=config.register_broker_timeout_mills / 1000,
+            on_master=self._master_told,
         )
         name = f"{config.broker_name}[{config.broker_id}] at {self._address}"
         service = self._service = BrokerService(
@@ -259,6 +265,8 @@ class Broker:
             AckMessageProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
+        if config.is_slave:
+            server.handlers.update(refusals(name))
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
         self._every("order", _ORDER_SAVE_SECONDS, self._save_order)
@@ -270,6 +278,8 @@ class Broker:
         if config.is_slave:
             self.slave = ReplicationSlave(loop, store, config, name)
             self.slave.start()
+            self.synchronize = SlaveSynchronize(service)
+            self.synchronize.start()
         else:
             for driver in service.drivers.values():
                 driver.wake()
@@ -277,6 +287,13 @@ class Broker:
         self._every("stats", SAMPLE_SECONDS, service.stats.sample)
         self._every("resources", config.clean_resource_interval / 1000, self._clean_resources)
         return service
+
+    def _master_told(self, ha_address: str | None, address: str | None) -> None:
+        """A name server says where this slave's master is. One that knows of none may have been restarted."""
+        if self.slave is not None and ha_address and not self.config.ha_master_address:
+            self.slave.set_master(ha_address)
+        if self.synchronize is not None and address:
+            self.synchronize.set_master(address)
 
     def _load_files(
         self,
@@ -314,7 +331,8 @@ class Broker:
         for driver in (*service.drivers.values(), service.order.driver):
             driver.close()
         try:
-            if self.slave is not None:
+            if self.slave is not None and self.synchronize is not None:
+                await self.synchronize.close()
                 await self.slave.close()
             await service.registration.close()
             service.held.close()

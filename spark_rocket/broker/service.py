@@ -334,8 +334,13 @@ class BrokerService:
         return config
 
     def in_memory(self) -> bool:
-        """Whether the whole log is small enough to count as being in memory (40 % of it, as Apache's default)."""
-        return self.store.max_physical_offset <= _PHYSICAL_MEMORY * 40 // 100
+        """Whether the whole log is small enough to count as being in memory."""
+        return self.store.max_physical_offset <= self.memory_for_messages
+
+    @property
+    def memory_for_messages(self) -> int:
+        """So many bytes of the log's end count as being in memory."""
+        return _PHYSICAL_MEMORY * self.config.access_message_in_memory_max_ratio // 100
 
     # --- administration -----------------------------------------------------------------------------------------
 

@@ -171,7 +171,8 @@ class TopicConfigManager:
         found = self.table.get(topic)
         if found is None:
             found = new_topic(topic, queues, perm)
-            self.put(found)
+            if not self._config.is_slave:  # which has its master's topics, and no others
+                self.put(found)
         return found
 
     def auto_create(self, topic: str, default_topic: str, wanted_queues: int) -> TopicConfig | None:
@@ -196,6 +197,23 @@ class TopicConfigManager:
         )
         self.put(created)
         return created
+
+    def replace(self, stored: dict[str, Any]) -> set[str] | None:
+        """On a slave: have the topics of a master; the names of those that are gone, or None if nothing changed.
+
+        ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
+        """
+        version = DataVersion.from_value(stored["dataVersion"])
+        if version == self.data_version:
+            return None
+        table = {
+            name: TopicConfig.from_value({"topicName": name, **entry})
+            for name, entry in stored["topicConfigTable"].items()
+        }
+        gone = self.table.keys() - table.keys()
+        self._texts.clear()
+        self.table, self.data_version = table, version
+        return gone
 
     def _changed(self, topic: str) -> None:
         self._texts.pop(topic, None)

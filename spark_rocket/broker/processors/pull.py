@@ -20,6 +20,11 @@ A held pull is run again when a message comes that it may want. Of an SQL92 filt
 is examined at once, and the pull goes on waiting where that ended. When its time is up it is answered 20, with how far
 that is.
 
+The next pull should go to broker 0, the master, unless ``slaveReadEnable`` is set: then to the one that the group's
+settings have, ``whichBrokerWhenConsumeSlowly`` for who is further behind the end of the log than counts as in memory
+(``accessMessageInMemoryMaxRatio``), else ``brokerId``. A slave answers pulls in any case; that its queue ends before
+the offset asked for is no reason to go elsewhere (``offsetCheckInSlave``): it says 20 for 21, and the same offset.
+
 sysFlag bits of the request: 1 commit ``commitOffset``, 2 may be held, 4 ``subscription`` is in the request.
 Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
 """
@@ -66,6 +71,7 @@ _REQUIRED = (
     "subVersion",
 )
 _LONG = 1 << 63
+_PHYSICAL_OFFSET = slice(28, 36)  # in a record
 _MAX_HELD_MS = 300_000
 # A held pull whose connection is behind with reading is tried again after this long.
 _BACK_OFF_SECONDS = 0.05
@@ -243,12 +249,28 @@ class PullMessageProcessor:
         if code == ResponseCode.PULL_NOT_FOUND and held_ms and service.held.count < self._config.max_held_pulls:
             self._hold(channel, request, pull, held_ms / 1000)
             return None
+        suggested = 0
+        if self._config.slave_read_enable:
+            suggested = self._suggested(pull.group, result)
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave and not self._config.offset_check_in_slave:
+            code, result.next_begin_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if code == ResponseCode.SUCCESS:
             service.stats.fetched(pull.group, pull.topic, result.count)
             service.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
             service.stats.get_misses += 1
-        return _answer(request, code, status.value, result)
+        return _answer(request, code, status.value, result, suggested)
+
+    def _suggested(self, group: str, result: GetMessageResult) -> int:
+        """From which of the brokers of this name the group should pull next."""
+        service = self._service
+        settings = service.group_to_consume(group)
+        if result.count:
+            # Of the first record; the others are behind it by no more than an answer is long.
+            begin = int.from_bytes(result.records[_PHYSICAL_OFFSET], "big")
+            if service.store.max_physical_offset - begin > service.memory_for_messages:
+                return settings.which_broker_when_consume_slowly
+        return settings.broker_id
 
     def _examine(self, pull: _Pull) -> GetMessageResult:
         """What an SQL92 filter lets through."""
@@ -306,9 +328,11 @@ class PullMessageProcessor:
         return RemotingCommand.response(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
 
-def _answer(request: RemotingCommand, code: int, remark: str, result: GetMessageResult) -> RemotingCommand:
+def _answer(
+    request: RemotingCommand, code: int, remark: str, result: GetMessageResult, suggested: int
+) -> RemotingCommand:
     ext = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(suggested),
         "nextBeginOffset": str(result.next_begin_offset),
         "minOffset": str(result.min_offset),
         "maxOffset": str(result.max_offset),

@@ -1,0 +1,75 @@
+"""What a slave does not do: it takes no messages, and its settings are its master's.
+
+==========================================================  =================================================
+asked for                                                   answer, as Apache's slave
+==========================================================  =================================================
+sends (10, 310, 320, 324, 325), recalls (370), pops and     14 SERVICE_NOT_AVAILABLE
+what follows a pop (200050, 200051, 200053, 200056, 200151)
+a message given back (36)                                   1 SYSTEM_ERROR
+the end of a transaction (37)                               11 SLAVE_NOT_AVAILABLE
+topics, groups, offsets and modes changed                   1 SYSTEM_ERROR
+==========================================================  =================================================
+
+Thread-safety: functions without a state. Corresponds to AdminBrokerProcessor.validateSlave and the roles that
+SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore look at.
+"""
+
+from __future__ import annotations
+
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.codes import RequestCode as Code
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.server import Channel, Handler
+
+_MESSAGES = (
+    Code.SEND_MESSAGE,
+    Code.SEND_MESSAGE_V2,
+    Code.SEND_BATCH_MESSAGE,
+    Code.SEND_REPLY_MESSAGE,
+    Code.SEND_REPLY_MESSAGE_V2,
+    Code.RECALL_MESSAGE,
+    Code.POP_MESSAGE,
+    Code.ACK_MESSAGE,
+    Code.CHANGE_MESSAGE_INVISIBLETIME,
+    Code.POP_ROLLBACK,
+    Code.BATCH_ACK_MESSAGE,
+)
+_CHANGES = (
+    Code.UPDATE_AND_CREATE_TOPIC,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST,
+    Code.DELETE_TOPIC_IN_BROKER,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    Code.DELETE_SUBSCRIPTIONGROUP,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET,
+    Code.CLONE_GROUP_OFFSET,
+    Code.SET_MESSAGE_REQUEST_MODE,
+)
+
+
+def refusals(broker: str) -> dict[int, Handler]:
+    """Handlers in place of a master's. ``broker``: how the slave is called in what it says."""
+    slave = f"{broker} is a slave"
+    refused = {
+        code: _refuse(
+            ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {slave}, and messages go to its master."
+        )
+        for code in _MESSAGES
+    }
+    change = f"{slave}: topics, groups and offsets are changed at its master."
+    refused |= {code: _refuse(ResponseCode.SYSTEM_ERROR, change) for code in _CHANGES}
+    refused[Code.CONSUMER_SEND_MSG_BACK] = _refuse(
+        ResponseCode.SYSTEM_ERROR, f"{slave}: messages are given back to its master."
+    )
+    refused[Code.END_TRANSACTION] = _refuse(
+        ResponseCode.SLAVE_NOT_AVAILABLE, f"{slave}: transactions are ended at its master."
+    )
+    return {int(code): handler for code, handler in refused.items()}
+
+
+def _refuse(code: ResponseCode, text: str) -> Handler:
+    def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        raise RefusedError(text, response_code=code)
+
+    return handler

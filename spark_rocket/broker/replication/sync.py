@@ -1,0 +1,227 @@
+"""What a slave takes over from its master beside the log: topics, groups, and how far groups and delay levels are.
+
+Asked at once when the master is known, and every ten seconds:
+
+====  =====================  =====================================================================================
+code  of the master          here
+====  =====================  =====================================================================================
+21    topics                 as they are there, version and all, if the version is another; those that are gone go
+201   consumer groups        the same
+43    consumers' offsets     as they are there: what consumers told this slave while the master was away is replaced
+45    delay levels' offsets  the same
+402   pull or pop            the same; masters before 5.0 do not know it
+====  =====================  =====================================================================================
+
+So offsets are ten seconds old at most when the slave is made a master, and some messages are consumed, or delivered
+after their delay, twice. Each answer is read whole before anything of it counts, one question is under way at a time,
+and an answer of a master that is not the master any more is dropped: nothing goes back to what an old answer says.
+A round that fails changes nothing that it has not come to; that is logged once, until one succeeds.
+
+Thread-safety: belongs to the event loop; the questions block a thread of the loop's executor. After a crash: the files
+that the broker writes for itself (config/*.json).
+Corresponds to org.apache.rocketmq.broker.slave.SlaveSynchronize, which has no bound on what is asked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import BrokerError, ProtocolError, RocketError
+from spark_rocket.protocol.bodies import loads_tolerant
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import GetAllSubscriptionGroupRequestHeader, GetAllTopicConfigRequestHeader
+from spark_rocket.remoting.client import RemotingClient
+
+_log = logging.getLogger(__name__)
+
+SYNC_SECONDS = 10.0
+_TIMEOUT = 5.0
+_MOST_PAGES = 10_000
+
+Table = dict[str, Any]
+
+
+class SlaveSynchronize:
+    """Keeps a slave's tables as its master's."""
+
+    def __init__(self, service: BrokerService, *, period: float = SYNC_SECONDS) -> None:
+        self.master_address: str | None = None
+        self.rounds = 0
+        """How many have succeeded."""
+        self._service = service
+        self._period = period
+        self._client = RemotingClient(connect_timeout=_TIMEOUT)
+        self._known = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._problem = ""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.to_thread(self._client.close)  # which ends a question that is under way
+
+    def set_master(self, address: str) -> None:
+        """Ask this broker from now on, and at once."""
+        if address != self.master_address:
+            self.master_address = address
+            self._known.set()
+
+    async def _run(self) -> None:
+        await self._known.wait()
+        while True:
+            self._known.clear()
+            try:
+                await self._round()
+            except (RocketError, TypeError, ValueError, KeyError, AttributeError) as error:
+                self._failed(str(error) or type(error).__name__)
+            else:
+                self.rounds += 1
+                if self._problem:
+                    _log.warning("The settings of the master at %s are taken over again.", self.master_address)
+                    self._problem = ""
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._known.wait(), self._period)
+
+    def _failed(self, problem: str) -> None:
+        if not self._problem:
+            _log.warning(
+                "Topics, groups and offsets of the master at %s are not taken over: %s It is tried every %d s.",
+                self.master_address,
+                problem,
+                self._period,
+            )
+        self._problem = problem
+
+    async def _round(self) -> None:
+        steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
+            (self._all_topics, self._take_topics),
+            (partial(self._ask, RequestCode.GET_ALL_CONSUMER_OFFSET), self._take_offsets),
+            (partial(self._ask, RequestCode.GET_ALL_DELAY_OFFSET), self._take_delays),
+            (self._all_groups, self._take_groups),
+            (partial(self._ask, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, optional=True), self._take_modes),
+        ]
+        for ask, take in steps:
+            address = self.master_address
+            assert address is not None
+            found = await asyncio.to_thread(ask, address)
+            if address != self.master_address:
+                return  # the round for the new one follows at once
+            if found is not None:
+                take(found)
+
+    # --- asking: on a thread of the executor --------------------------------------------------------------------------
+
+    def _ask(
+        self, code: RequestCode, address: str, ext: dict[str, str] | None = None, *, optional: bool = False
+    ) -> Table | None:
+        answer = self._answer(code, address, ext, optional=optional)
+        return None if answer is None else _table(answer)
+
+    def _answer(
+        self, code: RequestCode, address: str, ext: dict[str, str] | None = None, *, optional: bool = False
+    ) -> RemotingCommand | None:
+        answer = self._client.invoke(address, RemotingCommand.request(code, ext or {}), _TIMEOUT)
+        if optional and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(
+                f"{address} answered {code.name} with {answer.code}: {answer.remark or 'no remark'}.",
+                response_code=answer.code,
+            )
+        return answer
+
+    def _all_topics(self, address: str) -> Table:
+        def header(count: int, version: str | None) -> dict[str, str]:
+            return GetAllTopicConfigRequestHeader(topic_seq=count, data_version=version).to_ext()
+
+        return self._pages(address, RequestCode.GET_ALL_TOPIC_CONFIG, header, "topicConfigTable", "totalTopicNum")
+
+    def _all_groups(self, address: str) -> Table:
+        def header(count: int, version: str | None) -> dict[str, str]:
+            return GetAllSubscriptionGroupRequestHeader(group_seq=count, data_version=version).to_ext()
+
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        return self._pages(address, code, header, "subscriptionGroupTable", "totalGroupNum")
+
+    def _pages(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Callable[[int, str | None], dict[str, str]],
+        name: str,
+        total: str,
+    ) -> Table:
+        """A table that newer masters give a part at a time; all parts are of one version."""
+        whole: Table = {}
+        entries: Table = {}
+        version: object = None
+        for page in range(_MOST_PAGES):
+            answer = self._answer(code, address, header(len(entries), None))
+            assert answer is not None
+            part = _table(answer)
+            if page == 0:
+                whole, version = part, part.get("dataVersion")
+            elif part.get("dataVersion") != version:
+                raise BrokerError(f"{name} changed at {address} while it was read; it is read again.")
+            before = len(entries)
+            entries.update(part.get(name) or {})
+            if len(entries) == before or len(entries) >= int(answer.ext_fields.get(total, 0)):
+                break
+        return {**whole, name: entries}
+
+    # --- taking over: on the loop ---------------------------------------------------------------------------------
+
+    def _take_topics(self, stored: Table) -> None:
+        service = self._service
+        gone = service.topics.replace(stored)
+        if gone is None:
+            return
+        for topic in gone:
+            service.store.delete_topic(topic)
+            service.held.wake_topic(topic)
+        service.targets.clear()
+        service.saver.save(service.files["topics"])
+        service.registration.register()
+        _log.info("Topics are the master's: %d", len(service.topics.table))
+
+    def _take_groups(self, stored: Table) -> None:
+        service = self._service
+        if service.groups.replace(stored):
+            service.saver.save(service.files["groups"])
+            _log.info("Groups are the master's: %d", len(service.groups.table))
+
+    def _take_offsets(self, stored: Table) -> None:
+        self._service.offsets.replace(stored)
+
+    def _take_delays(self, stored: Table) -> None:
+        service = self._service
+        before = service.schedule.snapshot()
+        service.schedule.load(stored)
+        if service.schedule.snapshot() != before:
+            service.saver.save(service.files["delays"])
+
+    def _take_modes(self, stored: Table) -> None:
+        service = self._service
+        before = service.request_modes.snapshot()
+        service.request_modes.load(stored)
+        if service.request_modes.snapshot() != before:
+            service.saver.save(service.files["modes"])
+
+
+def _table(answer: RemotingCommand) -> Table:
+    value = loads_tolerant(answer.body) if answer.body else {}
+    if not isinstance(value, dict):
+        raise ProtocolError("The master's answer is no JSON object.")
+    return value

@@ -1,0 +1,271 @@
+"""What a slave takes over from its master, what it answers to clients and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.replication import sync as sync_module
+from spark_rocket.broker.server import Broker
+from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.client.pull import PullStatus
+from spark_rocket.errors import RemotingConnectError
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from tests.broker.test_name_servers import Servers, soon
+from tests.client.fakes import Fake, says
+
+
+class Pair(Servers):
+    """A master and its slave under one name server."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        super().__init__(directory)
+        self._settings = settings
+        self.add_name_server()
+        self.master = self.add("a", 0)
+        self.slave = self.add("a", 1)
+        soon(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+
+    def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
+        config = BrokerConfig.from_properties(
+            {
+                "brokerName": name,
+                "brokerId": broker_id,
+                "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+                "listenPort": port,
+                "storePathRootDir": self._directory / (store or f"{name}{broker_id}"),
+                "namesrvAddr": self.addresses,
+                "mappedFileSizeCommitLog": 1 << 20,
+                "diskSpaceWarningLevelRatio": 100,
+                "registerNameServerPeriod": 1000,
+                **self._settings,
+                **settings,
+            }
+        )
+        broker = Broker(config)
+        self.run(broker.start())
+        self.brokers.append(broker)
+        return broker
+
+    def stop(self, broker: Broker) -> None:
+        self.run(broker.close())
+        self.brokers.remove(broker)
+
+    def caught_up(self) -> None:
+        assert self.slave.slave is not None
+        self.run(self.slave.slave.reached(self.master.service.store.max_physical_offset))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.05})
+    pair = Pair(tmp_path)
+    yield pair
+    stores = {broker.config.store_path for broker in pair.brokers}
+    pair.close()
+    for path in stores:
+        assert check_store(path) == []
+
+
+def ask(address: str, code: int, body: bytes = b"", **ext: str) -> RemotingCommand:
+    with RemotingClient() as client:
+        return client.invoke(address, RemotingCommand.request(code, ext, body), 30)
+
+
+def table_of(broker: Broker, file: str) -> Any:
+    return broker.service.files[file].snapshot()
+
+
+def test_what_a_slave_takes_over(pair: Pair) -> None:
+    master, slave = pair.master.service, pair.slave.service
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("t", 2)
+        admin.create_topic("gone", 1)
+        admin.create_group("g", ordered=True, retry_max_times=3)
+        producer.send(Message("t", b"x"))
+        queue = producer.queues("t")[0]
+        with Reader(pair.addresses) as reader:
+            reader.commit_offset("g", queue, 1)
+        mode = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2}
+        assert ask(pair.master.address, RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode()).code == 0
+        producer.send(Message("t", b"later", {"DELAY": "1"}))
+        names = ("topics", "groups", "delays", "modes")
+        soon(lambda: all(table_of(pair.slave, name) == table_of(pair.master, name) for name in names))
+        soon(lambda: slave.offsets.table == master.offsets.table)
+        assert slave.offsets.query("g", "t", queue.queue_id) == 1
+        found = slave.groups.get("g")
+        assert found is not None
+        assert (found.consume_message_orderly, found.retry_max_times) == (True, 3)
+        admin.delete_topic("gone")
+        soon(lambda: "gone" not in slave.topics.table)
+    pair.caught_up()
+
+
+def test_what_a_slave_answers(pair: Pair) -> None:
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("t", 1)
+        for number in range(10):
+            producer.send(Message("t", b"%d" % number))
+    pair.caught_up()
+    soon(lambda: "t" in pair.slave.service.topics.table)
+    queue = MessageQueue("t", "a", 0)
+    with Reader(pair.addresses, group="g") as reader:
+        assert reader.pull(queue, 0).from_master
+        held = reader.pull_async(queue, 10, suspend_ms=30_000)
+        pair.stop(pair.master)
+        with pytest.raises(RemotingConnectError):
+            held.result(30)
+        found = reader.pull(queue, 0)
+        assert (found.status, found.from_master) == (PullStatus.FOUND, False)
+        assert [message.body for message in reader.messages(queue, 0)] == [b"%d" % number for number in range(10)]
+        assert reader.slave_max_offset(queue) == 10
+        assert reader.commit_to_slave("g", queue, 7)
+        assert reader.committed_offset("g", queue) == 7
+    address = pair.slave.address
+    pulled = {"consumerGroup": "g", "topic": "t", "queueId": "0", "maxMsgNums": "1", "commitOffset": "0",
+              "suspendTimeoutMillis": "0", "subVersion": "0", "sysFlag": "4", "subscription": "*"}  # fmt: skip
+    beyond = ask(address, RequestCode.PULL_MESSAGE, **pulled, queueOffset="50")
+    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "50")
+    assert ask(address, RequestCode.UPDATE_BROKER_CONFIG, b"offsetCheckInSlave=true").code == 0
+    beyond = ask(address, RequestCode.PULL_MESSAGE, **pulled, queueOffset="50")
+    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
+
+
+def test_what_a_slave_refuses(pair: Pair) -> None:
+    address = pair.slave.address
+    header = {"a": "p", "b": "new", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    sent = ask(address, RequestCode.SEND_MESSAGE_V2, b"x", **header)
+    assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "slave" in str(sent.remark)
+    for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_SUBSCRIPTIONGROUP):
+        refused = ask(address, code)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "at its master" in str(refused.remark)
+    assert ask(address, RequestCode.POP_MESSAGE).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert ask(address, RequestCode.END_TRANSACTION).code == ResponseCode.SLAVE_NOT_AVAILABLE
+    tables = [dict(pair.slave.service.topics.table), dict(pair.slave.service.groups.table)]
+    body = {
+        "clientID": "c",
+        "producerDataSet": [],
+        "consumerDataSet": [{"groupName": "new", "subscriptionDataSet": []}],
+    }
+    assert ask(address, RequestCode.HEART_BEAT, json.dumps(body).encode()).code == 0
+    assert "new" not in pair.slave.service.groups.table, "a slave has what its master has, and no more"
+    assert tables == [pair.slave.service.topics.table, pair.slave.service.groups.table]
+
+
+def test_who_is_far_behind_is_sent_to_the_slave(pair: Pair) -> None:
+    settings = b"slaveReadEnable=true\naccessMessageInMemoryMaxRatio=0"
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("t", 1)
+        producer.send(Message("t", b"x"))
+        pair.caught_up()
+        soon(lambda: "t" in pair.slave.service.topics.table)
+        queue = MessageQueue("t", "a", 0)
+        with Reader(pair.addresses, group="g") as reader:
+            assert reader.pull(queue, 0).suggested_broker == 0
+            assert ask(pair.master.address, RequestCode.UPDATE_BROKER_CONFIG, settings).code == 0
+            assert reader.pull(queue, 0).suggested_broker == 1
+            assert not reader.pull(queue, 0).from_master
+            assert reader.pull(queue, 0).from_master, "the slave does not know of the setting"
+            assert reader.pull(queue, 1).status is PullStatus.NO_NEW_MSG
+            assert reader.pull(queue, 1).suggested_broker == 0
+
+
+def test_a_slave_made_a_master_by_its_configuration(pair: Pair) -> None:
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("t", 1)
+        for number in range(3):
+            producer.send(Message("t", b"%d" % number))
+        producer.send(Message("t", b"later", {"DELAY": "1"}))
+        producer.send(Message("t", b"timed", {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 1500)}))
+        queue = producer.queues("t")[0]
+        with Reader(pair.addresses) as reader:
+            reader.commit_offset("g", queue, 2)
+        pair.caught_up()
+        soon(lambda: pair.slave.service.offsets.query("g", "t", 0) == 2)
+        pair.stop(pair.master)
+        pair.stop(pair.slave)
+        master = pair.add("a", 0, store="a1")
+        with Reader(pair.addresses) as reader:
+            soon(lambda: reader.refresh("t") and reader.address(queue) == master.address)
+            assert reader.committed_offset("g", queue) == 2
+            producer.running().routes.refresh("t")
+            producer.send(Message("t", b"new"))
+
+            def bodies() -> list[bytes]:
+                return [message.body for message in reader.messages(queue, 0)]
+
+            soon(lambda: {b"later", b"new", b"timed"} <= set(bodies()[3:]))
+            assert bodies()[:3] == [b"0", b"1", b"2"]
+
+
+# --- answers that are no good ---------------------------------------------------------------------------------------
+
+
+def slave_of_fake(answers: dict[int, Callable[..., Any]], directory: Path) -> tuple[Pair, Fake]:
+    pair = Pair.__new__(Pair)
+    Servers.__init__(pair, directory)
+    pair._settings = {}
+    pair.add_name_server()
+    pair.slave = pair.add("a", 1)
+    return pair, Fake(answers)
+
+
+def test_a_master_that_answers_nonsense_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.02})
+    version = {"stateVersion": 0, "timestamp": 5, "counter": 7}
+
+    def topics(**table: object) -> bytes:
+        return json.dumps({"dataVersion": version, "topicConfigTable": table}).encode()
+
+    t = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    bad = [b"", b"[]", b"{", b'{"topicConfigTable":{}}', topics(t=5), topics(t={"perm": "x"})]
+    pair, fake = slave_of_fake({}, tmp_path)
+    fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(ResponseCode.SYSTEM_ERROR, "no")
+    slave, sync = pair.slave.service, pair.slave.synchronize
+    assert sync is not None
+    before = dict(slave.topics.table)
+    with caplog.at_level(logging.WARNING):
+        pair._loop.call_soon_threadsafe(sync.set_master, fake.address)
+        for body in bad:
+            fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=body)
+            seen = len(fake.requests)
+            soon(lambda seen=seen: len(fake.requests) > seen + 2)  # type: ignore[misc]
+            assert slave.topics.table == before
+            assert sync.rounds == 0
+        assert sum(f"master at {fake.address} are not taken over" in line for line in caplog.messages) == 1
+
+        # In two parts, as newer masters give large tables.
+        def part(request: RemotingCommand) -> RemotingCommand:
+            first = request.ext_fields.get("topicSeq") == "0"
+            body = topics(t=t) if first else topics(u=t)
+            return RemotingCommand.response(request, 0, None, {"totalTopicNum": "2"}, body)
+
+        fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = part
+        fake.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = says(0, body=b'{"offsetTable":{"t@g":{0:5}}}')
+        fake.answers[RequestCode.GET_ALL_DELAY_OFFSET] = says(0, body=b'{"offsetTable":{1:3}}')
+        groups = {"dataVersion": version, "subscriptionGroupTable": {"g": {}}}
+        fake.answers[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(0, body=json.dumps(groups).encode())
+        soon(lambda: sync.rounds > 1)
+        assert set(slave.topics.table) == {"t", "u"}
+        assert set(slave.groups.table) == {"g"}
+        assert slave.offsets.query("g", "t", 0) == 5
+        assert slave.schedule.snapshot()["offsetTable"] == {1: 3}
+        assert any("taken over again" in line for line in caplog.messages)
+    fake.close()
+    pair.close()
+    assert check_store(pair.slave.config.store_path) == []
