@@ -61,6 +61,7 @@ _AHEAD_MS = 10_000
 _RENEWALS_MS = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 _LONGEST_MS = 3 * 3_600_000
 _LOOK_MS = 5_000
+_LATELY_MS = 1_000
 _AT_ONCE = 50
 _SLACK = 1_000
 _MOST_GIVEN_UP = 10_000
@@ -182,6 +183,7 @@ class Receipts:
         self._due: list[tuple[int, int, _Renewed]] = []
         self._numbers = itertools.count()
         self._given_up: dict[tuple[str, str, str], None] = {}
+        self._lately: dict[str, tuple[int, set[str]]] = {}
         self._look_at = 0
         self.driver = DeliveryDriver(service.loop, service.clock, self._run)
         self.count = 0
@@ -351,7 +353,7 @@ class Receipts:
         key = client_id, group
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = _Kept(client_id, group, seen=client_id in self._live(group))
+            kept = self._kept[key] = _Kept(client_id, group, seen=self._was_lately_live(client_id, group))
             if len(self._kept) == 1:
                 self._look_at = self._service.clock() + _LOOK_MS
                 self.driver.expect(self._look_at)
@@ -410,7 +412,7 @@ class Receipts:
             return None
         if self._look_at <= now:
             self._look_at = now + _LOOK_MS
-            live = {group: self._live(group) for _, group in self._kept}
+            live = {group: self._live(group) for group in {group for _, group in self._kept}}
             for kept in tuple(self._kept.values()):
                 if kept.client_id in live[kept.group]:
                     kept.seen = True
@@ -461,6 +463,17 @@ class Receipts:
             return
         renewed.times += 1
         self._plan(renewed, now + ms - _AHEAD_MS)
+
+    def _was_lately_live(self, client_id: str, group: str) -> bool:
+        """Whether a client is registered in a group, or was within this second: asked for nearly each message."""
+        now = self._service.clock()
+        until, found = self._lately.get(group, (0, set()))
+        if client_id not in found or not now < until <= now + _LATELY_MS:
+            if len(self._lately) >= _SLACK:
+                self._lately.clear()
+            found = self._live(group)
+            self._lately[group] = (now + _LATELY_MS, found)
+        return client_id in found
 
     def _live(self, group: str) -> set[str]:
         """The clients that are registered in a group."""

@@ -192,6 +192,29 @@ def test_a_client_may_register_after_its_first_receive(client: Consuming) -> Non
     assert client.receiving.receipts.count == 0
 
 
+def test_a_group_of_many_clients_is_not_listed_for_each(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipts, asked, channels = client.receiving.receipts, [], []
+    live = receipts._live
+    monkeypatch.setattr(receipts, "_live", lambda group: asked.append(group) or live(group))
+    client.send(*(b"%d" % at for at in range(30)))
+    for at in range(30):
+        client.client_id = f"many@{at}"
+        channels.append(client.register())
+    handles = []
+    for at in range(30):
+        client.client_id = f"many@{at}"
+        (message,) = client.receive(auto_renew=True, batch_size=1)
+        handles.append(message.system_properties.receipt_handle)
+    assert len(asked) == 1
+    client.pass_time(5_000)
+    assert len(asked) == 2
+    for at, handle in enumerate(handles):
+        client.client_id = f"many@{at}"
+        client.ack(handle)
+        _leave(client, channels[at])
+    assert receipts.count == 0
+
+
 def test_two_clients_of_a_group_renew_each_its_own(client: Consuming) -> None:
     client.register()
     client.send(b"a", b"b")
