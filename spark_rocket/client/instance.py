@@ -31,6 +31,7 @@ from spark_rocket.client.routes import RouteTable
 from spark_rocket.errors import (
     NameServerUnreachableError,
     RemotingConnectError,
+    RemotingTimeoutError,
     RocketError,
     StateError,
     TopicNotFoundError,
@@ -120,7 +121,7 @@ class ClientInstance:
         """The answer, if its code is among ``allowed``; else the error that it says."""
         try:
             answer = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
-        except RemotingConnectError:
+        except (RemotingConnectError, RemotingTimeoutError):
             self.routes.went_away(address)
             raise
         return self.checked(answer, address, what, topic, allowed)
@@ -145,7 +146,7 @@ class ClientInstance:
                 answer = self.checked(answered.result(), address, what, topic, allowed)
                 result.set_result(value(answer))
             except Exception as error:
-                if isinstance(error, RemotingConnectError):
+                if isinstance(error, RemotingConnectError | RemotingTimeoutError):
                     self.routes.went_away(address)
                 result.set_exception(error)
 

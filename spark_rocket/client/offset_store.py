@@ -20,21 +20,14 @@ from pathlib import Path
 from typing import Protocol
 
 from spark_rocket.client.listeners import MessageModel
-from spark_rocket.client.reader import Reader
-from spark_rocket.errors import (
-    ClientError,
-    QueueNotFoundError,
-    RemotingConnectError,
-    RemotingTimeoutError,
-    RocketError,
-)
+from spark_rocket.client.reader import AWAY, Reader
+from spark_rocket.errors import ClientError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.fastjson import dumps_fastjson, loads_tolerant
 
 logger = logging.getLogger(__name__)
 
 PERSIST_SECONDS = 3.0
-_AWAY = (RemotingConnectError, QueueNotFoundError)  # the master
 
 
 class OffsetStore(Protocol):
@@ -96,7 +89,7 @@ class RemoteOffsetStore:
                     self._reader.commit_offset(self._group, queue, offset)
             except RocketError as error:
                 failed[queue] = error
-        for queue in [queue for queue, error in failed.items() if isinstance(error, _AWAY)]:
+        for queue in [queue for queue, error in failed.items() if isinstance(error, AWAY)]:
             # Whoever has the queue next begins there. The master is told when it is back: commits are repeated.
             if time.monotonic() < deadline and self._reader.commit_to_slave(self._group, queue, offsets[queue]):
                 del failed[queue]

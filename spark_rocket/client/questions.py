@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spark_rocket.client.instance import ClientInstance
-from spark_rocket.errors import RemotingConnectError, RocketError
+from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -81,7 +81,7 @@ class Pending(Generic[T]):
             while not waiter.told:
                 waiter.wait(_FOR_EVER)
             answer = waiter.result()
-        except RemotingConnectError:
+        except (RemotingConnectError, RemotingTimeoutError):
             if self._address:
                 self._instance.routes.went_away(self._address)
             raise

@@ -39,7 +39,13 @@ from spark_rocket.client.pull import (
     with_broker,
 )
 from spark_rocket.client.questions import Pending, Question
-from spark_rocket.errors import ClientError, QueueNotFoundError, RemotingConnectError, RocketError
+from spark_rocket.errors import (
+    ClientError,
+    QueueNotFoundError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RocketError,
+)
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import SubscriptionData, TopicList
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -51,6 +57,9 @@ from spark_rocket.remoting.client import RemotingClient
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+AWAY = (RemotingConnectError, RemotingTimeoutError, QueueNotFoundError)
+"""Errors by which a master is taken to be away, and its slave is asked what it can say."""
 
 DEFAULT_GROUP = "spark_rocket_reader"
 
@@ -195,7 +204,7 @@ class Reader(Client):
         question = questions.committed_offset(group, queue)
         try:
             return self._ask(queue, question)
-        except (RemotingConnectError, QueueNotFoundError):
+        except AWAY:
             found = self._ask_slave(queue, question)
             if found is None:
                 raise
@@ -234,6 +243,10 @@ class Reader(Client):
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
         """Where the queue ends at its broker's slave, or None if none answers: before its end at the master, maybe."""
         return self._ask_slave(queue, questions.max_offset(queue))
+
+    def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int] | None:
+        """As ``message_sizes_async``, of a slave."""
+        return self._ask_slave(queue, questions.message_sizes(queue, offset, count))
 
     # --- messages ---------------------------------------------------------------------------------------------
 

@@ -362,7 +362,7 @@ class RouteTable:
             self._away.pop(route.brokers.get(queue.broker_name, {}).get(MASTER_ID, ""), None)
 
     def went_away(self, address: str) -> None:
-        """No connection to a broker: reads try its slaves for a while, and the name server may know more.
+        """No connection to a broker, or no answer: reads try its slaves for a while; the name server may know more.
 
         Does not block: it is also called on threads that read connections.
         """

@@ -14,10 +14,11 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.questions import Pending
-from spark_rocket.client.reader import Reader
+from spark_rocket.client.reader import AWAY, Reader
 from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience, is_retriable
@@ -40,6 +41,8 @@ class Cluster:
         self._met = False
         self._sql_filter = options.sql_filter
         self._filtered: set[str] = set()
+        self.from_slaves: dict[MessageQueue, int] = {}
+        """The queues whose ends were last said by a slave, and these."""
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
         found: list[MessageQueue] = []
@@ -56,14 +59,31 @@ class Cluster:
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         return self._ask_each(queues, self._reader.min_offset_later, "to ask for queues' first offsets")
 
-    def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return self._ask_each(queues, self._reader.max_offset_later, "to ask for queues' ends")
+    def max_offsets(
+        self, queues: Collection[MessageQueue], going_on: Positions = MappingProxyType({})
+    ) -> dict[MessageQueue, int]:
+        def of_slave(queue: MessageQueue) -> int | None:
+            if queue not in going_on:
+                return None
+            end = self._reader.slave_max_offset(queue)
+            if end is not None:
+                end = self.from_slaves[queue] = max(end, going_on[queue])
+            return end
+
+        for queue in queues:
+            self.from_slaves.pop(queue, None)
+        return self._ask_each(queues, self._reader.max_offset_later, "to ask for queues' ends", of_slave)
 
     def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
         def question(queue: MessageQueue) -> Future[list[int]]:
             return self._reader.message_sizes_async(queue, starts[queue], count)
 
-        return self._ask_each(starts.keys(), question, "to ask for sizes of messages")
+        def of_slave(queue: MessageQueue) -> list[int] | None:
+            if queue not in self.from_slaves:
+                return None
+            return self._reader.slave_message_sizes(queue, starts[queue], count)
+
+        return self._ask_each(starts.keys(), question, "to ask for sizes of messages", of_slave)
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         def search(queue: MessageQueue) -> int:
@@ -94,11 +114,23 @@ class Cluster:
         return untold
 
     def _ask_each(
-        self, queues: Collection[MessageQueue], question: Callable[[MessageQueue], Pending[T] | Future[T]], doing: str
+        self,
+        queues: Collection[MessageQueue],
+        question: Callable[[MessageQueue], Pending[T] | Future[T]],
+        doing: str,
+        of_slave: Callable[[MessageQueue], T | None] | None = None,
     ) -> dict[MessageQueue, T]:
         patience = Patience(self._retry_timeout_ms)
         found, failed = _at_once(queues, question)
         while failed:
+            if of_slave is not None:
+                for queue in [queue for queue, error in failed.items() if isinstance(error, AWAY)]:
+                    answer = of_slave(queue)
+                    if answer is not None:
+                        found[queue] = answer
+                        del failed[queue]
+                if not failed:
+                    break
             queue, error = min(failed.items(), key=lambda one: is_retriable(one[1]))
             patience.wait(self._judged(explained(error, queue, self._reader)), doing)
             again, failed = _at_once(failed.keys(), question)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import EARLIEST, Positions, StreamOffset, name
@@ -106,7 +107,7 @@ class StreamPlanner:
         ``is_limited`` is whether the limits of the options count beside ``max_records``.
         """
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
-        view = self._pinned or self._look({queue.topic for queue in before})
+        view = self._pinned or self._look({queue.topic for queue in before}, before)
         if previous is not None:
             self.commit(previous)
         if previous is None:
@@ -133,9 +134,12 @@ class StreamPlanner:
         self._last_batch = self._clock()
         return StreamOffset(ends, fresh)
 
-    def _look(self, known: Iterable[str]) -> _View:
+    def _look(self, known: Iterable[str], going_on: Positions = MappingProxyType({})) -> _View:
         found = self._what.now(known)
-        self._latest = self._queues.max_offsets(found.wanted)
+        self._latest = self._queues.max_offsets(found.wanted, going_on)
+        if self._queues.from_slaves:
+            away = sorted({queue.broker_name for queue in self._queues.from_slaves})
+            self._say(f"The masters of {', '.join(away)} are away: their slaves are read, as far as those have come.")
         return _View(found, self._latest)
 
     def _passed(self, view: _View, starts: Positions) -> _View:
@@ -198,7 +202,9 @@ class StreamPlanner:
         for position, queues in starts_of_new(self._options.starting, new):
             ends = {queue: latest[queue] for queue in queues}
             moved |= resolve_start(self._queues, position, ends, group=self._options.consumer_group, loss=self._loss)
-        old = {queue: before[queue] for queue in latest if queue not in new}
+        # A slave, whose log may begin and end elsewhere, is not asked whether something was lost.
+        away = self._queues.from_slaves
+        old = {queue: before[queue] for queue in latest if queue not in new and queue not in away}
         old |= self._made_anew({queue: latest[queue] for queue in old if queue in self._missed})
         fitted = fit(self._queues, old, latest, self._loss, self._seen)
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}

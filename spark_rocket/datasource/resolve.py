@@ -33,12 +33,19 @@ class Queues(Protocol):
     Each is asked until there is an answer or ``retryTimeout`` is over, but for ``commit_offsets``.
     """
 
+    @property
+    def from_slaves(self) -> Collection[MessageQueue]:
+        """The queues whose ends were last said by a slave, their master being away: they may lack the newest."""
+
     def topics(self) -> list[str]:
         """All that the name server knows, but those named after clusters and brokers."""
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]: ...
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
-    def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def max_offsets(self, queues: Collection[MessageQueue], going_on: Positions = ...) -> dict[MessageQueue, int]:
+        """``going_on``: where queues are already read up to. Of those a slave may say the end while the master is away,
+        and it is not before that. Where to begin is for masters to say: their slaves may lack the oldest, too."""
+
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         """Without the queues of which the group has committed nothing."""

@@ -17,6 +17,9 @@ Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
 
 class ReaderFake:
+    def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        return False
+
     def __init__(self) -> None:
         self.offsets: dict[MessageQueue, int] = {}
         self.commits: list[int] = []

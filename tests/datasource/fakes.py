@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
 
@@ -23,6 +23,8 @@ class FakeQueues:
         self.down = False
         self.size_of: Callable[[MessageQueue, int], int] = lambda queue, offset: 100
         self.hidden: dict[MessageQueue, tuple[int, int]] = {}  # a broker has them, and no route
+        self.masterless: set[MessageQueue] = set()  # their spans are what the slave has
+        self.from_slaves: set[MessageQueue] = set()
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.spans})
@@ -35,10 +37,18 @@ class FakeQueues:
         return [queue for queue in self.spans if queue.topic in wanted]
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        if self.masterless.intersection(queues):
+            raise RemotingConnectError("away")
         return {queue: self.spans[queue][0] for queue in queues}
 
-    def max_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        return {queue: (self.spans.get(queue) or self.hidden.get(queue, (0, 0)))[1] for queue in queues}
+    def max_offsets(
+        self, queues: Collection[MessageQueue], going_on: Mapping[MessageQueue, int] | None = None
+    ) -> dict[MessageQueue, int]:
+        self.from_slaves = {queue for queue in queues if queue in self.masterless and queue in (going_on or {})}
+        if self.masterless - self.from_slaves:
+            raise RemotingConnectError("away")
+        ends = {queue: (self.spans.get(queue) or self.hidden.get(queue, (0, 0)))[1] for queue in queues}
+        return ends | {queue: max(ends[queue], (going_on or {})[queue]) for queue in self.from_slaves}
 
     def message_sizes(self, starts: Mapping[MessageQueue, int], count: int) -> dict[MessageQueue, list[int]]:
         return {

@@ -63,6 +63,17 @@ class AwayReader:
     def max_offset_later(self, queue: MessageQueue) -> Pending[int]:
         return self._later(queue, 7)
 
+    slave_end: int | None = None
+
+    def slave_max_offset(self, queue: MessageQueue) -> int | None:
+        return self.slave_end
+
+    def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int]:
+        return [offset] * count
+
+    def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
+        return self._answer(queue, [7])
+
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Pending[int | None]:
         return self._later(queue, 7 if queue.queue_id else None)
 
@@ -137,6 +148,23 @@ def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluste
     untold = asking.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
     assert untold.keys() == {q(0), q(1)}
     assert reader_of(asking).asked == [q(0), other, other]
+
+
+def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Cluster]) -> None:
+    away = RemotingConnectError("away")
+    asking = cluster_of(away, away, away)
+    asking._reader.slave_end = 30  # type: ignore[attr-defined]
+    assert asking.max_offsets([q(0)], {q(0): 40}) == {q(0): 40}, "the slave lags behind"
+    assert asking.max_offsets([q(0)], {q(0): 20}) == {q(0): 30}
+    assert asking.from_slaves == {q(0): 30}
+    assert asking.message_sizes({q(0): 20}, 2) == {q(0): [20, 20]}
+    assert asking.max_offsets([q(0)], {q(0): 20}) == {q(0): 7}, "the master is back"
+    assert not asking.from_slaves
+    asking = cluster_of(*[away] * 10)
+    asking._reader.slave_end = 30  # type: ignore[attr-defined]
+    assert asking.max_offsets([q(0)]) == {q(0): 7}, "the master is waited for"
+    asking = cluster_of(away, away)
+    assert asking.max_offsets([q(0)], {q(0): 3}) == {q(0): 7}, "so it is where no slave answers"
 
 
 def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Callable[..., Cluster]) -> None:

@@ -12,7 +12,7 @@ from spark_rocket.datasource.option_table import Scope
 from spark_rocket.datasource.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.plan import StreamPlanner, plan_batch
 from spark_rocket.datasource.ranges import OffsetRange, ranges_between
-from spark_rocket.errors import DataLossError, OffsetsError
+from spark_rocket.errors import DataLossError, OffsetsError, RemotingConnectError
 from tests.datasource.fakes import FakeQueues, q
 
 
@@ -253,6 +253,34 @@ def test_available_now_still_sees_a_topic_that_was_created_again() -> None:
     plan.pin()
     with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*offset 100 was expected"):
         plan.next_end(StreamOffset({q(0): 100}), None)
+
+
+def test_a_stream_goes_on_from_slaves_while_masters_are_away(caplog: pytest.LogCaptureFixture) -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 50))
+    plan = planner(queues, startingOffsets="earliest", failOnDataLoss="true")
+    end = plan.next_end(None, None)
+    queues.masterless = {q(0)}
+    queues.spans[q(0)] = (30, 80)  # the slave lags behind, and began late
+    assert plan.next_end(end, None) is None, "nothing new, and nothing lost"
+    queues.spans |= {q(0): (30, 120), q(1): (0, 60)}
+    end = plan.next_end(end, None)
+    assert end is not None
+    assert end.ends == {q(0): 120, q(1): 60}
+    assert "The masters of broker-a are away" in caplog.text
+    queues.masterless, queues.spans[q(0)] = set(), (0, 130)
+    end = plan.next_end(end, None)
+    assert end is not None
+    assert end.ends == {q(0): 130, q(1): 60}
+    queues.spans[q(0)] = (0, 125)
+    with pytest.raises(DataLossError, match="QUEUE_SHORTENED"):  # a master that has lost messages is still found out
+        plan.next_end(end, None)
+
+
+def test_where_to_begin_is_for_masters_to_say() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    queues.masterless = {q(0)}
+    with pytest.raises(RemotingConnectError):
+        planner(queues, startingOffsets="earliest").next_end(None, None)
 
 
 # --- the group --------------------------------------------------------------------------------------------------
