@@ -22,9 +22,9 @@ help:
 demo: $(STAMP)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
-# Four at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
+# Three at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
 test: $(STAMP) $(NODE)/node_modules/.installed
-	@$(RUN) python -m pytest -n 4 --dist loadfile $(ARGS)
+	@$(RUN) python -m pytest -n 3 --dist loadfile $(ARGS)
 
 connect: export ON_CONNECT = 1
 connect: $(STAMP)

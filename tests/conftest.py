@@ -1,8 +1,8 @@
 """For all tests. Spark's JVMs live for seconds here: its second compiler and its parallel collector only cost time.
 
-``make test`` runs four workers on two cores, since much of what tests do is waiting for other processes. A file's tests
-stay on one worker; those of Spark are three groups, so that three workers have one and the fourth has time for others.
-What takes longest is begun first.
+``make test`` runs three workers on two cores, since much of what tests do is waiting for other processes. No more:
+Spark gives a Python worker ten seconds to start. A file's tests stay on one worker; those of the Spark session are two
+groups, so that only two workers have one. What takes longest is begun first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # them begin first, then others, the longest first.
 _SPARK = (
     {"traps", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown", "official_clients"},
-    {"what_and_where", "stream", "write", "read", "body_formats", "views"},
+    {"what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
     {"flights", "connect", "package"},
 )
 _LONG = ("tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")
