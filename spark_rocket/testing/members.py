@@ -151,7 +151,7 @@ class BrokerMember(Member):
         own = member.settings(self.store_dir)
         if network.host != LOOPBACK:
             own["brokerIP1"] = network.host
-        self._config = {**own, "namesrvAddr": name_servers, **config}
+        self._config = {**config, **own, "namesrvAddr": name_servers}
 
     @property
     def is_slave(self) -> bool:
