@@ -203,6 +203,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.GET_BROKER_CLUSTER_INFO: lambda rig: rig.admin().cluster_info(),
     C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda rig: rig.admin().topics(),
     C.UPDATE_AND_CREATE_TOPIC: lambda rig: rig.admin().create_topic("t", 1),
+    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: lambda rig: rig.admin().create_group("g"),
     C.DELETE_TOPIC_IN_BROKER: lambda rig: rig.admin().delete_topic("t"),
     C.DELETE_TOPIC_IN_NAMESRV: lambda rig: rig.admin().delete_topic("t", cluster="c"),
     C.GET_TOPIC_STATS_INFO: lambda rig: rig.admin().topic_stats("t"),
@@ -329,6 +330,10 @@ ONLY_IN_OUR_BODIES: dict[int, set[str]] = {
     },
     C.LOCK_BATCH_MQ: {"onlyThisBroker"},  # 5.x
     C.UNLOCK_BATCH_MQ: {"onlyThisBroker"},
+    # 5.x
+    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {
+        *("attributes", "consumeMessageOrderly", "consumeTimeoutMinute", "groupSysFlag"),
+    },
 }
 
 
