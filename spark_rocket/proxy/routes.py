@@ -49,6 +49,8 @@ _PERMISSIONS: dict[int, int] = {
     0: _Permission.NONE,
 }
 ALL_QUEUES = -1
+MAX_ADDRESSES = 64
+MAX_HOST = 255
 
 
 def accepted_types(config: TopicConfig) -> tuple[int, ...]:
@@ -83,9 +85,10 @@ class RouteFamily(Family):
         answer = definitions.QueryRouteResponse(status=status(_Code.OK))
         broker = self._broker_called(request.endpoints)
         accepted = accepted_types(config)
+        topic = _named_as(request.topic)
         for queue_id, permission in enumerate(_queue_permissions(config)):
             answer.message_queues.add(
-                topic=request.topic,
+                topic=topic,
                 id=queue_id,
                 permission=permission,
                 broker=broker,
@@ -103,10 +106,11 @@ class RouteFamily(Family):
         fifo = settings is not None and settings.consume_message_orderly
         answer = definitions.QueryAssignmentResponse(status=status(_Code.OK))
         broker = self._broker_called(request.endpoints)
+        topic = _named_as(request.topic)
         for queue_id in range(config.read_queue_nums) if fifo else (ALL_QUEUES,):
             answer.assignments.add().message_queue.MergeFrom(
                 definitions.MessageQueue(
-                    topic=request.topic,
+                    topic=topic,
                     id=queue_id,
                     permission=_PERMISSIONS[config.perm & (PERM_READ | PERM_WRITE)],
                     broker=broker,
@@ -121,14 +125,26 @@ class RouteFamily(Family):
             broker.endpoints.scheme = _scheme(host)
             broker.endpoints.addresses.add(host=host, port=port)
             return broker
+        if len(endpoints.addresses) > MAX_ADDRESSES:  # they come back with every queue
+            raise StatusError(
+                _Code.ILLEGAL_ACCESS_POINT,
+                f"{len(endpoints.addresses)} endpoints in one request, at most {MAX_ADDRESSES} are taken",
+            )
         for address in endpoints.addresses:
-            if not address.host or not 0 < address.port <= 65_535:
+            if not 0 < len(address.host) <= MAX_HOST or not 0 < address.port <= 65_535:
                 raise StatusError(
                     _Code.ILLEGAL_ACCESS_POINT,
-                    f"the endpoint {address.host}:{address.port} is none: give the host and port that clients call",
+                    f"the endpoint {address.host[:100]}:{address.port} is none: give the host and port that clients "
+                    "call",
                 )
-        broker.endpoints.CopyFrom(endpoints)
+            broker.endpoints.addresses.add(host=address.host, port=address.port)
+        broker.endpoints.scheme = endpoints.scheme
         return broker
+
+
+def _named_as(resource: Any) -> Any:
+    """What a request names, and nothing else of it: it comes back with every queue."""
+    return definitions.Resource(name=resource.name, resource_namespace=resource.resource_namespace)
 
 
 def _queue_permissions(config: TopicConfig) -> Iterator[int]:

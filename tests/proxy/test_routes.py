@@ -113,6 +113,25 @@ def test_endpoints_that_nobody_can_have_called(client: Caller, topic: str) -> No
         assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
 
 
+@pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
+def test_what_comes_back_with_every_queue_is_bounded(client: Caller, topic: str, method: str) -> None:
+    called = endpoints()
+    more = {"group": resource("readers")} if method == "QueryAssignment" else {}
+    for _ in range(64):
+        called.addresses.add(host="a", port=1)
+    answer = client.call(method, topic=resource(topic), endpoints=called, **more)
+    assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
+    answer = client.call(method, topic=resource(topic), endpoints=endpoints("h" * 256), **more)
+    assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
+    unknown = b"\xfa\x7f" + b"\x80\x10" + b"x" * 2048  # field 2047, which nobody knows
+    named, called = resource(topic), endpoints()
+    named.MergeFromString(unknown)
+    called.MergeFromString(unknown)
+    answer = client.call(method, topic=named, endpoints=called, **more)
+    assert answer.status.code == Code.OK
+    assert answer.ByteSize() < 2048
+
+
 def test_an_assignment_is_the_whole_topic(client: Caller, topic: str, group: str) -> None:
     answer = client.call("QueryAssignment", topic=resource(topic), group=resource(group), endpoints=endpoints())
     assert answer.status.code == Code.OK
