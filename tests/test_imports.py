@@ -40,3 +40,10 @@ def test_the_module_that_spark_imports_by_itself_is_light_and_never_raises() -> 
     run = _python("-W", "error", "-c", "import pyspark_rocket, sys; print('spark_rocket.store' in sys.modules)")
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "False"
+
+
+def test_a_streams_source_starts_without_pandas() -> None:
+    """Every streaming query starts a process for it. pyarrow imports pandas when a value is made an array of."""
+    modules = "spark_rocket.datasource.stream, spark_rocket.datasource.writer"
+    run = _python("-c", f"import sys, {modules}; print('pandas' in sys.modules)")
+    assert (run.returncode, run.stdout.strip()) == (0, "False"), run.stdout + run.stderr
