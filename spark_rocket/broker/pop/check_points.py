@@ -151,7 +151,10 @@ def decode_check_point(body: Buffer, broker_name: str) -> CheckPoint:
     offsets = diffs or range(count)
     if any(not 0 <= diff < 1 << 31 for diff in offsets):
         raise _wrong("d")
-    acked = _number(value, "bm") & ((1 << len(offsets)) - 1)
+    acked = value.get("bm", 0)  # Java's int: negative when the 32nd message is acked
+    if type(acked) is not int:
+        raise _wrong("bm")
+    acked &= (1 << len(offsets)) - 1
     name, suspend = str(value.get("bn") or broker_name), value.get("sp") is True
     return CheckPoint(key, _number(value, "it"), offsets, name, acked, suspend=suspend)
 

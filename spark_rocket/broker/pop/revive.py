@@ -115,9 +115,10 @@ class PopReviver:
         log = self._log
         return any(offset < log.end(queue_id) for queue_id, offset in enumerate(self._next))
 
-    def is_open(self, key: Key) -> bool:
-        """Whether the check point is about to be revived; what of it is not acked now will be."""
-        return key in self._open
+    def is_open(self, key: Key, offset: int) -> bool:
+        """Whether a message is about to be given back; it will be if it is not acked now."""
+        point = self._open.get(key)
+        return point is not None and offset in point.open_offsets()
 
     # --- driving ------------------------------------------------------------------------------------------------
 
@@ -144,12 +145,16 @@ class PopReviver:
                     return now_ms
                 continue
             heappop(heap)
-            self._ack(point, self._late_acks(key))
-            if point.is_done or self._revive(point):
-                self._settle(point)
-            else:
-                heappush(heap, (now_ms + RETRY_MS, number, key))
+            settled = False
+            try:
+                self._ack(point, self._late_acks(key))
+                settled = point.is_done or self._revive(point)
+            finally:  # an error of one keeps no other from coming back, and it is tried again
+                if not settled:
+                    heappush(heap, (now_ms + RETRY_MS, number, key))
+            if not settled:
                 return now_ms + RETRY_MS
+            self._settle(point)
         return heap[0][0] if heap else None
 
     # --- reading ------------------------------------------------------------------------------------------------
@@ -229,14 +234,16 @@ class PopReviver:
             return True
         retry = topic if topic.startswith(RETRY_PREFIX) else retry_topic(topic, group, v2=self._retry_v2())
         done: list[int] = []
-        for offset in point.open_offsets():
-            record = self._look(topic, queue_id, offset)
-            if record is not None and not self._put_back(record, retry, point, settings):
-                break
-            point.ack(offset)
-            done.append(offset)
-        if done:
-            self._log.put_revived(point, done)
+        try:
+            for offset in point.open_offsets():
+                record = self._look(topic, queue_id, offset)
+                if record is not None and not self._put_back(record, retry, point, settings):
+                    break
+                point.ack(offset)
+                done.append(offset)
+        finally:
+            if done:
+                self._log.put_revived(point, done)
         return point.is_done
 
     def _look(self, topic: str, queue_id: int, offset: int) -> RecordView | None:

@@ -70,7 +70,8 @@ class PopResult:
     """What a pop found.
 
     ``rest_num``: how many messages are still there in the queues looked at; ``passed``: whether messages that the
-    filter does not want were left behind, so that it is worth looking again; ``problem``: a queue is damaged.
+    filter does not want were left behind, or there are some that cannot be had just now, so that it is worth looking
+    again; ``problem``: a queue is damaged, or the store takes no check point.
     """
 
     pop_time: int
@@ -80,7 +81,7 @@ class PopResult:
     count: int = 0
     size: int = 0
     passed: bool = False
-    problem: StoreCorruptError | None = None
+    problem: StoreCorruptError | RefusedError | None = None
     records: list[bytes | memoryview] = field(default_factory=list)
     start_offset_infos: list[str] = field(default_factory=list)
     msg_offset_infos: list[str] = field(default_factory=list)
@@ -139,6 +140,8 @@ class PopService:
         recover_offsets(store, self.log, offsets)
         self.on_due: Callable[[int], None] = lambda due: None
         self._turn = 0
+        self._named: set[Key] = set()
+        self._named_at = 0
 
     # --- driving ------------------------------------------------------------------------------------------------
 
@@ -216,12 +219,12 @@ class PopService:
                 offset = got.next_begin_offset
                 self._offsets.commit(group, topic, queue_id, offset)
                 got = self._get(pop, result, topic, queue_id, offset)
-        except StoreCorruptError as error:  # the other queues are whole
+            if got.count:
+                self._give(pop, result, topic, queue_id, offset, got)
+        except (StoreCorruptError, RefusedError) as error:  # what the other queues gave is with this member now
             result.problem = error
             return
-        if got.count:
-            self._give(pop, result, topic, queue_id, offset, got)
-        elif got.status in _PASSED and got.next_begin_offset > offset:
+        if got.status in _PASSED and got.next_begin_offset > offset:
             self._offsets.commit(group, topic, queue_id, got.next_begin_offset)
             result.passed = True
         result.rest_num += max(got.max_offset - got.next_begin_offset, 0)
@@ -249,8 +252,13 @@ class PopService:
             self._offsets.commit(group, topic, queue_id, offset)
         else:
             key = (topic, group, queue_id, offset, result.pop_time)
+            if self._is_taken(key):
+                result.rest_num += got.count
+                result.passed = True
+                return
             point = CheckPoint(key, pop.invisible_time, [each - offset for each in offsets], self._name)
             self._write(point, result.revive_queue_id)
+            self._named.add(key)
             self._offsets.commit(group, topic, queue_id, following)
         if flag == "0":
             result.records.append(got.records)
@@ -270,6 +278,13 @@ class PopService:
         result.start_offset_infos.append(start_offset_info(flag, queue_id, offset))
         result.msg_offset_infos.append(msg_offset_info(flag, queue_id, offsets))
         self._stats.fetched(group, topic, got.count)
+
+    def _is_taken(self, key: Key) -> bool:
+        """Whether a check point of this millisecond has this name: its queue was reset. A moment later all is well."""
+        if key[4] != self._named_at:
+            self._named.clear()
+            self._named_at = key[4]
+        return key in self._named
 
     def _write(self, point: CheckPoint, revive_queue_id: int) -> None:
         put = self.log.put_check_point(point, revive_queue_id)
@@ -393,7 +408,7 @@ class PopService:
         key: Key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time)
         if self._acks.is_acked(key, offset):
             raise _too_late("the message is acked already, or its receipt was exchanged for another")
-        if receipt.pop_time + receipt.invisible_time <= now and not self.reviver.is_open(key):
+        if receipt.pop_time + receipt.invisible_time <= now and not self.reviver.is_open(key, offset):
             raise _too_late("the invisible time of the receipt is over")
         # Not the old one's name, though this is the same millisecond: its ack would be the new one's too.
         popped = max(now, receipt.pop_time + 1)
