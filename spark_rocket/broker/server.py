@@ -75,6 +75,7 @@ _log = logging.getLogger(__name__)
 _CLIENT_SCAN_SECONDS = 10.0
 _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _ORDER_SAVE_SECONDS = 0.2
+_ASK_AGAIN_SECONDS = 1.0
 _TRIM_PAUSE_SECONDS = 0.05
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -177,7 +178,8 @@ class Broker:
         loop = asyncio.get_running_loop()
         waiting = PopLongPollingService(loop, config, clock)
         held = PullRequestHoldService(loop, waiting)
-        store = MessageStore(config.store_config(), store_host=store_host, clock=clock, on_arrive=held.notify_arriving)
+        on_arrive = partial(self._arrived, held) if config.is_slave else held.notify_arriving
+        store = MessageStore(config.store_config(), store_host=store_host, clock=clock, on_arrive=on_arrive)
         store.start()
         try:
             store.retention.check_disk()
@@ -294,6 +296,19 @@ class Broker:
             self.slave.set_master(ha_address)
         if self.synchronize is not None and address:
             self.synchronize.set_master(address)
+        elif self.synchronize is not None and self.synchronize.master_address is None and "master" not in self._timers:
+            # It registers any moment now, or has done so meanwhile.
+            self._timers["master"] = self.service.loop.call_later(_ASK_AGAIN_SECONDS, self._ask_for_master)
+
+    def _ask_for_master(self) -> None:
+        del self._timers["master"]
+        self.service.registration.register()
+
+    def _arrived(self, held: PullRequestHoldService, topic: str, *where: int) -> None:
+        """The log of a slave has grown."""
+        held.notify_arriving(topic, *where)
+        if self._service is not None and self.synchronize is not None and topic not in self._service.topics.table:
+            self.synchronize.hurry()
 
     def _load_files(
         self,

@@ -142,6 +142,34 @@ def test_what_a_slave_answers(pair: Pair) -> None:
     assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
 
 
+def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
+    """Acknowledged just before the master died."""
+    assert pair.slave.synchronize is not None
+    pair.run(pair.slave.synchronize.close())
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("late", 2)
+        queue = producer.queues("late")[1]
+        producer.send(Message("late", b"x"), queue=queue)
+        pair.caught_up()
+    assert "late" not in pair.slave.service.topics.table
+    pulled = {"consumerGroup": "g", "topic": "late", "queueId": "1", "queueOffset": "0", "maxMsgNums": "1",
+              "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "sysFlag": "4",
+              "subscription": "*"}  # fmt: skip
+    assert ask(pair.slave.address, RequestCode.PULL_MESSAGE, **pulled).code == 0
+    assert ask(pair.slave.address, RequestCode.PULL_MESSAGE, **(pulled | {"topic": "never"})).code == (
+        ResponseCode.TOPIC_NOT_EXIST
+    )
+
+
+def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair) -> None:
+    assert pair.slave.synchronize is not None
+    pair.slave.synchronize._period = 3600
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("new", 1)
+        producer.send(Message("new", b"x"))
+        soon(lambda: "new" in pair.slave.service.topics.table)
+
+
 def test_what_a_slave_refuses(pair: Pair) -> None:
     address = pair.slave.address
     header = {"a": "p", "b": "new", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}

@@ -1,6 +1,6 @@
 """What a slave takes over from its master beside the log: topics, groups, and how far groups and delay levels are.
 
-Asked at once when the master is known, and every ten seconds:
+Asked at once when the master is known, every ten seconds, and when the log has a message of a topic that is not known:
 
 ====  =====================  =====================================================================================
 code  of the master          here
@@ -42,6 +42,7 @@ from spark_rocket.remoting.client import RemotingClient
 _log = logging.getLogger(__name__)
 
 SYNC_SECONDS = 10.0
+HURRY_SECONDS = 1.0  # between rounds that unknown topics ask for
 _TIMEOUT = 5.0
 _MOST_PAGES = 10_000
 
@@ -58,7 +59,8 @@ class SlaveSynchronize:
         self._service = service
         self._period = period
         self._client = RemotingClient(connect_timeout=_TIMEOUT)
-        self._known = asyncio.Event()
+        self._known = asyncio.Event()  # there is reason for a round
+        self._hurried: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._problem = ""
 
@@ -66,6 +68,8 @@ class SlaveSynchronize:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
+        if self._hurried is not None:
+            self._hurried.cancel()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -78,10 +82,16 @@ class SlaveSynchronize:
             self.master_address = address
             self._known.set()
 
+    def hurry(self) -> None:
+        """The log has a message of a topic that is not known: it was made since the last round."""
+        if self._hurried is None and self.master_address is not None:
+            self._hurried = self._service.loop.call_later(HURRY_SECONDS if self.rounds else 0.0, self._known.set)
+
     async def _run(self) -> None:
         await self._known.wait()
         while True:
             self._known.clear()
+            self._hurried = None
             try:
                 await self._round()
             except (RocketError, TypeError, ValueError, KeyError, AttributeError) as error:
