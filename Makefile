@@ -6,13 +6,14 @@ RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
 ARGS   ?=
 
-.PHONY: help demo test connect crash chaos lint bench soak setup clean
+.PHONY: help demo test connect crash failover chaos lint bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
 	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
 	@echo "make connect the Spark tests once more, on Spark Connect"
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
+	@echo "make failover 30 rounds: masters, slaves, name servers killed and cut off under load (FAILOVER_ROUNDS=...)"
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
@@ -35,6 +36,10 @@ crash: export KILL_ROUNDS ?= 50
 crash: export BAD_FILES ?= all
 crash: $(STAMP)
 	@$(RUN) python -m pytest -m crash -s tests/store tests/broker tests/crash $(ARGS)
+
+failover: export FAILOVER_ROUNDS ?= 30
+failover: $(STAMP)
+	@$(RUN) python -m pytest -s tests/cluster $(ARGS)
 
 chaos: export PUSH_MEMBERS ?= 100
 chaos: $(STAMP)

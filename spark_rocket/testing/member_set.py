@@ -83,7 +83,8 @@ class MemberSet:
     def start(self) -> None:
         try:
             _side_by_side([member.start for member in self.name_servers])
-            _side_by_side([member.start for member in (*self.brokers, *self.slaves)])
+            _side_by_side([member.start for member in self.brokers])
+            _side_by_side([member.start for member in self.slaves])  # which are told at once where their masters are
         except BaseException:
             self.stop()
             raise
@@ -96,7 +97,8 @@ class MemberSet:
         ]
         self.brokers.append(new[0])
         self.slaves += new[1:]
-        _side_by_side([member.start for member in new])
+        for member in new:
+            member.start()
         return new
 
     def stop(self) -> None:

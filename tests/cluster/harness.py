@@ -1,0 +1,208 @@
+"""A cluster under load, and the books of what it acknowledged.
+
+Senders send numbered messages one after the other, whatever happens to brokers; what was answered is written down with
+its place. ``strong`` is what was answered with SEND_OK: with SYNC_MASTER both brokers of a pair have it. ``weak`` is
+what the master has, but its slave may not. Every wait is for an event.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.client import Producer
+from spark_rocket.errors import RocketError
+from spark_rocket.model import Message, MessageExt, SendStatus
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+PATIENCE = 60.0
+QUEUES = 2
+TOPIC = "Load"
+PAUSE = 0.002  # between one sender's messages: what is tested is not how many there are
+SMALL_FILES = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 2_000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 1_000,
+}
+Queue = tuple[str, int]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for something that nothing announces."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+class Load:
+    """Senders, from ``with`` on."""
+
+    def __init__(self, cluster: LocalCluster, *, senders: int = 4, send_timeout: float = 3.0) -> None:
+        self.strong: dict[Queue, dict[int, bytes]] = defaultdict(dict)
+        self.weak: dict[Queue, dict[int, bytes]] = defaultdict(dict)
+        self.sent: set[bytes] = set()
+        self.wrong: list[str] = []
+        self.failed = 0
+        self._acknowledged: dict[str, int] = defaultdict(int)
+        self._changed = threading.Condition()
+        self._ending = False
+        self._producer = Producer(name_server=cluster.name_server, send_timeout=send_timeout)
+        self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(senders)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ending = True
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+        self._producer.close()
+
+    def _send(self, sender: int) -> None:
+        number = 0
+        while not self._ending:
+            body = b"%d/%d " % (sender, number) * 40
+            number += 1
+            time.sleep(PAUSE)
+            with self._changed:
+                self.sent.add(body)
+            try:
+                result = self._producer.send(Message.of(TOPIC, body, keys=f"{sender}-{number}"))
+            except RocketError:
+                self.failed += 1
+                continue
+            place = (result.queue.broker_name, result.queue.queue_id)
+            with self._changed:
+                kind = self.strong if result.status is SendStatus.SEND_OK else self.weak
+                for books in (self.strong, self.weak):
+                    if result.queue_offset in books[place]:
+                        self.wrong.append(f"{place} gave offset {result.queue_offset} twice")
+                kind[place][result.queue_offset] = body
+                self._acknowledged[result.queue.broker_name] += 1
+                self._acknowledged[result.status.name] += 1
+                self._changed.notify_all()
+
+    def goes_on(self, count: int = 50, of: str | None = None) -> float:
+        """Wait for so many more acknowledged sends, of a broker if ``of`` says which; seconds to the first."""
+        begun = time.monotonic()
+
+        def total() -> int:
+            if of is not None:
+                return self._acknowledged[of]
+            return sum(number for name, number in self._acknowledged.items() if name.startswith("broker-"))
+
+        with self._changed:
+            before = total()
+            assert self._changed.wait_for(lambda: total() > before, PATIENCE), f"no send of {of} any more"
+            first = time.monotonic() - begun
+            assert self._changed.wait_for(lambda: total() >= before + count, PATIENCE), f"no more sends of {of}"
+        return first
+
+    def strong_ends(self, broker: str) -> dict[int, int]:
+        """For each queue of a broker, where what both of a pair have ends at least."""
+        with self._changed:
+            return {
+                queue_id: max(offsets) + 1
+                for (name, queue_id), offsets in self.strong.items()
+                if name == broker and offsets
+            }
+
+
+def slaves_ready(cluster: LocalCluster) -> None:
+    """Every master has a slave that follows: an empty one begins where its master's last file does."""
+    with RemotingClient() as client:
+        for master in cluster.brokers:
+            wire = Wire(client, master.address)
+            until(lambda w=wire: w.send("Ready").code == ResponseCode.SUCCESS, f"{master.name} has a slave")  # type: ignore[misc]
+
+
+def max_offsets(address: str) -> dict[int, int]:
+    with RemotingClient() as client:
+        answers = {
+            queue_id: Wire(client, address).ask(RequestCode.GET_MAX_OFFSET, topic=TOPIC, queueId=queue_id)
+            for queue_id in range(QUEUES)
+        }
+    return {queue_id: int(answer.ext_fields["offset"]) for queue_id, answer in answers.items()}
+
+
+def stored(address: str) -> dict[int, dict[int, bytes]]:
+    """Every message of a broker by queue and offset, read from its address: a master's or a slave's."""
+    found: dict[int, dict[int, bytes]] = {}
+    with RemotingClient() as client:
+        wire = Wire(client, address)
+        for queue_id in range(QUEUES):
+            bodies: dict[int, bytes] = {}
+            while messages := _pulled(wire, queue_id, len(bodies)):
+                assert [message.queue_offset for message in messages] == list(
+                    range(len(bodies), len(bodies) + len(messages))
+                )
+                bodies |= {message.queue_offset: message.body for message in messages}
+            found[queue_id] = bodies
+    return found
+
+
+def _pulled(wire: Wire, queue_id: int, offset: int) -> list[MessageExt]:
+    answer = wire.pull(TOPIC, offset, queue_id=queue_id, maxMsgNums=1000)
+    assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND), answer
+    return decode_messages(bytes(answer.body))
+
+
+def log_end(address: str) -> int:
+    with RemotingClient() as client:
+        answer = Wire(client, address).ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    text = bytes(answer.body).decode()
+    return int(text.partition('"commitLogMaxOffset":"')[2].partition('"')[0])
+
+
+def assert_slaves_follow(cluster: LocalCluster) -> None:
+    """Every slave that runs comes to have all that its running master has."""
+    for master, slave in zip(cluster.brokers, cluster.slaves, strict=True):
+        until(lambda m=master, s=slave: log_end(s.address) == log_end(m.address), f"{slave.name} has it all")  # type: ignore[misc]
+
+
+def assert_all_there(load: Load, address: str, broker: str, *, weak: bool = True) -> None:
+    """What was acknowledged is there where it was said to be, and nothing is that nobody sent."""
+    found = stored(address)
+    for books in (load.strong, load.weak) if weak else (load.strong,):
+        for (name, queue_id), expected in books.items():
+            if name == broker:
+                missing = {offset: body for offset, body in expected.items() if found[queue_id].get(offset) != body}
+                assert not missing, (
+                    f"{broker} queue {queue_id}: {len(missing)} of {len(expected)} acknowledged are gone"
+                )
+    assert {body for bodies in found.values() for body in bodies.values()} <= load.sent
+
+
+def log_bytes(store: Path) -> bytes:
+    files = sorted((store / "commitlog").iterdir())
+    return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
+
+
+def assert_stores_right(cluster: LocalCluster, pairs: list[tuple[Path, Path]]) -> None:
+    """After the stop: every store is in order, and each slave's log is its master's, byte for byte."""
+    config = BrokerConfig.from_properties(SMALL_FILES).store_config()
+    for store in {store for pair in pairs for store in pair}:
+        problems = [problem for problem in check_store(store, config) if problem.kind != "index.behind"]
+        assert problems == [], f"{store}: {problems}"
+    for master, slave in pairs:
+        assert log_bytes(slave) == log_bytes(master), f"{slave} differs from {master}"
