@@ -157,7 +157,7 @@ class World:
         self.images += 1
         image = self.directory / f"image{self.images}"
         # A start makes the wheel, which is large, anew from the timer's log.
-        shutil.copytree(self.directory / "store", image, ignore=shutil.ignore_patterns("timerwheel"))
+        shutil.copytree(self.directory / "store", image, ignore=shutil.ignore_patterns("timerwheel", "*.deleted-*"))
         return image
 
     def _reopen(self, image: Path | None) -> None:

@@ -15,6 +15,8 @@ from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.bodies import dumps_fastjson
+from spark_rocket.protocol.fastjson import loads_tolerant
 
 NOW = 1_795_229_620_131
 DAY = 24 * 3600 * 1000
@@ -221,7 +223,7 @@ def test_the_file_is_apaches(broker: Broker, tmp_path: Path) -> None:
 
 def test_the_first_pop_of_a_queue_as_apache_writes_it(broker: Broker) -> None:
     broker.pop(5, 6)
-    (info,) = broker.order.snapshot()["table"]["T@G"].values()
+    (info,) = loads_tolerant(broker.order.snapshot())["table"]["T@G"].values()
     assert info == {"cm": 0, "i": 60_000, "l": NOW, "o": [5, 1], "popTime": NOW}
 
 
@@ -231,9 +233,30 @@ def test_what_is_of_no_use_is_not_written(broker: Broker) -> None:
     broker.order.popped(request, "0", "U", 0, NOW, [1])  # neither is there
     request = request._replace(group="G")
     broker.order.popped(request, "0", "T", 9, NOW, [1])  # the topic has fewer queues now
-    assert broker.order.snapshot() == {"table": {"T@G": {0: broker.order.table["T@G"][0].to_value()}}}
+    table = {"table": {"T@G": {0: broker.order.table["T@G"][0].to_value()}}}
+    assert broker.order.snapshot() == dumps_fastjson(table, pretty=True)
     broker.now += DAY + 1
-    assert broker.order.snapshot() == {"table": {}}
+    assert broker.order.snapshot() == b'{\n\t"table":{}\n}'
+
+
+def test_the_file_says_what_is_and_not_what_was(broker: Broker) -> None:
+    def is_written() -> bool:
+        queues = {queue_id: info.to_value() for queue_id, info in broker.order.table["T@G"].items()}
+        return broker.order.snapshot() == dumps_fastjson({"table": {"T@G": queues}}, pretty=True)
+
+    broker.pop(5, 6, 7)
+    assert is_written()
+    broker.ack(5)
+    assert is_written()
+    broker.order.change_invisible("T", "G", 0, 6, NOW, NOW + 9)
+    assert is_written()
+    broker.order.recover(lambda topic, queue_id: 0)
+    assert broker.order.table == {"T@G": {}}
+    assert is_written()
+    broker.pop(5)
+    assert is_written()
+    broker.order.clear("T", "G", 0)
+    assert is_written()
 
 
 @pytest.mark.parametrize(

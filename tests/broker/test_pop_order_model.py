@@ -122,7 +122,7 @@ class OrderMachine(RuleBasedStateMachine):
     @invariant()
     def files_are_written(self) -> None:
         self.saved["offsets"].append(dumps_fastjson(self.offsets.file_snapshot(self.now)))
-        self.saved["order"].append(dumps_fastjson(self.order.snapshot()))
+        self.saved["order"].append(self.order.snapshot())
         for texts in self.saved.values():
             del texts[:-4]
 

@@ -21,7 +21,7 @@ cm       bit i: the i-th message is acked
 a        attemptId
 =======  ==============================================================================================================
 
-Thread-safety: used on the event loop only; :meth:`ConsumerOrderInfoManager.snapshot` copies for the writing thread.
+Thread-safety: used on the event loop only.
 After a crash: the file is 200 ms old, so queues are blocked as they were, and offsets, which are some seconds old, go
 on behind what was acked of pops since. Offsets decide what is delivered, so nothing is lost. Acks of pops that the file
 does not know are dropped: Apache's broker commits them, which skips what was popped before them. So are those of
@@ -43,11 +43,13 @@ from spark_rocket.broker.delivery_driver import DeliveryDriver
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopRequest
 from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.protocol.bodies import dumps_fastjson
 from spark_rocket.protocol.bodies.base import Body
 from spark_rocket.protocol.extra_info import message_order_count, queue_order_count
 
 _SEPARATOR = "@"
 _KEPT_MS = 24 * 3600 * 1000
+_CLEAN_MS = 60_000
 
 
 @dataclass(slots=True)
@@ -105,6 +107,8 @@ class ConsumerOrderInfoManager:
         self._groups = groups
         self._on_free = on_free
         self.table: dict[str, dict[int, OrderInfo]] = {}
+        self._texts: dict[str, str] = {}  # their parts of the file, of those that have not changed since
+        self._clean_at = 0
         #: When blocks end, soonest first; at most one entry for each queue that is as early as its block's end.
         self._ends: list[tuple[int, str, str, int]] = []
         self._expected: dict[tuple[str, str, int], int] = {}
@@ -122,6 +126,7 @@ class ConsumerOrderInfoManager:
             return False
         if info.invisible_time <= 0:  # written by a broker before 5.0
             info.invisible_time = invisible_time
+            self._touch(topic + _SEPARATOR + group)
         return now < info.free_at(self._offsets.query(group, topic, queue_id))
 
     def popped(
@@ -166,7 +171,7 @@ class ConsumerOrderInfoManager:
         info.commit_offset_bit |= 1 << offsets.index(offset)
         left = info.open_offsets(committed)
         free_at = info.visible_at(left)
-        self.dirty = True
+        self._touch(topic + _SEPARATOR + group)
         self._expect(topic, group, queue_id, free_at)
         if free_at <= now:
             self._on_free(topic, queue_id, group)
@@ -186,8 +191,9 @@ class ConsumerOrderInfoManager:
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
         """Nothing of the queue is out."""
-        if self.table.get(topic + _SEPARATOR + group, {}).pop(queue_id, None) is not None:
-            self.dirty = True
+        key = topic + _SEPARATOR + group
+        if self.table.get(key, {}).pop(queue_id, None) is not None:
+            self._touch(key)
 
     def remove_topic(self, topic: str) -> None:
         """A topic is deleted: another of its name begins anew."""
@@ -200,7 +206,12 @@ class ConsumerOrderInfoManager:
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
             del self.table[key]
-            self.dirty = True
+            self._touch(key)
+
+    def _touch(self, key: str) -> None:
+        """The file does not say any more what a group has of a topic."""
+        self.dirty = True
+        self._texts.pop(key, None)
 
     def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
         queues = self.table.get(topic + _SEPARATOR + group)
@@ -209,7 +220,7 @@ class ConsumerOrderInfoManager:
     # --- when blocks end ----------------------------------------------------------------------------------------
 
     def _changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
-        self.dirty = True
+        self._touch(topic + _SEPARATOR + group)
         self._expect(topic, group, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
 
     def _expect(self, topic: str, group: str, queue_id: int, free_at: int) -> None:
@@ -239,16 +250,27 @@ class ConsumerOrderInfoManager:
 
     # --- the file -----------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
-        """What ``consumerOrderInfo.json`` says, without what is of no use any more."""
+    def snapshot(self) -> bytes:
+        """``consumerOrderInfo.json``, without what is of no use any more. It is written often: five times a second, so
+        what did not change is kept as text."""
         self._clean()
-        table = {
-            key: {queue_id: info.to_value() for queue_id, info in queues.items()} for key, queues in self.table.items()
-        }
-        return {"table": table}
+        if not self.table:
+            return dumps_fastjson({"table": {}}, pretty=True)
+        texts = self._texts
+        for key, queues in self.table.items():
+            if key not in texts:
+                values = {queue_id: info.to_value() for queue_id, info in queues.items()}
+                nested = dumps_fastjson({"": {key: values}}, pretty=True).decode()
+                texts[key] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
+        parts = ",".join([texts[key] for key in self.table])
+        return f'{{\n\t"table":{{{parts}\n\t}}\n}}'.encode()
 
     def _clean(self) -> None:
-        oldest = self._clock() - _KEPT_MS
+        now = self._clock()
+        if 0 <= now - self._clean_at < _CLEAN_MS:
+            return
+        self._clean_at = now
+        oldest = now - _KEPT_MS
         for key in list(self.table):
             name, _, group = key.partition(_SEPARATOR)
             topic, queues = self._topics.get(name), self.table[key]
@@ -256,6 +278,7 @@ class ConsumerOrderInfoManager:
             for queue_id, info in list(queues.items()):
                 if queue_id >= read_queues or info.last_consume_timestamp < oldest:
                     del queues[queue_id]
+                    self._texts.pop(key, None)
             if not queues:
                 del self.table[key]
 
@@ -266,6 +289,7 @@ class ConsumerOrderInfoManager:
             for key, queues in (stored.get("table") or {}).items()
         }
         self.table = table
+        self._texts.clear()
 
     def recover(self, max_offset: Callable[[str, int], int]) -> None:
         """After a kill: of pops since the offsets were saved, what is acked says where a group is."""
@@ -276,6 +300,7 @@ class ConsumerOrderInfoManager:
                 offsets = info.offsets()
                 if not offsets or offsets[-1] >= max_offset(topic, queue_id):
                     del queues[queue_id]
+                    self._touch(key)
                 elif since and info.last_consume_timestamp > since:  # not since: a file of Apache's, or none
                     left = info.open_offsets(0)
                     following = left[0] if left else offsets[-1] + 1

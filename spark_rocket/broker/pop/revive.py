@@ -243,7 +243,9 @@ class PopReviver:
                 done.append(offset)
         finally:
             if done:
-                self._log.put_revived(point, done)
+                result = self._log.put_revived(point, done)
+                if result.queue_offset == self._next[point.revive_queue_id]:
+                    self._next[point.revive_queue_id] += 1  # it says what is known
         return point.is_done
 
     def _look(self, topic: str, queue_id: int, offset: int) -> RecordView | None:

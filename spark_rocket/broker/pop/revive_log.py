@@ -74,10 +74,10 @@ class ReviveLog:
         tag, body = encode_ack(key, broker_name, offsets)
         return self._put(tag, body, revive_time, queue_id)
 
-    def put_revived(self, point: CheckPoint, offsets: list[int]) -> None:
+    def put_revived(self, point: CheckPoint, offsets: list[int]) -> PutResult:
         """Write that messages of a check point that is in the revive log were given back: they count as acked."""
         tag, body = encode_ack(point.key, point.broker_name, offsets)
-        self._put(tag, body, point.revive_time, point.revive_queue_id, at_once=True)
+        return self._put(tag, body, point.revive_time, point.revive_queue_id, at_once=True)
 
     def _put(self, tag: bytes, body: bytes, deliver: int, queue_id: int, *, at_once: bool = False) -> PutResult:
         now = self._clock()
