@@ -198,22 +198,21 @@ class TopicConfigManager:
         self.put(created)
         return created
 
-    def replace(self, stored: dict[str, Any]) -> set[str] | None:
-        """On a slave: have the topics of a master; the names of those that are gone, or None if nothing changed.
+    def replace(self, stored: dict[str, Any]) -> bool:
+        """On a slave: have the topics of a master; False if nothing changed.
 
         ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
         """
         version = DataVersion.from_value(stored["dataVersion"])
         if version == self.data_version:
-            return None
+            return False
         table = {
             name: TopicConfig.from_value({"topicName": name, **entry})
             for name, entry in stored["topicConfigTable"].items()
         }
-        gone = self.table.keys() - table.keys()
         self._texts.clear()
         self.table, self.data_version = table, version
-        return gone
+        return True
 
     def _changed(self, topic: str) -> None:
         self._texts.pop(topic, None)

@@ -112,6 +112,33 @@ def test_what_a_slave_takes_over(pair: Pair) -> None:
     pair.caught_up()
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_topic_that_is_deleted_and_made_anew(pair: Pair, told: bool) -> None:
+    """Whether the slave hears of each deletion or not: the log alone says it, too."""
+    assert pair.slave.synchronize is not None
+    if not told:
+        pair.run(pair.slave.synchronize.close())
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        for rest in (40, 30, 20):
+            admin.create_topic("t", 1)
+            for number in range(rest):
+                producer.send(Message("t", b"%d of %d" % (number, rest)))
+            if rest > 20:
+                admin.delete_topic("t")
+        pair.caught_up()
+        slave = pair.slave.service
+        soon(lambda: not told or slave.topics.data_version == pair.master.service.topics.data_version)
+        assert slave.store.get_max_offset("t", 0) == 20
+        pull = slave.store.get_message("t", 0, 0, 100, 1 << 20)
+        assert (pull.count, pull.next_begin_offset) == (20, 20)
+        admin.delete_topic("t")
+        soon(lambda: not told or slave.store.queues("t") == [])
+        admin.create_topic("t", 1)
+        producer.send(Message("t", b"x"))
+        pair.caught_up()
+        assert (slave.store.get_min_offset("t", 0), slave.store.get_max_offset("t", 0)) == (0, 1)
+
+
 def test_what_a_slave_answers(pair: Pair) -> None:
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)

@@ -17,6 +17,9 @@ after their delay, twice. Each answer is read whole before anything of it counts
 and an answer of a master that is not the master any more is dropped: nothing goes back to what an old answer says.
 A round that fails changes nothing that it has not come to; that is logged once, until one succeeds.
 
+The queues of a topic that the master does not have are deleted, unless the log has brought something for them since the
+question was asked: it may be of a topic that was made anew meanwhile.
+
 Thread-safety: belongs to the event loop; the questions block a thread of the loop's executor. After a crash: the files
 that the broker writes for itself (config/*.json).
 Corresponds to org.apache.rocketmq.broker.slave.SlaveSynchronize, which has no bound on what is asked at once.
@@ -63,6 +66,8 @@ class SlaveSynchronize:
         self._hurried: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._problem = ""
+        self._asked_at = 0  # the end of the log then
+        self._left = False  # queues of topics that the master did not have
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -125,6 +130,7 @@ class SlaveSynchronize:
         for ask, take in steps:
             address = self.master_address
             assert address is not None
+            self._asked_at = self._service.store.max_physical_offset
             found = await asyncio.to_thread(ask, address)
             if address != self.master_address:
                 return  # the round for the new one follows at once
@@ -195,16 +201,28 @@ class SlaveSynchronize:
 
     def _take_topics(self, stored: Table) -> None:
         service = self._service
-        gone = service.topics.replace(stored)
-        if gone is None:
-            return
-        for topic in gone:
-            service.store.delete_topic(topic)
-            service.held.wake_topic(topic)
-        service.targets.clear()
-        service.saver.save(service.files["topics"])
-        service.registration.register()
-        _log.info("Topics are the master's: %d", len(service.topics.table))
+        changed = service.topics.replace(stored)
+        if changed:
+            service.targets.clear()
+            service.saver.save(service.files["topics"])
+            service.registration.register()
+            _log.info("Topics are the master's: %d", len(service.topics.table))
+        if changed or self._left:
+            gone = service.store.topics() - service.topics.table.keys()
+            for topic in [topic for topic in gone if self._is_untouched(topic)]:
+                gone.remove(topic)
+                service.store.delete_topic(topic)
+                service.held.wake_topic(topic)
+            self._left = bool(gone)
+
+    def _is_untouched(self, topic: str) -> bool:
+        """Whether its queues have had nothing since the question was asked."""
+        store = self._service.store
+        for queue_id in store.queues(topic):
+            last = store.get_entries(topic, queue_id, store.get_max_offset(topic, queue_id) - 1, 1)
+            if last and last[0][0] >= self._asked_at:
+                return False
+        return True
 
     def _take_groups(self, stored: Table) -> None:
         service = self._service
