@@ -41,6 +41,7 @@ _ANSWER_MS = 500  # of a call's time, this is left for the answer
 _SUSPEND = 2
 _SUBSCRIPTION = 4
 _USUAL_BATCH = 32
+_LATEST_MS = 253_402_300_799_999
 _Code = definitions.Code
 _Policy = definitions.QueryOffsetPolicy
 _OK = status(_Code.OK)
@@ -138,7 +139,7 @@ class PullFamily(Family):
             code = RequestCode.GET_MAX_OFFSET
         elif policy == _Policy.TIMESTAMP and request.HasField("timestamp"):
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-            ext["timestamp"] = str(max(milliseconds_of(request.timestamp), 0))
+            ext["timestamp"] = str(min(max(milliseconds_of(request.timestamp), 0), _LATEST_MS))
         else:
             wrong = "TIMESTAMP without one" if policy == _Policy.TIMESTAMP else f"{policy}, which means nothing"
             raise StatusError(_Code.BAD_REQUEST, f"query_offset_policy is {wrong}")
