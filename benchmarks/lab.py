@@ -65,6 +65,11 @@ class Lab:
         for name in ("scratch", "fresh_cluster"):
             self.__dict__.pop(name, None)
 
+    def keep_for_one(self, process: subprocess.Popen[str]) -> None:
+        """A server that ends with its standard input: it is closed after this benchmark."""
+        self._for_one.enter_context(process)  # waits for its end, and
+        self._for_one.callback(process.stdin.close if process.stdin is not None else process.terminate)
+
     @cached_property
     def cluster(self) -> LocalCluster:
         from spark_rocket.testing import LocalCluster

@@ -32,6 +32,7 @@ _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _WINDOW = 64  # bytes of a record's head that are gathered: all whose place does not depend on the hosts
 _PADDING = bytes(64)
 _SHORT = 64 << 10  # bytes in which a walk is as quick as anything
+_STEP = 512  # bytes of a record: through larger ones, too
 _SMALL = 2_048  # bytes
 
 Ints = npt.NDArray[np.int64]
@@ -151,7 +152,7 @@ def _chain(data: bytes) -> tuple[list[int], int]:
     Every place with a record's magic may be a record. Those of which each begins where the one before ends are: a walk
     would go the same way. It ends before the first that does not, such as bytes in a body that look like a record.
     """
-    if len(data) < _SHORT:
+    if len(data) < _SHORT or int.from_bytes(data[:4], "big") > _STEP:
         return [], 0
     source = np.frombuffer(data, np.uint8)
     places = find_all(source, _MAGICS[0], 1) - 4

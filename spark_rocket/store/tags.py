@@ -21,6 +21,7 @@ from spark_rocket.store.byte_search import find_all
 _TAGS = b"TAGS\x01"
 _DELAY = b"DELAY\x01"
 _SEPARATOR = 2
+_SPARSE = 512  # bytes of a record
 _WINDOW = 64  # bytes of a value that are looked at together with those of other messages
 _COMMON = 12  # different values of a block that are
 _CACHE_LIMIT = 10_000
@@ -64,6 +65,11 @@ def tags_code(properties: bytes) -> int:
 def tags_codes(raw: bytes, starts: Ints, ends: Ints) -> list[int]:
     """Tags codes of many messages whose property strings stand in one buffer, one after another."""
     codes = [0] * len(starts)
+    if len(raw) > _SPARSE * len(starts):  # nearly all of it are bodies, and need not be looked through
+        parts = [raw[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        raw = b"".join(parts)
+        ends = np.cumsum([len(part) for part in parts])
+        starts = np.append(np.int64(0), ends[:-1])
     source = np.frombuffer(raw + bytes(_WINDOW), np.uint8)
     found = find_all(source, _TAGS, 2)
     if not len(found) or not codes:

@@ -62,9 +62,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 def ha_address(broker: Broker) -> str:
-    server = broker.service.replication._server
-    assert server is not None
-    return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return f"127.0.0.1:{broker.service.replication.port}"
 
 
 async def started(config: BrokerConfig) -> Broker:

@@ -254,6 +254,11 @@ class ReplicationMaster:
             self._tell(self._waiters.popleft()[2], ResponseCode.FLUSH_SLAVE_TIMEOUT)
 
     @property
+    def port(self) -> int:
+        """The HA port; 0 when nobody can connect."""
+        return self._server.sockets[0].getsockname()[1] if self._server is not None else 0
+
+    @property
     def slaves(self) -> list[SlaveConnection]:
         """Those that follow the log."""
         return [connection for connection in self._connections if connection.next_offset >= 0]

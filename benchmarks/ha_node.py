@@ -1,0 +1,62 @@
+"""`python -m benchmarks.ha_node SETTINGS`: a broker with the settings of a JSON object, for the replication benchmarks.
+
+Prints its port and its HA port. Then, for each line `N` of its standard input, it appends about N bytes in batches as
+fast as it can, and prints how many seconds went by until a slave had all of it. Ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from benchmarks.store import BORN, TOPIC, batch_body
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.server import Broker
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.remoting.server import new_event_loop
+from spark_rocket.store import PutStatus
+
+_SIZE = 1024
+_AHEAD = 8 << 20  # bytes appended before others have their turn
+
+
+async def _append(broker: Broker, count: int) -> float:
+    store, replication = broker.service.store, broker.service.replication
+    loop = asyncio.get_running_loop()
+    body = batch_body(_SIZE)
+    begun, end = time.perf_counter(), store.max_physical_offset + count
+    while store.max_physical_offset < end:
+        stop = min(store.max_physical_offset + _AHEAD // 8, end)
+        while store.max_physical_offset < stop:
+            result = store.put_batch(TOPIC, 0, body, born_timestamp=0, born_host=BORN)
+            assert result.status is PutStatus.PUT_OK, result
+        await asyncio.sleep(0)
+    if replication.slaves:
+        done: asyncio.Future[ResponseCode] = loop.create_future()
+        replication.when_replicated(store.max_physical_offset, done.set_result)
+        assert await done is ResponseCode.SUCCESS
+    return time.perf_counter() - begun
+
+
+async def _main() -> None:
+    broker = Broker(BrokerConfig.from_properties(json.loads(sys.argv[1])))
+    await broker.start()
+    loop = asyncio.get_running_loop()
+    try:
+        print(broker.port, broker.service.replication.port, flush=True)
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            if line.strip() == "slaves":
+                while not broker.service.replication.slaves:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                print(flush=True)
+            else:
+                print(await _append(broker, int(line)), flush=True)
+    finally:
+        await broker.close()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_main())
