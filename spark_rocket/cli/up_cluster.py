@@ -131,10 +131,20 @@ async def up_cluster(options: argparse.Namespace, config: BrokerConfig, data: Pa
         stop = asyncio.ensure_future(stopping())
         brokers: list[_BrokerProcess] = []
         servers.push_async_callback(_stop_all, brokers)
-        for member in members:
-            conf = _write_conf(member, shared, data, config.store_path)
-            brokers.append(await _BrokerProcess.start(member, conf, options.verbose))
-        starting = asyncio.gather(*(broker.wait_until_up() for broker in brokers))
+
+        async def start(some: list[ClusterMember]) -> list[dict[str, str]]:
+            for member in some:
+                conf = _write_conf(member, shared, data, config.store_path)
+                brokers.append(await _BrokerProcess.start(member, conf, options.verbose))
+            return await asyncio.gather(*(broker.wait_until_up() for broker in brokers[-len(some) :]))
+
+        async def start_all() -> list[dict[str, str]]:
+            masters = await start([member for member in members if not member.is_slave])
+            # These are told at once where their masters are.
+            slaves = [member for member in members if member.is_slave]
+            return masters + (await start(slaves) if slaves else [])
+
+        starting = asyncio.create_task(start_all())
         either: list[asyncio.Future[Any]] = [stop, starting]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,21 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
         assert process.wait(60) == 0
     with started("up", "--data", data, *PORTS, last="Ctrl-C stops it.") as (_, said), RemotingClient() as client:
         assert len(Wire(client, found(r"broker +(127\.0\.0\.1:\d+)", said)).messages("T")) == 2
+
+
+def test_a_master_and_its_slave(tmp_path: Path) -> None:
+    conf = tmp_path / "all.conf"
+    conf.write_text("brokerRole=SYNC_MASTER\n")
+    with (
+        started("up", "--slaves", "--data", tmp_path / "d", "-c", conf, *PORTS, last="Ctrl-C stops it.") as (_, said),
+        RemotingClient() as client,
+    ):
+        master, slave = re.findall(r"(127\.0\.0\.1:\d+) \(broker-a(?:-slave)?, process", said)
+        deadline = time.monotonic() + 30
+        while Wire(client, master).send("T", b"x").code != ResponseCode.SUCCESS:  # SYNC_MASTER: the slave has it
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert Wire(client, slave).messages("T")[-1].body == b"x"
 
 
 def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +23,7 @@ from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
 from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.members import BrokerMember
 from tests.broker.wire import Wire
 
 PATIENCE = 60.0
@@ -128,10 +129,10 @@ class Load:
             }
 
 
-def slaves_ready(cluster: LocalCluster) -> None:
+def slaves_ready(masters: Sequence[BrokerMember]) -> None:
     """Every master has a slave that follows: an empty one begins where its master's last file does."""
     with RemotingClient() as client:
-        for master in cluster.brokers:
+        for master in masters:
             wire = Wire(client, master.address)
             until(lambda w=wire: w.send("Ready").code == ResponseCode.SUCCESS, f"{master.name} has a slave")  # type: ignore[misc]
 
@@ -198,7 +199,7 @@ def log_bytes(store: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files).rstrip(b"\0")
 
 
-def assert_stores_right(cluster: LocalCluster, pairs: list[tuple[Path, Path]]) -> None:
+def assert_stores_right(pairs: list[tuple[Path, Path]]) -> None:
     """After the stop: every store is in order, and each slave's log is its master's, byte for byte."""
     config = BrokerConfig.from_properties(SMALL_FILES).store_config()
     for store in {store for pair in pairs for store in pair}:

@@ -130,7 +130,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path) -> None:
     print(f"seed {seed}")
     with LocalCluster(data_dir=tmp_path, brokers=2, slaves=True, name_servers=2, config=SETTINGS) as cluster:
         cluster.create_topic(TOPIC, QUEUES)
-        slaves_ready(cluster)
+        slaves_ready(cluster.brokers)
         with Load(cluster) as load:
             load.goes_on(200)
             world = World(cluster, load, rng)
@@ -150,4 +150,4 @@ def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path) -> None:
         count = sum(len(queue) for queue in load.strong.values())
         weak = sum(len(queue) for queue in load.weak.values())
         print(f"{count} messages that both had, {weak} that the master had, {load.failed} sends failed")
-    assert_stores_right(cluster, pairs)
+    assert_stores_right(pairs)
