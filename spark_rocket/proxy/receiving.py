@@ -11,7 +11,8 @@ invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``aut
 long polling timeout       5 to 20 s, and not longer than the call; a call that has less than 5 s left is refused with
                            ILLEGAL_POLLING_TIME (BAD_REQUEST to clients before 5.0.3)
 a message's tag            compared again, for brokers compare hashes; a message of another tag is acked
-a message's attempts       after as many as the group allows it goes to the dead-letter topic instead
+a message's attempts       after as many as the group allows it goes to the dead-letter topic instead; who reads that
+                           topic has as many again, where Apache's gives nothing that had been tried often enough before
 =========================  =========================================================================================
 
 The answers are the status, the messages, and when they were delivered; an empty receive is MESSAGE_NOT_FOUND. When the
@@ -32,9 +33,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, NamedTuple
 
+from spark_rocket.broker.topics import DLQ_PREFIX
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import FLAG_NORMAL
 from spark_rocket.protocol.record import RecordView, iter_records
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context
@@ -355,6 +358,7 @@ def _popped_of(answer: RemotingCommand, asked: _Asked, broker_name: str) -> list
         starts[queue] = start
     counts = _order_counts(fields.get("orderCountInfo"))
     times = f"{fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']}"
+    anew = asked.topic.startswith(DLQ_PREFIX)  # dead letters: what was tried before was another group's doing
     records = iter_records(answer.body)
     popped: list[_Popped] = []
     for part in fields["msgOffsetInfo"].split(";"):
@@ -363,7 +367,7 @@ def _popped_of(answer: RemotingCommand, asked: _Asked, broker_name: str) -> list
         head = f"{starts[queue]} {times} {flag} {broker_name} {queue_id}"
         for offset in offsets.split(","):
             record = next(records)
-            tried = record.reconsume_times
+            tried = 0 if anew and flag == FLAG_NORMAL else record.reconsume_times
             if counts:
                 tried = counts.get(f"{flag} qo{queue_id}%{offset}") or counts.get(queue) or tried
             handle = f"{head} {offset} {record.physical_offset}"

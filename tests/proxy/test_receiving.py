@@ -193,6 +193,22 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter(client: Consuming, or
     assert (dead.body, dead.system_properties.message_id) == (b"poison", f"U{b'poison'.hex()}")
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_whoever_reads_dead_letters_has_all_attempts(client: Consuming, ordered: bool) -> None:
+    _limit(client, 1, ordered=ordered)
+    client.send(b"poison", queue_id=0)
+    for reader in ("first", "second", "third"):
+        attempts: list[int] = []
+        while messages := client.receive():
+            attempts += [message.system_properties.delivery_attempt for message in messages]
+            client.pass_time(61_001)
+        assert attempts == [1, 2], reader
+        client.pass_time(61_001)
+        client.topic = f"%DLQ%{client.group}"
+        client.group = f"{reader}-{ordered}"
+        _limit(client, 1, ordered=ordered)
+
+
 def test_a_dead_letter_that_cannot_be_one_is_delivered(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     _limit(client, 0, ordered=True)
     client.send(b"poison", queue_id=0)

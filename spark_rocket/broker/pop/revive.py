@@ -12,7 +12,7 @@ popped from a retry topic goes there again):
 ==================  ===================================================================================================
 of the new record
 ==================  ===================================================================================================
-reconsume times     one more, but for what was given back without an attempt (``suspend``)
+reconsume times     one more, but for what was given back without an attempt (``suspend``); of a dead letter, 1
 RETRY_TOPIC         the topic that it was sent to; set once
 1ST_POP_TIME        when it was popped first; set once
 ORIGIN_GROUP        the group
@@ -266,7 +266,9 @@ class PopReviver:
         if not record.reconsume_times or "1ST_POP_TIME" not in properties:
             properties["1ST_POP_TIME"] = str(point.key[4])
         properties["ORIGIN_GROUP"] = group
-        times = record.reconsume_times + (not point.suspend)
+        # Whoever reads dead letters tries each of them as often as any other message.
+        tried = 0 if point.key[0].startswith(DLQ_PREFIX) else record.reconsume_times
+        times = tried + (not point.suspend)
         if times > settings.retry_max_times and not point.suspend:
             topic = self._topics.ensure(DLQ_PREFIX + group).topic_name
             properties.setdefault("ORIGIN_MESSAGE_ID", encode_offset_msg_id(record.store_host, record.physical_offset))
