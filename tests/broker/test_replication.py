@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from spark_rocket.broker import server as server_module
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.replication import master as master_module
 from spark_rocket.broker.replication import slave as slave_module
+from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.ha import HEADER_SIZE
@@ -545,19 +549,65 @@ def test_role_and_id_belong_together(tmp_path: Path, more: dict[str, object]) ->
     run(work)
 
 
-def test_the_ha_port_in_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_ha_port_in_use(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error for who asked for it or needs it; else the broker does without."""
 
     async def work() -> None:
         first = await started(settings(tmp_path / "a"))
-        taken = int(ha_address(first).split(":")[1])
-        with pytest.raises(ConfigError, match="haListenPort"):
+        taken = first.service.replication.port
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{taken}: the port is in use. Set haListenPort"):
             await started(settings(tmp_path / "b", haListenPort=taken))
-        with pytest.raises(ConfigError, match="haListenPort"):
-            await started(settings(tmp_path / "b", listenPort=taken - 1, brokerRole="SYNC_MASTER"))
-        second = await started(settings(tmp_path / "b", listenPort=taken - 1))
+        monkeypatch.setattr(server_module, "bind_ha_port", lambda host, _: bind_ha_port(host, taken))
+        for role in ({"brokerRole": "SYNC_MASTER"}, {"brokerRole": "SLAVE", "brokerId": 1}):
+            with pytest.raises(ConfigError, match="haListenPort"):
+                await started(settings(tmp_path / "b", **role))
+        second = await started(settings(tmp_path / "b"))
         assert "no slave can follow" in caplog.text
+        assert second.service.replication.port == 0
         await second.close()
         await first.close()
+
+    run(work)
+
+
+def test_a_connection_that_breaks_anywhere(tmp_path: Path) -> None:
+    """In the middle of a header, of a record, of a report: what the slave has is always the beginning of the log."""
+
+    async def work() -> None:
+        rng = random.Random(5)
+        master = await started(settings(tmp_path / "m"))
+        target = ha_address(master).split(":")
+        breaks = 0
+
+        async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: int) -> None:
+            with suppress(ConnectionError):
+                while left > 0 and (data := await reader.read(min(left, 50_000))):
+                    left -= len(data)
+                    writer.write(data)
+                    await writer.drain()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal breaks
+            there, back = await asyncio.open_connection(target[0], int(target[1]))
+            left = rng.choice((5, 12, 13, 60, 3_000, 40_000, 150_000)) if breaks else 20_000
+            left = left if breaks < 30 else 1 << 40
+            ways = [asyncio.create_task(carry(there, writer, left)), asyncio.create_task(carry(reader, back, left))]
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            breaks += 1
+            for end in (writer, back):
+                end.transport.abort()
+            await asyncio.wait(ways)
+
+        proxy = await asyncio.start_server(connected, "127.0.0.1", 0)
+        slave = await slave_of(f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}", tmp_path / "s")
+        fill(master, 1)  # an empty slave would begin with the last file
+        await caught_up(master, slave)
+        while breaks < 30:
+            fill(master, 25, rng.choice((100, 2_000)))
+            await asyncio.sleep(0.02)
+        await caught_up(master, slave)
+        await close_alike(master, slave)
+        assert not (tmp_path / "s" / "quarantine").exists()
+        proxy.close()
 
     run(work)
