@@ -226,6 +226,7 @@ def test_a_change_gives_a_new_receipt_and_ends_the_old_one(popper: Popper) -> No
         ({"invisibleTime": 2**63}, ResponseCode.SYSTEM_ERROR),
         ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
         ({"queueId": "one"}, ResponseCode.SYSTEM_ERROR),
+        ({"exp": "a", "expType": "XPATH"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
         ({"topic": "NoSuchTopic"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"consumerGroup": "no group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"bornTime": 1}, ResponseCode.POLLING_TIMEOUT),

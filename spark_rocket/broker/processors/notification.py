@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from spark_rocket.broker.filters import ALL, PullFilter, parse_filter
+from spark_rocket.broker.filters import PullFilter
 from spark_rocket.broker.pop.hooks import Held
 from spark_rocket.broker.pop.waiting import Kind, Place
+from spark_rocket.broker.processors.pop import pop_filter
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import TopicConfig
@@ -92,9 +93,7 @@ class NotificationProcessor:
         header = NotificationRequestHeader.from_ext(request.ext_fields)
         group = header.consumer_group
         check_reader(self._service, header.topic, header.queue_id, group, ResponseCode.SYSTEM_ERROR)
-        wanted = ALL
-        if header.exp:
-            wanted = parse_filter(header.exp_type, header.exp, sql92=True)
+        wanted = pop_filter(header.exp_type, header.exp)
         settings = self._service.groups.get(group)
         header.order = header.order or (settings is not None and settings.consume_message_orderly)
         if header.born_time <= 0:

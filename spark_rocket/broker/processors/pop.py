@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from spark_rocket.broker.filters import ALL, parse_filter
+from spark_rocket.broker.filters import ALL, PullFilter, parse_filter
 from spark_rocket.broker.pop.hooks import Held, PopRequest
 from spark_rocket.broker.pop.service import PopResult, PopService
 from spark_rocket.broker.service import BrokerService
@@ -72,8 +72,7 @@ class PopMessageProcessor:
         check_invisible_time(pops, header.invisible_time)
         self._check_topic(header.topic, header.queue_id, header.consumer_group)
         settings = service.group_to_consume(header.consumer_group)
-        # The type of a filter that pulls need enablePropertyFilter for; pops do not.
-        wanted = parse_filter(header.exp_type, header.exp, sql92=True) if header.exp else ALL
+        wanted = pop_filter(header.exp_type, header.exp)
         pop = PopRequest(
             header.consumer_group,
             header.topic,
@@ -142,6 +141,18 @@ def pop_service(service: BrokerService) -> PopService:
             remedy="Set timerWheelEnable=true at the broker.",
         )
     return service.pop
+
+
+def pop_filter(kind: str | None, expression: str | None) -> PullFilter:
+    """What a pop wants. Pulls need ``enablePropertyFilter`` for SQL92, pops do not; what cannot be understood is 23."""
+    if not expression:
+        return ALL
+    try:
+        return parse_filter(kind, expression, sql92=True)
+    except RefusedError as error:
+        raise RefusedError(
+            error.message, response_code=ResponseCode.SUBSCRIPTION_PARSE_FAILED, remedy=error.remedy
+        ) from None
 
 
 def check_invisible_time(pops: PopService, invisible_time: int) -> None:
