@@ -138,6 +138,7 @@ class Broker:
             on_close=self.channel_closed,
             idle_timeout=config.server_channel_max_idle_time_seconds,
             name="broker",
+            port_options=": rocket up --broker-port, rocket broker --port, listenPort",
         )
         await server.start()
         self._server = server
@@ -278,9 +279,9 @@ class Broker:
             order.recover(store.get_max_offset)
         order.start()
         if config.is_slave:
-            self.slave = ReplicationSlave(loop, store, config, name)
+            self.slave = ReplicationSlave(loop, store, config, name, service.replication.log_cut)
             self.slave.start()
-            self.synchronize = SlaveSynchronize(service)
+            self.synchronize = SlaveSynchronize(service, self.slave.reached)
             self.synchronize.start()
         else:
             for driver in service.drivers.values():

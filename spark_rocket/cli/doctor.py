@@ -193,7 +193,7 @@ def check_servers(name_server: str | None, topic: str | None, found: Callable[[s
             yield Finding("name server", "wrong", error.message, error.remedy)
             return
         count = len(clusters.broker_addr_table)
-        yield Finding("name server", "ok", f"{';'.join(servers)} answers and knows {count} brokers")
+        yield Finding("name server", "ok", f"{';'.join(servers)} answers and knows {count} broker{'s' * (count != 1)}")
         if not clusters.broker_addr_table:
             yield Finding("brokers", "wrong", "none is registered", "Start one with this name server (namesrvAddr).")
         for name, data in sorted(clusters.broker_addr_table.items()):

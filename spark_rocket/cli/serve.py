@@ -23,10 +23,12 @@ import spark_rocket
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
+from spark_rocket.errors import StoreLockedError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
+from spark_rocket.store.store_lock import StoreLock, abort_path
 
 _LOOPBACK = "127.0.0.1"
 _OPEN = ("0.0.0.0", "::")
@@ -127,8 +129,13 @@ async def _proxy(broker: Broker, servers: AsyncExitStack) -> str | None:
 
 
 def was_killed(store: Path) -> bool:
-    with contextlib.suppress(OSError):  # where nothing may be read the broker says what to do
-        return (store / "abort").exists()
+    """Whether the store's last owner left it open. One that runs is no such: the start is refused."""
+    with contextlib.suppress(OSError, StoreLockedError):  # where nothing may be read the broker says what to do
+        if abort_path(store).exists():
+            lock = StoreLock(store)
+            lock.acquire()
+            lock.release()
+            return True
     return False
 
 

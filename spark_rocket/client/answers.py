@@ -63,8 +63,8 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
 def topic_not_found(topic: str, where: str) -> TopicNotFoundError:
     return TopicNotFoundError(
         f"Topic {topic!r} is not known to {where}.",
-        remedy="Check its name, or create it (Admin.create_topic, mqadmin updateTopic); a broker that creates topics by"
-        " itself needs autoCreateTopicEnable=true and a first message.",
+        remedy=f"Check its name, or create it (rocket topic create {topic}, Admin.create_topic); a broker that creates"
+        " topics by itself needs autoCreateTopicEnable=true and a first message.",
         response_code=ResponseCode.TOPIC_NOT_EXIST,
     )
 

@@ -106,9 +106,9 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         known = _COLUMNS.get(field.name.lower())
         if known is None:
             hint = _OTHER_NAMES.get(field.name.lower(), "")
-            hint += (
-                "" if "body" in names else f' body is required: .withColumnRenamed("{field.name}", "body") makes it.'
-            )
+            if "body" not in names:
+                value = next((other.name for other in schema.fields if other.name.lower() == "value"), field.name)
+                hint += f' body is required: .withColumnRenamed("{value}", "body") makes it.'
             raise SchemaError(
                 f'format("rocket") cannot write a column {field.name}.',
                 remedy=f"Select only {', '.join(name for name, _, _ in _COLUMNS.values())}, or drop it.{hint}",

@@ -38,7 +38,12 @@ class NameServer:
         self._scanner: asyncio.TimerHandle | None = None
         processor = NamesrvProcessor(self.routes, self.kv_config)
         self._server = RemotingServer(
-            host, port, processor.handlers(), on_close=self.routes.channel_closed, name="name server"
+            host,
+            port,
+            processor.handlers(),
+            on_close=self.routes.channel_closed,
+            name="name server",
+            port_options=": rocket up --nameserver-port, rocket namesrv --port",
         )
 
     @property

@@ -342,6 +342,7 @@ class RemotingServer:
         busy_poll: float = 120e-6,
         time_slice: float = 2e-3,
         name: str = "server",
+        port_options: str = "",
     ) -> None:
         self.host = host
         self.handlers = {int(code): handler for code, handler in handlers.items()}
@@ -353,6 +354,7 @@ class RemotingServer:
         self.max_connections = max_connections
         self.time_slice = time_slice
         self.name = name
+        self.port_options = port_options  # where its port comes from, for whoever finds that it is taken
         self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop
         self._asked_port = port
@@ -421,7 +423,8 @@ class RemotingServer:
         if error.errno == errno.EADDRINUSE:
             return ConfigError(
                 f"The {self.name} cannot listen on {where}: the port is in use.",
-                remedy="Stop the process that listens there, or choose another port (0 takes a free one).",
+                remedy="Stop the process that listens there, or choose another port"
+                f"{self.port_options} (0 takes a free one).",
             )
         return ConfigError(
             f"The {self.name} cannot listen on {where}: {error.strerror or error}.",

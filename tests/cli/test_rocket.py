@@ -204,6 +204,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", port, "--broker-port", 0))
         assert f"127.0.0.1:{port}" in line
         assert "port is in use" in line
+        assert "rocket up --nameserver-port" in line
         line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", 0, "--broker-port", port))
         assert f"broker cannot listen on 127.0.0.1:{port}: the port is in use" in line
         line = one_line(finished("up", "--data", tmp_path, *PORTS, "--grpc-port", port))
@@ -213,8 +214,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 def test_a_directory_in_use(tmp_path: Path) -> None:
     with started("up", "--data", tmp_path, *PORTS, last="Ctrl-C stops it."):
-        line = one_line(finished("up", "--data", tmp_path, *PORTS))
-        assert str(tmp_path) in line
+        done = finished("up", "--data", tmp_path, *PORTS)
+        assert str(tmp_path) in one_line(done)
+        assert "not closed cleanly" not in done.stdout  # its owner runs
 
 
 def test_a_broken_broker_conf(tmp_path: Path) -> None:

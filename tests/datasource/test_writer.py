@@ -86,6 +86,7 @@ def test_frames_that_can_be_written(schema: str) -> None:
         ("body string, deliverAt bigint", r"the column deliverAt is bigint, and should be timestamp.*cast"),
         ("body string, Body string", r"two columns body"),
         ("body string, offset bigint", r"cannot write a column offset"),
+        ("key string, value string", r"cannot write a column key.*withColumnRenamed\(\"value\", \"body\"\)"),
         ("body string, key string", r"cannot write a column key.*Kafka's key: keys, .* or shardingKey"),
         ("body string, headers string", r"cannot write a column headers.*column properties"),
         ("body string, partition int", r"cannot write a column partition.*is queueId"),
