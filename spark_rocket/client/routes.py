@@ -2,7 +2,8 @@
 
 A route is fetched when a topic is first used. From then on one daemon thread asks again every 30 s for topics used in
 the last two minutes; the others are asked for when they are next used, and the thread ends when none is left. After a
-lost connection the thread asks at once, though not twice within a second: a broker may be back at another address.
+lost connection the thread asks at once, though not twice within a second: a broker may be back at another address. So
+does who wants to send to a topic that has no writable queue.
 A route is never thrown away for want of an answer: while a broker restarts, its name server says that the topic does
 not exist, and the last known route, with the connection error that it leads to, is the better answer. Only a broker
 that says so makes a known topic unknown.
@@ -189,6 +190,7 @@ class RouteTable:
         self._routes: dict[str, TopicRoute] = {}
         self._used: dict[str, float] = {}  # when; topics that are not in here are not kept fresh
         self._away: dict[str, float] = {}  # addresses that could not be reached, and until when to believe it
+        self._hopeless: dict[str, float] = {}  # topics without writable queues, and until when not to ask again
         self._suggested: dict[MessageQueue, int] = {}  # the broker's id to pull from, where that is not the master's
         self.after_fork()
 
@@ -253,6 +255,10 @@ class RouteTable:
         except TopicNotFoundError as error:
             left = None if deadline is None else max(0.001, deadline - time.monotonic())
             return self._queues_to_be(topic, error, left)
+        if not route.writable and self._clock() >= self._hopeless.get(topic, 0.0):
+            # Its master may be back, or a slave in its place; who sends all the time does not ask all the time.
+            self._hopeless[topic] = self._clock() + HURRY_SECONDS
+            route = self.refresh(topic, None if deadline is None else max(0.001, deadline - time.monotonic()))
         if not route.writable:
             raise QueueNotFoundError(
                 f"Topic {topic!r} has no queue that takes messages.",

@@ -165,6 +165,22 @@ def test_a_topic_without_write_permission(fake: Callable[..., FakeCluster], tabl
         table(cluster.name_server.address).publish_route("t")
 
 
+def test_a_master_that_is_back_is_found_by_the_next_send(
+    fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
+) -> None:
+    now = [100.0]
+    cluster = fake(1)
+    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {1: cluster.brokers[0].address}})
+    routes = table(cluster.name_server.address, clock=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(QueueNotFoundError):
+            routes.publish_route("t")
+    assert len(cluster.name_server.codes()) == 2, "not asked by each of them"
+    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: cluster.brokers[0].address}})
+    now[0] += 1.0
+    assert routes.publish_route("t") == (MessageQueue("t", "b0", 0),)
+
+
 def test_reads_go_to_a_slave_while_the_master_is_away(
     fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
 ) -> None:
