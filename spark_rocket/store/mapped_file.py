@@ -31,6 +31,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from spark_rocket.errors import StateError, StoreCorruptError
@@ -329,6 +330,12 @@ def make_directory(directory: Path) -> None:
         make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
         sync_directory(directory.parent)
+
+
+def free_name(directory: Path, offset: int) -> Path:
+    """A file for bytes of a log from an offset on, in a directory where some from there may have been put before."""
+    names = (directory / f"{file_name(offset)}{f'.{number}' if number else ''}" for number in count())
+    return next(path for path in names if not path.exists())
 
 
 def sync_directory(directory: Path) -> None:

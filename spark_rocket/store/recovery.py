@@ -52,6 +52,7 @@ from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, SCHEDULE_TOPIC
+from spark_rocket.store.mapped_file import free_name
 from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.record_scan import LogScan, Remains, ScanEnd, Stop, look_behind
@@ -341,7 +342,7 @@ class Recovery:
             for start, stop in file.data_ranges(max(offset - file.file_from_offset, 0)):
                 data = file.read(start, stop - start)
                 if data.count(0) != len(data):
-                    path = directory / f"{file.file_from_offset + start:020d}"
+                    path = free_name(directory, file.file_from_offset + start)
                     path.write_bytes(data.rstrip(b"\0"))
                     report.quarantined.append(path)
         _log.warning(

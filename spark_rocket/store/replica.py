@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ from spark_rocket.store.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.flush import FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.index_service import IndexService
 from spark_rocket.store.layout import END_FILE_MIN_BLANK_LENGTH, ENTRY_TYPE
-from spark_rocket.store.mapped_file import make_directory, sync_directory
+from spark_rocket.store.mapped_file import free_name, make_directory, sync_directory
 from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.record_scan import Stop, parse, walk
@@ -282,9 +281,8 @@ class Replica:
         end = self._log.max_offset
         directory = self._config.store_path / "quarantine"
         make_directory(directory)
-        names = (directory / (f"{offset:020d}.{number}" if number else f"{offset:020d}") for number in count())
-        path = next(path for path in names if not path.exists())
-        with path.open("xb") as copy:
+        path, part = free_name(directory, offset), directory / "part"
+        with part.open("wb") as copy:
             at = offset
             while at < end:
                 file = self._log.queue.find(at)
@@ -293,6 +291,7 @@ class Replica:
                 at += copy.write(file.read(position, min(_COPY, file.size - position, end - at)))
             copy.flush()
             os.fsync(copy.fileno())
+        part.replace(path)
         sync_directory(directory)
         self._quarantined = (offset, end, path)
         return path

@@ -77,7 +77,8 @@ async def started(config: BrokerConfig) -> Broker:
 
 async def slave_of(master: Broker | str, path: Path, **more: object) -> Broker:
     address = master if isinstance(master, str) else ha_address(master)
-    return await started(settings(path, brokerRole="SLAVE", brokerId=1, haMasterAddress=address, **more))
+    own = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": address, **more}
+    return await started(settings(path, **own))
 
 
 async def following(*slaves: Broker) -> None:
@@ -256,6 +257,34 @@ def test_a_former_master_follows_the_slave_that_took_its_place(tmp_path: Path) -
         await caught_up(promoted, former)
         assert len(list((tmp_path / "m" / "quarantine").iterdir())) == 1
         await close_alike(promoted, former)
+
+    run(work)
+
+
+def test_a_slave_of_a_slave(tmp_path: Path) -> None:
+    """It follows as well, and gives the tail back that the one between gave back."""
+
+    async def work() -> None:
+        master = await started(settings(tmp_path / "m"))
+        between = await slave_of(master, tmp_path / "s")
+        await following(between)
+        last = await slave_of(between, tmp_path / "t", brokerId=2)
+        await following(last)
+        fill(master, 100)
+        await caught_up(master, between, last)
+        await master.close()
+        shutil.copytree(tmp_path / "m", tmp_path / "m2")
+        port = int(between.config.ha_master_address.split(":")[1])
+        master = await started(settings(tmp_path / "m", haListenPort=port))
+        fill(master, 60)
+        await caught_up(master, between, last)
+        await master.close()
+        other = await started(settings(tmp_path / "m2", haListenPort=port))
+        fill(other, 200, 310)
+        await caught_up(other, between, last)
+        await following(between, last)
+        assert len(list((tmp_path / "t" / "quarantine").iterdir())) == 1
+        await close_alike(other, between, last)
 
     run(work)
 

@@ -306,6 +306,12 @@ class ReplicationMaster:
         except Exception:  # the others get their answers
             _log.exception("a sender was not told what became of its message")
 
+    def log_cut(self) -> None:
+        """The log's end was cut off, on a slave that has slaves: they are to compare theirs anew."""
+        self._replicated = min(self._replicated, self.store.max_physical_offset)
+        for connection in self._connections:
+            connection.abort()
+
     # --- called by connections, and from time to time -------------------------------------------------------------
 
     def admit(self, connection: SlaveConnection) -> bool:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import cast
@@ -208,8 +208,15 @@ class _MasterConnection(asyncio.Protocol):
 class ReplicationSlave:
     """Keeps a slave's log the same as its master's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, name: str) -> None:
-        """``name``: what this broker is called in log lines."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        config: BrokerConfig,
+        name: str,
+        on_cut: Callable[[], None],
+    ) -> None:
+        """``name``: what this broker is called in log lines. ``on_cut`` is called when the log's end was cut off."""
         if store.replica is None:
             raise StateError("The store is not a slave's.", remedy="Open it with is_replica.")
         self.loop = loop
@@ -223,6 +230,7 @@ class ReplicationSlave:
         self.problem = ""
         """What keeps it from that."""
         self._config = config
+        self._on_cut = on_cut
         self._known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._connection: _MasterConnection | None = None
@@ -364,6 +372,7 @@ class ReplicationSlave:
         end = self.store.max_physical_offset
         await asyncio.to_thread(self.replica.quarantine, offset)
         path = self.replica.truncate(offset)
+        self._on_cut()
         _log.warning(
             "%s had %d bytes of log, from offset %d to %d, that its master at %s does not have. They are cut off; a "
             "copy is in %s.",
