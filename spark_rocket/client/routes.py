@@ -162,15 +162,16 @@ class NameServers:
 
     def _unreachable(self, failures: list[str]) -> NameServerUnreachableError:
         names = ", ".join(self.addresses)
-        hint = " (the argument name_server, the data source's option nameServer, the variable NAMESRV_ADDR)"
+        default = ""
         if self.addresses == (DEFAULT_NAME_SERVER,):
-            hint += (
-                ". This is the one that counts where neither nameServer nor NAMESRV_ADDR is given; Spark sees the"
-                " variable only if it was set before the session began"
+            default = (
+                " This address counts where neither nameServer nor NAMESRV_ADDR is given; Spark sees the variable only"
+                " if it was set before the session began."
             )
         return NameServerUnreachableError(
             f"No name server answered at {names}: {' '.join(failures)}",
-            remedy=f"Check the address{hint}, or start one here with: rocket up",
+            remedy="Check the address (the data source's option nameServer, the argument name_server, -n on the command"
+            f" line, the variable NAMESRV_ADDR), or start one here with rocket up.{default}",
         )
 
 
