@@ -137,6 +137,12 @@ def slaves_ready(masters: Sequence[BrokerMember]) -> None:
             until(lambda w=wire: w.send("Ready").code == ResponseCode.SUCCESS, f"{master.name} has a slave")  # type: ignore[misc]
 
 
+def knows_topic(slave: BrokerMember) -> bool:
+    """Topics come every ten seconds."""
+    with RemotingClient() as client:
+        return f'"{TOPIC}"' in bytes(Wire(client, slave.address).ask(RequestCode.GET_ALL_TOPIC_CONFIG).body).decode()
+
+
 def max_offsets(address: str) -> dict[int, int]:
     with RemotingClient() as client:
         answers = {
