@@ -124,6 +124,7 @@ class TransactionalMessageService:
         self._next_round = now_ms
         self._due: int | None = None
         self._turn = 0
+        self._absent: dict[str, float] = {}
         for queue_id in {0, *store.queues(HALF_TOPIC)}:
             self._load(queue_id)
         self._saved = self._progress()
@@ -347,12 +348,22 @@ class TransactionalMessageService:
     def _ask(self, half: Half, copy: PutResult) -> None:
         channel = self._channel(half.group)
         if channel is None:
-            _log.warning("No producer of group %s is there to be asked about its transactions.", half.group)
+            self._nobody_is_there(half.group)
             return
         try:
             channel.write(half.check_request(copy))
         except (ValueError, ProtocolError) as error:
             _log.warning("Nobody can be asked about half message %d: %s", half.record.queue_offset, error)
+
+    def _nobody_is_there(self, group: str) -> None:
+        """Say so once a minute, however many transactions the group has."""
+        now = time.monotonic()
+        if now < self._absent.get(group, 0.0):
+            return
+        if len(self._absent) >= _REMEMBERED:
+            self._absent.clear()
+        self._absent[group] = now + 60.0
+        _log.warning("No producer of group %s is there to be asked about its transactions.", group)
 
     def _channel(self, group: str) -> Channel | None:
         """One of the group's connections, each in its turn."""
