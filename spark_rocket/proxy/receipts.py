@@ -192,11 +192,14 @@ class Receipts:
     def close(self) -> None:
         """Renew no more. What was renewed comes back: after a restart nobody could ack it, its first handle is over."""
         self.driver.close()
+        given_back: dict[tuple[str, str], list[str]] = {}
         for kept in tuple(self._kept.values()):
             for renewed in tuple(kept.messages.values()):
                 self._drop(renewed)
                 if renewed.times:
-                    self.release(kept.group, renewed.topic, [renewed.latest])
+                    given_back.setdefault((kept.group, renewed.topic), []).append(renewed.latest)
+        for (group, topic), handles in given_back.items():
+            self.release(group, topic, handles)
 
     def read(self, text: str) -> Handle:
         """A handle that a client says."""
