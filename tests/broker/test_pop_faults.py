@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.topics import new_topic
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.extra_info import real_topic
 from spark_rocket.store.check import check_store
 from spark_rocket.store.results import PutResult, PutStatus
 from tests.broker.pop_world import World, texts
@@ -85,6 +88,7 @@ def test_a_queue_without_a_check_point_keeps_nothing_of_the_others(
         failing(world, patch, lambda topic: results.pop(0) if results else None)
         first = texts(world.pop())
     assert len(first) == 1
+    world.clock.now += 1
     assert sorted(first + texts(world.pop())) == [b"0", b"1"]
 
 
@@ -126,3 +130,91 @@ def test_the_sign_of_a_bit_map_is_an_ack_too(world: World) -> None:
     place = {"t": "T", "c": "g", "q": 0, "so": 0, "pt": world.clock() - 1_000, "bn": "b"}
     write(world, "ck", {**place, "it": 1_000, "n": 3, "bm": -(1 << 31) | 1, "d": [0, 1, 2], "ro": 5})
     assert texts(world.pop()) == [b"1", b"2"]
+
+
+def test_a_check_point_that_was_written_all_the_same_keeps_its_name(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = world.store.put_message
+
+    def put_and_fail(*args: Any, **more: Any) -> PutResult:
+        put(*args, **more)
+        raise OSError(5, "Input/output error")
+
+    world.send(b"0")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "put_message", put_and_fail)
+        with pytest.raises(OSError, match="Input/output"):
+            world.pop(most=1, invisible=5_000)
+    world.send(b"1")
+    assert world.pop() == []
+    world.clock.now += 1
+    assert texts(world.pop(invisible=5_000)) == [b"0", b"1"]
+    world.pass_time(5_000)
+    assert sorted(texts(world.pop())) == [b"0", b"0", b"1"]
+
+
+def test_messages_are_acked_though_the_clock_was_set_back(world: World) -> None:
+    for number in range(2):
+        world.send(b"%d" % number)
+    (first, _) = (receipt for _, receipt in world.pop(invisible=5_000))
+    world.clock.now -= 3_600_000
+    world.pops.ack("g", "T", 0, first, 0)
+    world.pass_time(3_605_000)
+    assert texts(world.pop()) == [b"1"]
+
+
+class Unlucky(World):
+    """Some of the store's puts fail: before they have stored something, or after."""
+
+    lucky = True
+
+    def put_message(self, *args: Any, **more: Any) -> PutResult:
+        chance = 1.0 if self.lucky else self.random.random()
+        if chance < 0.15:
+            return FULL
+        if chance < 0.22:
+            raise OSError(5, "Input/output error, nothing stored")
+        result = super().put_message(*args, **more)
+        if chance < 0.3:
+            raise OSError(5, "Input/output error, stored")
+        return result
+
+    def give(self) -> set[bytes]:
+        """Pop, and do with each message what its consumer may do; what was acked."""
+        acked, random = set(), self.random
+        most, invisible = random.choice((1, 3, 32)), random.choice((500, 2_000, 10_000))
+        for record, receipt in self.pop(most=most, queue_id=random.choice((-1, 0, 1)), invisible=invisible):
+            place = ("g", real_topic("T", "g", receipt.flag), receipt.queue_id, receipt, receipt.offset)
+            chance = random.random()
+            with suppress(OSError, RefusedError):
+                if chance < 0.3:
+                    self.pops.ack(*place)
+                    acked.add(bytes(record.body))
+                elif chance < 0.5:
+                    self.pops.change_invisible(*place, random.choice((300, 3_000)))
+        return acked
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_lost_whatever_fails(tmp_path: Path, seed: int) -> None:
+    world = Unlucky(tmp_path, seed)
+    world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=999))
+    for number in range(10):
+        world.send(b"%d" % number, number % 2)
+    seen: set[bytes] = set()
+    for _ in range(30):
+        world.lucky = False
+        with suppress(OSError, RefusedError):
+            seen |= world.give()
+        with suppress(OSError, AssertionError):  # the store may refuse for long
+            world.pass_time(world.random.choice((0, 200, 1_000, 4_000)))
+        world.lucky = True
+        if world.random.random() < 0.1:
+            world.random.choice((world.kill, world.stop))()
+    for _ in range(30):
+        world.pass_time(5_000)
+        seen |= {bytes(record.body) for record, _ in world.pop(invisible=200_000_000)}
+    assert seen == {b"%d" % number for number in range(10)}
+    world.close()
+    assert check_store(tmp_path / "store", world.config()) == []

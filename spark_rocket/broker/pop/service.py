@@ -54,7 +54,7 @@ from spark_rocket.store.timer_store import TimerMessageStore
 
 INIT_MIN = 0
 """``initMode`` of a group that has no offset: from the beginning; any other is from the end."""
-_CLOCKS_APART_MS = 60_000
+_CLOCKS_APART_MS = 24 * 3600 * 1000  # a clock may be set back while messages are out
 
 _MISPLACED = (
     GetMessageStatus.OFFSET_TOO_SMALL,
@@ -257,8 +257,8 @@ class PopService:
                 result.passed = True
                 return
             point = CheckPoint(key, pop.invisible_time, [each - offset for each in offsets], self._name)
+            self._named.add(key)  # it may be in the log, whatever the store says
             self._write(point, result.revive_queue_id)
-            self._named.add(key)
             self._offsets.commit(group, topic, queue_id, following)
         if flag == "0":
             result.records.append(got.records)
