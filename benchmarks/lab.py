@@ -62,7 +62,7 @@ class Lab:
     def clear(self) -> None:
         """Between two benchmarks: what only one needed goes."""
         self._for_one.close()
-        for name in ("scratch", "fresh_cluster"):
+        for name in ("scratch", "fresh_cluster", "two_brokers"):
             self.__dict__.pop(name, None)
 
     def keep_for_one(self, process: subprocess.Popen[str]) -> None:
@@ -90,6 +90,13 @@ class Lab:
         from spark_rocket.testing import LocalCluster
 
         return self._for_one.enter_context(LocalCluster())
+
+    @cached_property
+    def two_brokers(self) -> LocalCluster:
+        """Likewise, of two brokers in processes of their own."""
+        from spark_rocket.testing import LocalCluster
+
+        return self._for_one.enter_context(LocalCluster(brokers=2, config={"grpcServerPort": -1}))
 
     @property
     def broker_port(self) -> int:

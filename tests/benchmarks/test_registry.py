@@ -55,6 +55,8 @@ NAMES_IN_PUBLIC = [
     "ha.append",
     "ha.sync.1",
     "ha.sync.16",
+    "cluster.two",
+    "cluster.cores",
     "grpc.send",
     "grpc.send.100",
     "grpc.receive",
