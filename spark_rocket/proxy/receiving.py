@@ -8,8 +8,8 @@ of a ReceiveMessage        what is done
 =========================  =========================================================================================
 batch size                 1 at least; above 32 as 32
 invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``auto_renew`` 60 s, renewed (receipts.py)
-long polling timeout       5 to 20 s, and not longer than the call; a call that has less than 5 s left is refused with
-                           ILLEGAL_POLLING_TIME (BAD_REQUEST to clients before 5.0.3)
+long polling timeout       5 to 20 s, and half a second less than the call; a call that has less than 5 s left is
+                           refused with ILLEGAL_POLLING_TIME (BAD_REQUEST to clients before 5.0.3)
 a message's tag            compared again, for brokers compare hashes; a message of another tag is acked
 a message's attempts       after as many as the group allows it goes to the dead-letter topic instead; who reads that
                            topic has as many again, where Apache's gives nothing that had been tried often enough before
@@ -69,6 +69,7 @@ MAX_ATTEMPT_ID = 256
 _CLIENT_VERSION = "x-mq-client-version"
 _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
 _INIT_MAX = "1"
+_LEFT_OVER_MS = 500  # of a call's time, where it has that, for the answer
 _ANSWER_MS = 1_500  # of a call that does not say how long to poll, this is left for the answer
 _Code = definitions.Code
 _OK_CODE = int(_Code.OK)
@@ -222,6 +223,8 @@ class ReceiveFamily(Family):
                 _Code.ILLEGAL_POLLING_TIME if known else _Code.BAD_REQUEST,
                 f"the call ends in {left_ms} ms, which is not enough for polling: {self._min_polling_ms} ms at least",
             )
+        if deadline is not None:  # what comes as the call ends, nobody takes
+            left_ms = max(left_ms - _LEFT_OVER_MS, self._min_polling_ms)
         return min(max(asked_ms, self._min_polling_ms), MAX_POLLING_MS, left_ms)
 
     async def _pop(self, context: Context, asked: _Asked, ext: dict[str, str]) -> RemotingCommand:
