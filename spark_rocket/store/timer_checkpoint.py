@@ -54,12 +54,23 @@ class TimerCheckpoint:
             return
         if not any(raw):
             return
+        self._decode(raw, str(self.path))
+
+    def take_over(self, raw: bytes, owner: str) -> None:
+        """Have a master's on disk: for the slave that may be made a master. StoreCorruptError when it cannot be one."""
+        if any(raw):
+            before = self.encode()
+            self._decode(raw, f"The timer's checkpoint of {owner}")
+            if self.encode() != before:
+                self.save()
+
+    def _decode(self, raw: bytes, name: str) -> None:
         if len(raw) not in (FIELDS.size, TIMER_CHECKPOINT_SIZE):
-            raise StoreCorruptError(f"{self.path} has {len(raw)} bytes, not {TIMER_CHECKPOINT_SIZE}.", remedy=_REMEDY)
+            raise StoreCorruptError(f"{name} has {len(raw)} bytes, not {TIMER_CHECKPOINT_SIZE}.", remedy=_REMEDY)
         values = FIELDS.unpack_from(raw)
         if min(values) < 0:
             raise StoreCorruptError(
-                f"{self.path} has a negative number at byte {8 * values.index(min(values))}.", remedy=_REMEDY
+                f"{name} has a negative number at byte {8 * values.index(min(values))}.", remedy=_REMEDY
             )
         (
             self.last_read_time_ms,

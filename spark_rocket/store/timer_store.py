@@ -190,6 +190,10 @@ class TimerMessageStore:
         self._recalls.clear()
         self._mark = self._saved = self._waiting_mark = None
 
+    def checkpoint(self) -> bytes:
+        """How far the timer is, as ``timercheck`` says it: for slaves."""
+        return self._checkpoint.encode()
+
     def close(self) -> None:
         """Before the store is closed: remember all that was done, to the message."""
         try:

@@ -66,6 +66,7 @@ class AdminProcessor:
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_log,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
             RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets,
+            RequestCode.GET_TIMER_CHECK_POINT: self.timer_check_point,
         }
 
     # --- topics -------------------------------------------------------------------------------------------------
@@ -287,6 +288,12 @@ class AdminProcessor:
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.schedule.snapshot()))
+
+    def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        timer = self._service.timer
+        if timer is None:
+            raise RefusedError("There is no timer here.", response_code=ResponseCode.SYSTEM_ERROR)
+        return RemotingCommand.response(request, body=timer.checkpoint())
 
 
 def _altered(current: dict[str, str], given: dict[str, str]) -> dict[str, str]:

@@ -10,7 +10,13 @@ code  of the master          here
 43    consumers' offsets     as they are there: what consumers told this slave while the master was away is replaced
 45    delay levels' offsets  the same
 402   pull or pop            the same; masters before 5.0 do not know it
+60    the timer's progress   ``config/timercheck``; masters before 5.0 do not know it
 ====  =====================  =====================================================================================
+
+What was delivered after its delay or at its time (45, 60) counts here only when the log has all that the master's had
+after it said so (``commitLogMaxOffset`` of 28): else a slave made a master could leave out what it does not have. Of
+the timer's own files a slave has none; a master makes them anew from its queue, with what the checkpoint says is
+delivered left out.
 
 So offsets are ten seconds old at most when the slave is made a master, and some messages are consumed, or delivered
 after their delay, twice. Each answer is read whole before anything of it counts, one question is under way at a time,
@@ -29,7 +35,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -41,6 +47,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import GetAllSubscriptionGroupRequestHeader, GetAllTopicConfigRequestHeader
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.timer_checkpoint import TimerCheckpoint
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +62,16 @@ Table = dict[str, Any]
 class SlaveSynchronize:
     """Keeps a slave's tables as its master's."""
 
-    def __init__(self, service: BrokerService, *, period: float = SYNC_SECONDS) -> None:
+    def __init__(
+        self, service: BrokerService, reached: Callable[[int], Awaitable[None]], *, period: float = SYNC_SECONDS
+    ) -> None:
+        """``reached``: until the log has all below an offset."""
         self.master_address: str | None = None
         self.rounds = 0
         """How many have succeeded."""
         self._service = service
+        self._reached = reached
+        self._timer = TimerCheckpoint(service.config.store_path)
         self._period = period
         self._client = RemotingClient(connect_timeout=_TIMEOUT)
         self._known = asyncio.Event()  # there is reason for a round
@@ -99,7 +111,7 @@ class SlaveSynchronize:
             self._hurried = None
             try:
                 await self._round()
-            except (RocketError, TypeError, ValueError, KeyError, AttributeError) as error:
+            except (RocketError, OSError, TypeError, ValueError, KeyError, AttributeError) as error:
                 self._failed(str(error) or type(error).__name__)
             else:
                 self.rounds += 1
@@ -123,7 +135,6 @@ class SlaveSynchronize:
         steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
             (self._all_topics, self._take_topics),
             (partial(self._ask, RequestCode.GET_ALL_CONSUMER_OFFSET), self._take_offsets),
-            (partial(self._ask, RequestCode.GET_ALL_DELAY_OFFSET), self._take_delays),
             (self._all_groups, self._take_groups),
             (partial(self._ask, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, optional=True), self._take_modes),
         ]
@@ -136,6 +147,7 @@ class SlaveSynchronize:
                 return  # the round for the new one follows at once
             if found is not None:
                 take(found)
+        await self._take_progress(address)
 
     # --- asking: on a thread of the executor --------------------------------------------------------------------------
 
@@ -233,12 +245,32 @@ class SlaveSynchronize:
     def _take_offsets(self, stored: Table) -> None:
         self._service.offsets.replace(stored)
 
-    def _take_delays(self, stored: Table) -> None:
+    async def _take_progress(self, address: str) -> None:
+        delays, timer, end = await asyncio.to_thread(self._progress, address)
+        try:
+            await asyncio.wait_for(self._reached(end), self._period)
+        except TimeoutError:
+            return  # behind the master: the next round may find it where that is now
+        if address != self.master_address:
+            return
         service = self._service
         before = service.schedule.snapshot()
-        service.schedule.load(stored)
+        service.schedule.load(delays)
         if service.schedule.snapshot() != before:
             service.saver.save(service.files["delays"])
+        if timer:
+            await asyncio.to_thread(self._timer.take_over, timer, address)
+
+    def _progress(self, address: str) -> tuple[Table, bytes, int]:
+        """What is delivered of delayed and timed messages, and where the master's log ended after that."""
+        delays = self._ask(RequestCode.GET_ALL_DELAY_OFFSET, address)
+        request = RemotingCommand.request(RequestCode.GET_TIMER_CHECK_POINT)
+        timer = self._client.invoke(address, request, _TIMEOUT)  # refused where there is no timer
+        state = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, address)
+        assert delays is not None
+        assert state is not None
+        end = int(state["table"]["commitLogMaxOffset"])
+        return delays, bytes(timer.body) if timer.code == ResponseCode.SUCCESS else b"", end
 
     def _take_modes(self, stored: Table) -> None:
         service = self._service
