@@ -312,7 +312,16 @@ def test_a_message_whose_properties_have_no_room_comes_back_as_it_was(world: Wor
     world.pass_time(1_000)
     ((record, receipt),) = world.pop()
     assert decode_properties(record.properties) == {"x": "y" * 32_750}
+    assert record.topic == b"%RETRY%g_T"  # by which its consumer finds the receipt in the answer
     world.pops.ack("g", "%RETRY%g_T", 0, receipt, 0)
+
+
+def test_a_receipt_that_somebody_sent_along_does_not_stay(world: World) -> None:
+    world.send(b"a", 0, encode_properties({"POP_CK": "0 1 2 3 0 b 0 0"}))
+    world.pop(invisible=1_000)
+    world.pass_time(1_000)
+    ((record, receipt),) = world.pop()
+    assert decode_properties(record.properties)["POP_CK"] == receipt.text()
 
 
 def test_on_a_full_disk_nothing_is_given_and_what_is_due_waits(world: World) -> None:

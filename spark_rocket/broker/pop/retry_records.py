@@ -2,7 +2,8 @@
 
 The record is written anew with that topic and with POP_CK, its receipt, which says that it is of the retry topic; all
 else is as it was, queue and offsets too, which are the retry topic's. As Apache's broker does it unless told otherwise
-(``popResponseReturnActualRetryTopic``).
+(``popResponseReturnActualRetryTopic``); but a POP_CK that somebody sent along does not stay, since nothing can be acked
+with it.
 
 Thread-safety: pure functions. Corresponds to the recoding in PopMessageProcessor.popMsgFromQueue.
 """
@@ -10,7 +11,7 @@ Thread-safety: pure functions. Corresponds to the recoding in PopMessageProcesso
 from __future__ import annotations
 
 from spark_rocket.protocol.extra_info import ExtraInfo
-from spark_rocket.protocol.properties import append_property, find_property
+from spark_rocket.protocol.properties import append_property, remove_property
 from spark_rocket.protocol.record import encode_record, iter_records
 from spark_rocket.store.layout import MAX_PROPERTIES
 
@@ -22,17 +23,19 @@ def as_asked(records: bytes | memoryview, topic: str, receipt: ExtraInfo) -> byt
     name = topic.encode()
     parts = []
     for record in iter_records(records):
-        properties = bytes(record.properties)
-        if find_property(properties, _POP_CK) is None:
-            noted = append_property(properties, _POP_CK, receipt._replace(offset=record.queue_offset).text())
-            if len(noted) <= MAX_PROPERTIES:  # else the consumer makes it of the answer's offset infos
-                properties = noted
+        own = bytes(record.properties)
+        noted = append_property(
+            remove_property(own, _POP_CK), _POP_CK, receipt._replace(offset=record.queue_offset).text()
+        )
+        fits = (
+            len(noted) <= MAX_PROPERTIES
+        )  # else its consumer makes the receipt of the answer's infos and its real topic
         parts.append(
             encode_record(
-                name,
+                name if fits else bytes(record.topic),
                 record.queue_id,
                 record.body,
-                properties,
+                noted if fits else own,
                 queue_offset=record.queue_offset,
                 physical_offset=record.physical_offset,
                 born_timestamp=record.born_timestamp,
