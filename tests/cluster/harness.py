@@ -106,6 +106,8 @@ class Load:
     def goes_on(self, count: int = 50, of: str | None = None) -> float:
         """Wait for so many more acknowledged sends, of a broker if ``of`` says which; seconds to the first."""
         begun = time.monotonic()
+        if of is not None:
+            self._producer.running().routes.refresh(TOPIC)  # as every 30 s: it may be back
 
         def total() -> int:
             if of is not None:

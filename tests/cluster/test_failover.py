@@ -31,7 +31,8 @@ from tests.cluster.harness import (
 
 pytestmark = pytest.mark.crash
 
-ROUNDS = int(os.environ.get("FAILOVER_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("FAILOVER_ROUNDS", "4"))
+FEW = 12  # each sender waits some seconds for every second answer
 SETTINGS = {"brokerRole": "SYNC_MASTER", **SMALL_FILES}
 
 
@@ -92,7 +93,7 @@ class World:
         number = self.pair()
         master, slave = self.cluster.brokers[number], self.cluster.slaves[number]
         slave.partition(master)
-        self.load.goes_on()
+        self.load.goes_on(FEW)
         slave.heal()
         self.load.goes_on(20, of=master.broker_name)
 
@@ -100,14 +101,14 @@ class World:
         """Nobody hears it; the other takes what is sent."""
         master = self.cluster.brokers[self.pair()]
         master.partition()
-        self.load.goes_on()
+        self.load.goes_on(FEW)
         master.heal()
         self.load.goes_on(20, of=master.broker_name)
 
     def pause_master(self) -> None:
         master = self.cluster.brokers[self.pair()]
         master.pause()
-        self.load.goes_on()
+        self.load.goes_on(FEW)
         master.resume()
         self.load.goes_on(20, of=master.broker_name)
 
