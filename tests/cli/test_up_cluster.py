@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,19 +71,27 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
         assert len(Wire(client, found(r"broker +(127\.0\.0\.1:\d+)", said)).messages("T")) == 2
 
 
-def test_a_master_and_its_slave(tmp_path: Path) -> None:
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     conf.write_text("brokerRole=SYNC_MASTER\n")
-    with (
-        started("up", "--slaves", "--data", tmp_path / "d", "-c", conf, *PORTS, last="Ctrl-C stops it.") as (_, said),
-        RemotingClient() as client,
-    ):
-        master, slave = re.findall(r"(127\.0\.0\.1:\d+) \(broker-a(?:-slave)?, process", said)
-        deadline = time.monotonic() + 30
-        while Wire(client, master).send("T", b"x").code != ResponseCode.SUCCESS:  # SYNC_MASTER: the slave has it
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert Wire(client, slave).messages("T")[-1].body == b"x"
+    arguments = ["up", "--slaves", "--data", tmp_path / "d", "-c", conf, *PORTS]
+    with started(*arguments, last="Ctrl-C stops it.") as (_, said), RemotingClient() as client:
+        found = re.findall(r"(127\.0\.0\.1:\d+) \(broker-a(?:-slave)?, process (\d+)\)", said)
+        (master, _), (slave, _) = found
+        # SYNC_MASTER: the slave has what is answered so.
+        until(lambda: Wire(client, master).send("T", b"x").code == ResponseCode.SUCCESS)
+        until(lambda: Wire(client, slave).messages("T"))
+    # It was killed; the brokers stop as if told to.
+    for label, (_, pid) in zip(("store", "broker-a-slave/store"), found, strict=True):
+        until(lambda pid=pid: not Path(f"/proc/{pid}").exists())  # type: ignore[misc]
+        assert not (tmp_path / "d" / label / "abort").exists()
 
 
 def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
