@@ -307,9 +307,11 @@ class Broker:
 
     def _arrived(self, held: PullRequestHoldService, topic: str, *where: int) -> None:
         """The log of a slave has grown."""
+        if self._service is not None and self.synchronize is not None:
+            known = self._service.topics.table.get(topic)
+            if known is None or where[0] >= known.read_queue_nums:
+                self.synchronize.arrived(topic, where[0])
         held.notify_arriving(topic, *where)
-        if self._service is not None and self.synchronize is not None and topic not in self._service.topics.table:
-            self.synchronize.hurry()
 
     def _load_files(
         self,

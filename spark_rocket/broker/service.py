@@ -40,7 +40,6 @@ from spark_rocket.broker.topics import (
     SIMPLE_QUEUES,
     TIMER_TOPIC,
     TopicConfigManager,
-    new_topic,
     topic_problem,
 )
 from spark_rocket.broker.transactions import TransactionalMessageService
@@ -328,10 +327,6 @@ class BrokerService:
 
     def known_topic(self, topic: str) -> TopicConfig:
         config = self.topics.get(topic)
-        if config is None and self.config.is_slave:
-            # What was acknowledged is there to be read, even if the master died before it said of the topic.
-            queues = self.store.queues(topic)
-            config = new_topic(topic, max(queues) + 1) if queues else None
         if config is None:
             raise RefusedError(
                 f"topic[{topic}] not exist, apply first please!", response_code=ResponseCode.TOPIC_NOT_EXIST

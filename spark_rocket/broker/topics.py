@@ -122,6 +122,7 @@ class TopicConfigManager:
         self._clock = clock
         self.table: dict[str, TopicConfig] = {}
         self._texts: dict[str, str] = {}
+        self._adopted: set[str] = set()
         self.data_version = DataVersion(timestamp=clock())
         self.on_change: Callable[[str], None] = lambda topic: None
         self._create_system_topics()
@@ -204,14 +205,24 @@ class TopicConfigManager:
         ProtocolError, TypeError or KeyError, and nothing changed, when it does not fit.
         """
         version = DataVersion.from_value(stored["dataVersion"])
-        if version == self.data_version:
+        if version == self.data_version and not self._adopted:
             return False
         table = {
             name: TopicConfig.from_value({"topicName": name, **entry})
             for name, entry in stored["topicConfigTable"].items()
         }
         self._texts.clear()
+        self._adopted.clear()
         self.table, self.data_version = table, version
+        return True
+
+    def adopt(self, topic: str, queues: int) -> bool:
+        """On a slave: a topic that it knows from the log alone has so many queues at least; False if that is known."""
+        if topic in self.table and (topic not in self._adopted or self.table[topic].read_queue_nums >= queues):
+            return False
+        self._adopted.add(topic)
+        self._texts.pop(topic, None)
+        self.table[topic] = new_topic(topic, queues)
         return True
 
     def _changed(self, topic: str) -> None:

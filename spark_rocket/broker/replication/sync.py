@@ -99,8 +99,14 @@ class SlaveSynchronize:
             self.master_address = address
             self._known.set()
 
-    def hurry(self) -> None:
-        """The log has a message of a topic that is not known: it was made since the last round."""
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """The log has a message of a topic that is not known, which was made since the last round: ask.
+
+        Until then, and should the master die before it can say, the topic is what the log says of it.
+        """
+        service = self._service
+        if service.topics.adopt(topic, queue_id + 1):
+            service.saver.save(service.files["topics"])
         if self._hurried is None and self.master_address is not None:
             self._hurried = self._service.loop.call_later(HURRY_SECONDS if self.rounds else 0.0, self._known.set)
 
@@ -138,9 +144,9 @@ class SlaveSynchronize:
             (self._all_groups, self._take_groups),
             (partial(self._ask, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, optional=True), self._take_modes),
         ]
+        address = self.master_address
+        assert address is not None
         for ask, take in steps:
-            address = self.master_address
-            assert address is not None
             self._asked_at = self._service.store.max_physical_offset
             found = await asyncio.to_thread(ask, address)
             if address != self.master_address:
