@@ -10,6 +10,12 @@ Corresponds to mqadmin's updateTopic and updateSubGroup.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
+
+from spark_rocket.errors import BrokerError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
 
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
@@ -53,6 +59,7 @@ def _create_topics(options: argparse.Namespace) -> int:
 
     with Admin(options.nameserver) as admin:
         for name in options.names:
+            _check_queues(admin, name, options.queues)
             admin.create_topic(
                 name,
                 options.queues,
@@ -60,9 +67,33 @@ def _create_topics(options: argparse.Namespace) -> int:
                 attributes=None if options.type is None else f"+message.type={options.type}",
             )
             written = "" if options.write_queues is None else f" ({options.write_queues} of them written to)"
-            taken = options.type or "messages of any type"
+            taken = options.type or _type_of(admin, name) or "messages of any type"
             print(f"Topic {name} has {options.queues} queues{written} and takes {taken}.")
     return 0
+
+
+def _check_queues(admin: Admin, topic: str, queues: int) -> None:
+    """Refuse to take away queues that are written to: nobody would see the messages in them any more."""
+    try:
+        found = max((data.write_queue_nums for data in admin.topic_route(topic).queue_datas), default=0)
+    except TopicNotFoundError:
+        return
+    if found > queues:
+        raise BrokerError(
+            f"Topic {topic} has {found} queues: with {queues}, messages in the others could not be read any more.",
+            remedy=f"Give --queues {found}. To have fewer, give --queues {found} --write-queues {queues} first, and"
+            f" --queues {queues} when every group has read the others.",
+        )
+
+
+def _type_of(admin: Admin, topic: str) -> str | None:
+    """The type that the topic has; None if it takes all of them."""
+    masters = [data.broker_addrs.get(0) for data in admin.cluster_info().broker_addr_table.values()]
+    for address in filter(None, masters):
+        config = admin.topic_configs(address).get(topic)
+        if config is not None:
+            return config.attributes.get("message.type")
+    return None
 
 
 def _create_groups(options: argparse.Namespace) -> int:

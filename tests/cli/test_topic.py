@@ -31,6 +31,21 @@ def test_topics(cluster: LocalCluster, capsys: Said) -> None:
     assert (configs["c"].write_queue_nums, configs["c"].attributes) == (8, {})
 
 
+def test_a_topic_that_is_there(cluster: LocalCluster, capsys: Said) -> None:
+    create = ["topic", "create", "there", "-n", cluster.name_server]
+    assert main([*create, "--queues", "12", "--type", "FIFO"]) == 0
+    capsys.readouterr()
+    # Queues with messages are not lost by a default.
+    assert main(create) == 1
+    assert "Give --queues 12. To have fewer, give --queues 12 --write-queues 8 first" in capsys.readouterr().err
+    assert main([*create, "--queues", "12", "--write-queues", "8"]) == 0
+    assert main(create) == 0
+    assert capsys.readouterr().out.endswith("Topic there has 8 queues and takes FIFO.\n")
+    with Admin(cluster.name_server) as admin:
+        there = admin.topic_configs(cluster.broker_address)["there"]
+    assert (there.read_queue_nums, there.write_queue_nums, there.attributes) == (8, 8, {"message.type": "FIFO"})
+
+
 def test_groups(cluster: LocalCluster, capsys: Said) -> None:
     assert main(["group", "create", "g", "-n", cluster.name_server, "--ordered", "--attempts", "4"]) == 0
     assert capsys.readouterr().out == "Group g is given messages 4 times at most, in order.\n"
