@@ -4,6 +4,8 @@
 module                 what it is
 =====================  ================================================================================================
 service.py             :class:`PopService`: pop, ack, change of the invisible time; what the processors call
+result.py              what a pop found
+receipts.py            which receipts are taken
 hooks.py               what the service and the processors ask of others: order of queues, waiting of requests
 check_points.py        check points and acks as values and as the JSON of the revive log
 revive_log.py          writes them into the log

@@ -3,7 +3,7 @@
 How a POP_MESSAGE goes (processors/pop.py):
 
 1. The processor checks the request as Apache's does and makes a :class:`PopRequest` of it.
-2. ``PopService.pop(request)`` gives a :class:`~spark_rocket.broker.pop.service.PopResult`. With messages: they are
+2. ``PopService.pop(request)`` gives a :class:`~spark_rocket.broker.pop.result.PopResult`. With messages: they are
    answered, and if ``rest_num`` is above 0 ``waiting.more(topic, queue_id, group)`` may run another that is held.
 3. Without: ``waiting.hold(channel, request, pop, again)``. HELD: the answer comes later; whoever holds it calls
    ``again()``, from the loop, when a message has come that it may want, or when its time (``poll_time`` from

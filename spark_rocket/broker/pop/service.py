@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
@@ -31,7 +30,9 @@ from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.pop.acks import MAX_SPAN, AckGatherer
 from spark_rocket.broker.pop.check_points import REVIVE_PREFIX, CheckPoint, Key
 from spark_rocket.broker.pop.hooks import ALREADY_ACKED, ILLEGAL, PopOrder, PopRequest
+from spark_rocket.broker.pop.receipts import bad_receipt, check_receipt, too_late
 from spark_rocket.broker.pop.recovery import recover_offsets
+from spark_rocket.broker.pop.result import PopResult, offsets_of
 from spark_rocket.broker.pop.retry_records import as_asked
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog
@@ -54,7 +55,6 @@ from spark_rocket.store.timer_store import TimerMessageStore
 
 INIT_MIN = 0
 """``initMode`` of a group that has no offset: from the beginning; any other is from the end."""
-_CLOCKS_APART_MS = 24 * 3600 * 1000  # a clock may be set back while messages are out
 
 _MISPLACED = (
     GetMessageStatus.OFFSET_TOO_SMALL,
@@ -63,29 +63,6 @@ _MISPLACED = (
 )
 _EMPTY = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 _PASSED = (GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
-
-
-@dataclass(slots=True)
-class PopResult:
-    """What a pop found.
-
-    ``rest_num``: how many messages are still there in the queues looked at; ``passed``: whether messages that the
-    filter does not want were left behind, or there are some that cannot be had just now, so that it is worth looking
-    again; ``problem``: a queue is damaged, or the store takes no check point.
-    """
-
-    pop_time: int
-    invisible_time: int
-    revive_queue_id: int
-    rest_num: int = 0
-    count: int = 0
-    size: int = 0
-    passed: bool = False
-    problem: StoreCorruptError | RefusedError | None = None
-    records: list[bytes | memoryview] = field(default_factory=list)
-    start_offset_infos: list[str] = field(default_factory=list)
-    msg_offset_infos: list[str] = field(default_factory=list)
-    order_count_infos: list[str] = field(default_factory=list)
 
 
 class PopService:
@@ -244,7 +221,7 @@ class PopService:
         group = pop.group
         flag = retry_flag(topic, group)
         following = got.next_begin_offset
-        offsets = range(offset, following) if following - offset == got.count else _offsets(got.records)
+        offsets = range(offset, following) if following - offset == got.count else offsets_of(got.records)
         if pop.order:
             info = self._order.popped(pop, flag, topic, queue_id, result.pop_time, offsets)
             if info:
@@ -334,7 +311,7 @@ class PopService:
         """Messages of one check point are consumed: bit ``i`` for the offset ``start + i``. As :meth:`ack`."""
         self._check(receipt, receipt.start_offset)
         if bits >> MAX_SPAN:
-            raise _bad_receipt(f"it acks what is more than {MAX_SPAN} messages behind its start")
+            raise bad_receipt(f"it acks what is more than {MAX_SPAN} messages behind its start")
         if not receipt.is_order:
             if bits:
                 self._ack(group, topic, queue_id, receipt, bits)
@@ -364,16 +341,7 @@ class PopService:
             self._offsets.commit(group, topic, queue_id, following)
 
     def _check(self, receipt: ExtraInfo, offset: int) -> None:
-        if receipt.broker_name != self._name:
-            raise _bad_receipt(f"it is of the broker {receipt.broker_name[:100]}, this is {self._name}")
-        if receipt.revive_queue_id >= self.log.queues and not receipt.is_order:
-            raise _bad_receipt(f"there is no revive queue {receipt.revive_queue_id}")
-        if receipt.pop_time > self._clock() + _CLOCKS_APART_MS:
-            raise _bad_receipt("it is from the future")
-        if receipt.invisible_time > self.longest_invisible and not receipt.is_order:
-            raise _bad_receipt(f"nothing is invisible for {receipt.invisible_time} ms")
-        if not 0 <= offset - receipt.start_offset < MAX_SPAN:
-            raise _bad_receipt(f"{offset} is no offset of a check point that begins at {receipt.start_offset}")
+        check_receipt(receipt, offset, self._name, self.log.queues, self._clock(), self.longest_invisible)
 
     @property
     def longest_invisible(self) -> int:
@@ -407,9 +375,9 @@ class PopService:
             return receipt._replace(invisible_time=now + invisible_time - receipt.pop_time, offset=offset)
         key: Key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time)
         if self._acks.is_acked(key, offset):
-            raise _too_late("the message is acked already, or its receipt was exchanged for another")
+            raise too_late("the message is acked already, or its receipt was exchanged for another")
         if receipt.pop_time + receipt.invisible_time <= now and not self.reviver.is_open(key, offset):
-            raise _too_late("the invisible time of the receipt is over")
+            raise too_late("the invisible time of the receipt is over")
         # Not the old one's name, though this is the same millisecond: its ack would be the new one's too.
         popped = max(now, receipt.pop_time + 1)
         key = (topic, group, queue_id, offset, popped)
@@ -417,29 +385,3 @@ class PopService:
         self._write(point, receipt.revive_queue_id)
         self._ack(group, topic, queue_id, receipt, 1 << offset - receipt.start_offset)
         return receipt._replace(start_offset=offset, pop_time=popped, invisible_time=invisible_time, offset=offset)
-
-
-def _offsets(records: bytes | memoryview) -> list[int]:
-    """Queue offsets of a run of records."""
-    offsets = []
-    position = 0
-    while position < len(records):
-        offsets.append(int.from_bytes(records[position + 20 : position + 28], "big"))
-        position += int.from_bytes(records[position : position + 4], "big")
-    return offsets
-
-
-def _bad_receipt(why: str) -> RefusedError:
-    return RefusedError(
-        f"extraInfo is no receipt of this broker: {why}",
-        response_code=ResponseCode.INVALID_PARAMETER,
-        remedy="Send back what the broker gave with the message.",
-    )
-
-
-def _too_late(why: str) -> RefusedError:
-    return RefusedError(
-        why,
-        response_code=ResponseCode.NO_MESSAGE,
-        remedy="It cannot be made invisible for longer; if it was not acked, it comes again.",
-    )

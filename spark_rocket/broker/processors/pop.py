@@ -25,7 +25,8 @@ from functools import partial
 
 from spark_rocket.broker.filters import ALL, PullFilter, parse_filter
 from spark_rocket.broker.pop.hooks import Held, PopRequest
-from spark_rocket.broker.pop.service import PopResult, PopService
+from spark_rocket.broker.pop.result import PopResult
+from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
