@@ -18,9 +18,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from spark_rocket.protocol.record import RecordView
 from spark_rocket.store.consume_queue import ConsumeQueue
 from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.layout import (
+    ENTRY,
     ENTRY_SIZE,
     ENTRY_TYPE,
     SCHEDULE_TOPIC,
@@ -30,7 +32,7 @@ from spark_rocket.store.layout import (
 )
 from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.record_scan import Ints, RecordBlock
-from spark_rocket.store.tags import DelayLevels, tags_codes
+from spark_rocket.store.tags import DelayLevels, tags_code, tags_codes
 
 _AHEAD = 4096 // ENTRY_SIZE  # entries
 
@@ -114,6 +116,19 @@ class Dispatcher:
         for start, stop in zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True):
             first = int(order[start])
             self._replay(topics[first], int(queue_ids[first]), int(offsets[start]), entries[start:stop].tobytes())
+
+    def dispatch_one(self, record: RecordView) -> None:
+        """The same for a record alone, at a fraction of what a block of one costs."""
+        state = record.sys_flag & TRANSACTION_MASK
+        topic = str(record.topic, "utf-8", "replace")
+        if state in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK) or self._deleted.covers(topic, record.physical_offset):
+            return
+        properties = bytes(record.properties)
+        code = self._delays.deliver_time(properties, record.store_timestamp) if topic == SCHEDULE_TOPIC else None
+        if code is None:
+            code = tags_code(properties)
+        entry = ENTRY.pack(record.physical_offset, record.size, code)
+        self._replay(topic, record.queue_id, record.queue_offset, entry)
 
     def _replay(self, topic: str, queue_id: int, offset: int, entries: bytes) -> None:
         queue = self._queues.find(topic, queue_id)

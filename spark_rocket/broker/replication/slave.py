@@ -235,6 +235,7 @@ class ReplicationSlave:
         self._task: asyncio.Task[None] | None = None
         self._connection: _MasterConnection | None = None
         self._pause = _FIRST_PAUSE
+        self._closing = False
         self._sample = b""  # what the master has where the last comparison began
         self._grown: list[asyncio.Future[None]] = []
         if self.master_address:
@@ -244,6 +245,7 @@ class ReplicationSlave:
         self._task = self.loop.create_task(self._run())
 
     async def close(self) -> None:
+        self._closing = True
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -297,7 +299,7 @@ class ReplicationSlave:
 
     async def _run(self) -> None:
         points: Iterator[int] | None = None  # to compare from, further and further back; None: from the log's end on
-        while True:
+        while not self._closing:
             await self._known.wait()
             longest = _LONGEST_PAUSE
             try:
@@ -331,8 +333,9 @@ class ReplicationSlave:
     async def _follow(self, start: int) -> _MasterConnection:
         """Until the connection ends, which is an error unless the comparison does it."""
         address = self.master_address
-        made = self.loop.create_connection(lambda: _MasterConnection(self, start), *parse_address(address))
-        _, connection = await asyncio.wait_for(made, _CONNECT_SECONDS)
+        host, port = parse_address(address)
+        async with asyncio.timeout(_CONNECT_SECONDS):  # wait_for may lose the cancelling by close
+            _, connection = await self.loop.create_connection(lambda: _MasterConnection(self, start), host, port)
         self._connection = connection
         if address != self.master_address:
             connection._end(_LookElsewhereError())

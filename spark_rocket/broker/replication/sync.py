@@ -125,7 +125,8 @@ class SlaveSynchronize:
                     _log.warning("The settings of the master at %s are taken over again.", self.master_address)
                     self._problem = ""
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._known.wait(), self._period)
+                async with asyncio.timeout(self._period):  # wait_for may lose the cancelling by close
+                    await self._known.wait()
 
     def _failed(self, problem: str) -> None:
         if not self._problem:
@@ -254,7 +255,8 @@ class SlaveSynchronize:
     async def _take_progress(self, address: str) -> None:
         delays, timer, end = await asyncio.to_thread(self._progress, address)
         try:
-            await asyncio.wait_for(self._reached(end), self._period)
+            async with asyncio.timeout(self._period):
+                await self._reached(end)
         except TimeoutError:
             return  # behind the master: the next round may find it where that is now
         if address != self.master_address:
