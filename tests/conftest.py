@@ -24,7 +24,7 @@ _SPARK = (
     {"what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
     {"flights", "connect", "package"},
 )
-_LONG = ("tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")
+_LONG = ("tests/cluster/", "tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")
 
 
 def _group(nodeid: str) -> str:
