@@ -37,8 +37,14 @@ def add_topic(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     create.set_defaults(run=_create_topics)
     create = _create(verbs, "group", "create consumer groups", "GROUP")
-    create.add_argument("--ordered", action="store_true", help="messages of a message group are consumed in order")
-    create.add_argument("--attempts", type=_attempts, default=17, metavar="N", help="then it is a dead letter (17)")
+    create.add_argument(
+        "--ordered",
+        action=argparse.BooleanOptionalAction,
+        help="whether messages of a message group are consumed in order (not, in a new group)",
+    )
+    create.add_argument(
+        "--attempts", type=_attempts, metavar="N", help="then a message is a dead letter (17, in a new group)"
+    )
     create.set_defaults(run=_create_groups)
 
 
@@ -101,10 +107,19 @@ def _create_groups(options: argparse.Namespace) -> int:
 
     with Admin(options.nameserver) as admin:
         for name in options.names:
-            admin.create_group(name, ordered=options.ordered, retry_max_times=options.attempts - 1)
-            order = ", in order" if options.ordered else ""
-            print(f"Group {name} is given messages {options.attempts} times at most{order}.")
+            retries = None if options.attempts is None else options.attempts - 1
+            admin.create_group(name, ordered=options.ordered, retry_max_times=retries)
+            print(_description(admin, name))
     return 0
+
+
+def _description(admin: Admin, group: str) -> str:
+    for data in admin.cluster_info().broker_addr_table.values():
+        found = admin.subscription_groups(data.broker_addrs[0]).get(group) if 0 in data.broker_addrs else None
+        if found is not None:
+            order = ", in order" if found.consume_message_orderly else ""
+            return f"Group {group} is given messages {found.retry_max_times + 1} times at most{order}."
+    return f"Group {group} is there."
 
 
 def _queues(text: str) -> int:

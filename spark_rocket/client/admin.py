@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.client.instance import Client
@@ -286,28 +286,30 @@ class Admin(Client):
         self,
         group: str,
         *,
-        ordered: bool = False,
-        retry_max_times: int = 16,
+        ordered: bool | None = None,
+        retry_max_times: int | None = None,
         retry_policy: dict[str, object] | None = None,
         broker: str | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a consumer group, or change it to this, on one broker, on a cluster's or on every known master.
+        """Create a consumer group, or change one, on one broker, on a cluster's or on every known master.
 
-        ``ordered`` is for consumers by POP, RocketMQ 5's own clients among them: messages of a queue or of a message
-        group are given out one after the other. A message that failed ``retry_max_times`` + 1 times is a dead letter.
+        What is not given stays as it is; of a new group that is no order and 16 retries. ``ordered`` is for consumers
+        by POP, RocketMQ 5's own clients among them: messages of a queue or of a message group are given out one after
+        the other. A message that failed ``retry_max_times`` + 1 times is a dead letter.
         ``retry_policy``: the pauses between, in ms, for clients that ask the proxy for them, as Apache writes it:
         ``{"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60000, "multiplier": 2}}`` or
         ``{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}``.
         """
-        settings = SubscriptionGroupConfig(
-            group_name=group,
-            consume_message_orderly=ordered,
-            retry_max_times=retry_max_times,
-            group_retry_policy=retry_policy,
-        )
-        body = settings.to_json()
+        given = {
+            "consume_message_orderly": ordered,
+            "retry_max_times": retry_max_times,
+            "group_retry_policy": retry_policy,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         for address in self._masters(broker, cluster).values():
+            known = self.subscription_groups(address).get(group, SubscriptionGroupConfig(group_name=group))
+            body = replace(known, attributes={}, **changes).to_json()  # attributes: none of them is to change
             code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
             self._ask(address, code, None, f"the creation of group {group}", body=body)
 

@@ -52,6 +52,10 @@ def test_groups(cluster: LocalCluster, capsys: Said) -> None:
     with Admin(cluster.name_server) as admin:
         group = admin.subscription_groups(cluster.broker_address)["g"]
     assert (group.consume_message_orderly, group.retry_max_times) == (True, 3)
+    assert main(["group", "create", "g", "-n", cluster.name_server, "--attempts", "5"]) == 0
+    assert capsys.readouterr().out == "Group g is given messages 5 times at most, in order.\n"
+    assert main(["group", "create", "g", "-n", cluster.name_server, "--no-ordered"]) == 0
+    assert capsys.readouterr().out == "Group g is given messages 5 times at most.\n"
 
 
 def test_what_cannot_be(cluster: LocalCluster, capsys: Said) -> None:

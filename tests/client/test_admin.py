@@ -17,6 +17,7 @@ from spark_rocket.protocol.bodies import (
     ConsumerConnection,
     GroupList,
     SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
     TopicOffset,
     TopicStatsTable,
 )
@@ -25,6 +26,8 @@ from spark_rocket.protocol.record import encode_record, pack_host
 from tests.client.fakes import Fake, FakeCluster, says
 
 CREATE, DELETE = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER
+CREATE_GROUP = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+LIST_GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 QUEUE = MessageQueue("t", "b0", 0)
 
 
@@ -119,14 +122,16 @@ def test_a_refused_creation(mq: FakeCluster, admin: Admin) -> None:
 
 
 def test_groups_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
-    mq.everywhere(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, says(0))
+    there = SubscriptionGroupConfig("h", consume_message_orderly=True, attributes={"lite": "1"})
+    mq.everywhere(LIST_GROUPS, says(0, body=SubscriptionGroupWrapper({"h": there}).to_json()))
+    mq.everywhere(CREATE_GROUP, says(0))
     admin.create_group("g", ordered=True, retry_max_times=2)
-    admin.create_group("h", cluster="c1")
-    assert asked(mq, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP) == [1, 2]
-    sent = [SubscriptionGroupConfig.from_json(request.body) for request in mq.brokers[1].requests]
-    assert sent == [
-        SubscriptionGroupConfig(group_name="g", consume_message_orderly=True, retry_max_times=2),
-        SubscriptionGroupConfig(group_name="h"),
+    admin.create_group("h", cluster="c1", retry_max_times=5)
+    assert asked(mq, CREATE_GROUP) == [1, 2]
+    requests = [request for request in mq.brokers[1].requests if request.code == CREATE_GROUP]
+    assert [SubscriptionGroupConfig.from_json(request.body) for request in requests] == [
+        SubscriptionGroupConfig("g", consume_message_orderly=True, retry_max_times=2),
+        SubscriptionGroupConfig("h", consume_message_orderly=True, retry_max_times=5),  # what is not given stays
     ]
 
 
