@@ -141,10 +141,10 @@ class Replica:
                 f"{self._log.queue.directory} goes on."
             )
         if self._held:
-            self._held += data
-            if len(self._held) < self._needed:
+            if len(self._held) + len(data) < self._needed:
+                self._held += data
                 return
-            run = bytes(self._held)
+            run = b"".join((self._held, data))
         else:
             run = bytes(data)
         self.forget()
