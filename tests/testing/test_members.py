@@ -173,6 +173,15 @@ def test_members_are_used_in_the_right_order() -> None:
         _ = cluster.brokers
 
 
+def test_where_there_is_one_loopback_address_only_nothing_can_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_rocket.testing.network._HAS_MORE_LOOPBACK", False)
+    with LocalCluster(brokers=1) as cluster, RemotingClient() as client:
+        assert cluster.broker_address == f"127.0.0.1:{cluster.brokers[0].port}"
+        assert Wire(client, cluster.broker_address).send("T").code == ResponseCode.SUCCESS
+        with pytest.raises(StateError, match="on Linux only"):
+            cluster.brokers[0].partition()
+
+
 def test_all_is_gone_at_the_end() -> None:
     with LocalCluster(brokers=1) as cluster:
         address, port, data = cluster.broker_address, cluster.brokers[0].port, cluster.data_dir
