@@ -272,6 +272,9 @@ class Broker:
             server.handlers.update(refusals(name))
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        if not offsets.saved_at:  # after a kill, its time says which check points groups go on behind
+            offsets.dirty = True
+            self._save_offsets()
         self._every("order", _ORDER_SAVE_SECONDS, self._save_order)
         self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
         self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config_files import ConfigFile
 from spark_rocket.broker.server import Broker, advertised_ip
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreLockedError
 from spark_rocket.model import Message
@@ -192,6 +193,30 @@ def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
         await written.wait()
         assert '"T@g":{0:1' in file.path.read_text()
         await broker.close()
+
+    run(scenario)
+
+
+def test_a_new_broker_notes_the_time_that_groups_go_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before its offsets are saved for the first time, it still knows which pops are younger than the file."""
+
+    async def scenario() -> None:
+        written: asyncio.Queue[str] = asyncio.Queue()
+        write, loop = ConfigFile.write, asyncio.get_running_loop()
+
+        def note(file: ConfigFile, snapshot: dict[str, Any] | bytes) -> None:
+            write(file, snapshot)
+            loop.call_soon_threadsafe(written.put_nowait, file.path.name)
+
+        monkeypatch.setattr(ConfigFile, "write", note)
+        broker = Broker(config(tmp_path, flushConsumerOffsetInterval=3_600_000))
+        await broker.start()
+        try:
+            while await written.get() != "consumerOffset.json":
+                pass
+            assert "savedAt" in broker.service.files["offsets"].path.read_text()
+        finally:
+            await broker.close()
 
     run(scenario)
 
