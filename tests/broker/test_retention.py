@@ -12,7 +12,8 @@ import pytest
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.client import Reader
 from spark_rocket.datasource.fetch import read_range
-from spark_rocket.datasource.options import Scope, parse_read_options
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import parse_read_options
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import DataLossError
