@@ -24,6 +24,7 @@ from tests.cluster.harness import (
     assert_all_there,
     assert_slaves_follow,
     assert_stores_right,
+    knows_topic,
     max_offsets,
     slaves_ready,
     until,
@@ -43,14 +44,16 @@ class World:
         self.cluster = cluster
         self.load = load
         self.rng = rng
+        self.masters = list(cluster.brokers)
+        self.slaves = list(cluster.slaves)
 
     def pair(self) -> int:
-        return self.rng.randrange(len(self.cluster.brokers))
+        return self.rng.randrange(len(self.masters))
 
     def kill_master(self) -> None:
         """Producers go on with the other; the slave has all that the master said that both have."""
         number = self.pair()
-        master, slave = self.cluster.brokers[number], self.cluster.slaves[number]
+        master, slave = self.masters[number], self.slaves[number]
         master.kill()
         ends = self.load.strong_ends(master.broker_name)
         has = max_offsets(slave.address)
@@ -60,14 +63,14 @@ class World:
         self.load.goes_on(20, of=master.broker_name)
 
     def stop_master(self) -> None:
-        master = self.cluster.brokers[self.pair()]
+        master = self.masters[self.pair()]
         master.restart()
         self.load.goes_on(20, of=master.broker_name)
 
     def kill_slave(self) -> None:
         """Its master says that it has none, and goes on alone."""
         number = self.pair()
-        slave = self.cluster.slaves[number]
+        slave = self.slaves[number]
         slave.kill()
         self.load.goes_on(50, of=slave.broker_name)
         slave.start()
@@ -80,7 +83,7 @@ class World:
 
     def kill_both_of_a_pair(self) -> None:
         number = self.pair()
-        master, slave = self.cluster.brokers[number], self.cluster.slaves[number]
+        master, slave = self.masters[number], self.slaves[number]
         for member in self.rng.sample([master, slave], 2):
             member.kill()
         self.load.goes_on()
@@ -91,7 +94,7 @@ class World:
     def cut_replication(self) -> None:
         """A master says that its slave took too long, or that there is none; nothing waits for ever."""
         number = self.pair()
-        master, slave = self.cluster.brokers[number], self.cluster.slaves[number]
+        master, slave = self.masters[number], self.slaves[number]
         slave.partition(master)
         self.load.goes_on(FEW)
         slave.heal()
@@ -99,18 +102,30 @@ class World:
 
     def cut_master(self) -> None:
         """Nobody hears it; the other takes what is sent."""
-        master = self.cluster.brokers[self.pair()]
+        master = self.masters[self.pair()]
         master.partition()
         self.load.goes_on(FEW)
         master.heal()
         self.load.goes_on(20, of=master.broker_name)
 
     def pause_master(self) -> None:
-        master = self.cluster.brokers[self.pair()]
+        master = self.masters[self.pair()]
         master.pause()
         self.load.goes_on(FEW)
         master.resume()
         self.load.goes_on(20, of=master.broker_name)
+
+    def swap(self) -> None:
+        """The slave is made the master, and the master comes back as its slave."""
+        number = self.pair()
+        master, slave = self.masters[number], self.slaves[number]
+        until(lambda: knows_topic(slave), "the slave knows the topic")
+        self.load.swapped.add(master.broker_name)
+        master.kill()
+        slave.restart(config={"brokerRole": "SYNC_MASTER", "brokerId": 0})
+        self.load.goes_on(20, of=master.broker_name)
+        master.restart(config={"brokerRole": "SLAVE", "brokerId": 1})
+        self.masters[number], self.slaves[number] = slave, master
 
 
 EVENTS: tuple[Callable[[World], None], ...] = (
@@ -122,6 +137,7 @@ EVENTS: tuple[Callable[[World], None], ...] = (
     World.kill_both_of_a_pair,
     World.stop_master,
     World.pause_master,
+    World.swap,
 )
 
 
