@@ -466,6 +466,26 @@ def test_a_slave_is_not_led_astray_by_what_is_no_master(tmp_path: Path, junk: by
     run(work)
 
 
+def test_a_master_that_says_nothing_is_left(tmp_path: Path) -> None:
+    async def work() -> None:
+        connected: list[bytes] = []
+
+        class Silent(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                connected.append(data)
+
+        server = await asyncio.get_running_loop().create_server(Silent, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        slave = await slave_of(address, tmp_path / "s", haHousekeepingInterval=100)
+        await until(lambda: len(connected) > 1)
+        assert slave.slave is not None
+        assert "nothing came from the master" in slave.slave.problem
+        await slave.close()
+        server.close()
+
+    run(work)
+
+
 class AsApache:
     """A master as Apache's: it sends from wherever it is told to, if that is there, and beats late."""
 
