@@ -358,6 +358,11 @@ def test_a_master_that_answers_nonsense_changes_nothing(
             assert sync.rounds == 0
         assert sum(f"master at {fake.address} are not taken over" in line for line in caplog.messages) == 1
 
+        fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, ext={"totalTopicNum": "2"}, body=topics(t=t))
+        seen = len(fake.requests)
+        soon(lambda: len(fake.requests) > seen + 4)
+        assert slave.topics.table == before, "a part of the topics is not all of them"
+
         # In two parts, as newer masters give large tables.
         def part(request: RemotingCommand) -> RemotingCommand:
             first = request.ext_fields.get("topicSeq") == "0"

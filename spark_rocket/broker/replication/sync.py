@@ -42,7 +42,7 @@ from typing import Any
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
-from spark_rocket.protocol.bodies import loads_tolerant
+from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import GetAllSubscriptionGroupRequestHeader, GetAllTopicConfigRequestHeader
@@ -203,7 +203,8 @@ class SlaveSynchronize:
         entries: Table = {}
         version: object = None
         for page in range(_MOST_PAGES):
-            answer = self._answer(code, address, header(len(entries), None))
+            known = None if version is None else dumps_fastjson(version).decode()
+            answer = self._answer(code, address, header(len(entries), known))
             assert answer is not None
             part = _table(answer)
             if page == 0:
@@ -212,9 +213,11 @@ class SlaveSynchronize:
                 raise BrokerError(f"{name} changed at {address} while it was read; it is read again.")
             before = len(entries)
             entries.update(part.get(name) or {})
-            if len(entries) == before or len(entries) >= int(answer.ext_fields.get(total, 0)):
+            if len(entries) >= int(answer.ext_fields.get(total, 0)):
+                return {**whole, name: entries}
+            if len(entries) == before:
                 break
-        return {**whole, name: entries}
+        raise BrokerError(f"{address} gave {len(entries)} entries of {name}, and says that it has more.")
 
     # --- taking over: on the loop ---------------------------------------------------------------------------------
 
