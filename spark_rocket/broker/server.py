@@ -284,7 +284,7 @@ class Broker:
         if config.is_slave:
             self.slave = ReplicationSlave(loop, store, config, name, service.replication.log_cut)
             self.slave.start()
-            self.synchronize = SlaveSynchronize(service, self.slave.reached)
+            self.synchronize = SlaveSynchronize(service, self.slave)
             self.synchronize.start()
         else:
             for driver in service.drivers.values():

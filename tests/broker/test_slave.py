@@ -174,6 +174,32 @@ def test_what_a_slave_answers(pair: Pair) -> None:
     assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
 
 
+def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log is not its master's: neither that nor what goes with it is replaced."""
+    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.02})
+    pair = Pair(tmp_path)
+    pair.stop(pair.slave)
+    other = pair.add("b", 0)
+    for broker, topic in ((pair.master, "ours"), (other, "theirs")):
+        store, topics = broker.service.store, broker.service.topics
+        pair._loop.call_soon_threadsafe(topics.ensure, topic)
+        pair._loop.call_soon_threadsafe(
+            lambda store=store, topic=topic: store.put_message(  # type: ignore[misc]
+                topic, 0, topic.encode(), b"", born_timestamp=1, born_host=("127.0.0.1", 5)
+            )
+        )
+        soon(lambda store=store: store.max_physical_offset > 0)  # type: ignore[misc]
+    pair.stop(other)
+    slave = pair.add("a", 1, store="b0")
+    soon(lambda: slave.slave and slave.slave.problem)
+    assert slave.synchronize is not None
+    assert slave.synchronize.master_address == pair.master.address
+    assert slave.synchronize.rounds == 0
+    assert "theirs" in slave.service.topics.table
+    assert "ours" not in slave.service.topics.table
+    pair.close()
+
+
 def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
     """Acknowledged just before the master died."""
     assert pair.slave.synchronize is not None
@@ -349,7 +375,10 @@ def test_a_master_that_answers_nonsense_changes_nothing(
     assert sync is not None
     before = dict(slave.topics.table)
     with caplog.at_level(logging.WARNING):
+        fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=b"")
         pair._loop.call_soon_threadsafe(sync.set_master, fake.address)
+        assert pair.slave.slave is not None
+        pair.slave.slave.is_following = True
         for body in bad:
             fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=body)
             seen = len(fake.requests)

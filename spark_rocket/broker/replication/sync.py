@@ -1,5 +1,7 @@
 """What a slave takes over from its master beside the log: topics, groups, and how far groups and delay levels are.
 
+Nothing is asked while the log is not known to be the master's: a slave of another cluster keeps its own.
+
 Asked at once when the master is known, every ten seconds, and when the log has a message of a topic that is not known:
 
 ====  =====================  =====================================================================================
@@ -35,11 +37,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
@@ -53,6 +56,7 @@ _log = logging.getLogger(__name__)
 
 SYNC_SECONDS = 10.0
 HURRY_SECONDS = 1.0  # between rounds that unknown topics ask for
+_LOOK_SECONDS = 0.1
 _TIMEOUT = 5.0
 _MOST_PAGES = 10_000
 
@@ -62,15 +66,13 @@ Table = dict[str, Any]
 class SlaveSynchronize:
     """Keeps a slave's tables as its master's."""
 
-    def __init__(
-        self, service: BrokerService, reached: Callable[[int], Awaitable[None]], *, period: float = SYNC_SECONDS
-    ) -> None:
-        """``reached``: until the log has all below an offset."""
+    def __init__(self, service: BrokerService, slave: ReplicationSlave, *, period: float = SYNC_SECONDS) -> None:
+        """``slave``: what follows the master's log."""
         self.master_address: str | None = None
         self.rounds = 0
         """How many have succeeded."""
         self._service = service
-        self._reached = reached
+        self._slave = slave
         self._timer = TimerCheckpoint(service.config.store_path)
         self._period = period
         self._client = RemotingClient(connect_timeout=_TIMEOUT)
@@ -115,6 +117,8 @@ class SlaveSynchronize:
         while True:
             self._known.clear()
             self._hurried = None
+            while not self._slave.is_following:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_SECONDS)
             try:
                 await self._round()
             except (RocketError, OSError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -259,7 +263,7 @@ class SlaveSynchronize:
         delays, timer, end = await asyncio.to_thread(self._progress, address)
         try:
             async with asyncio.timeout(self._period):
-                await self._reached(end)
+                await self._slave.reached(end)
         except TimeoutError:
             return  # behind the master: the next round may find it where that is now
         if address != self.master_address:
