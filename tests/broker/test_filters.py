@@ -192,7 +192,7 @@ def test_a_waiting_pull_sleeps_on_until_one_matches(wire: Wire, topic: str, serv
         assert held_pulls(wire, service, topic) == 1
     assert not later.done()
     send(wire, topic, 2, 9)
-    answer = later.result(20)
+    answer = later.result(60)
     assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [9])
     assert answer.ext_fields == offsets(11, 0, 11)
     assert held_pulls(wire, service, topic) == 0
@@ -203,7 +203,7 @@ def test_a_waiting_pull_learns_how_far_the_others_went(wire: Wire, topic: str, s
     assert held_pulls(wire, service, topic) == 1
     send(wire, topic, 7)
     time_is_up(service, topic)
-    answer = later.result(20)
+    answer = later.result(60)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
     assert answer.ext_fields == offsets(7, 0, 7)
 
@@ -221,7 +221,7 @@ def test_more_than_one_pull_looks_at_came_while_it_waited(
     later = wire.pull_later(topic, 0, tags="a = 1", **SQL, **HELD)
     assert held_pulls(wire, service, topic) == 1
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 900)
-    answer = later.result(20)
+    answer = later.result(60)
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_RETRY_IMMEDIATELY, offsets(800, 0, 900))
 
 

@@ -148,7 +148,7 @@ def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str, 
     wire.send(topic, b"other tag", {"TAGS": "t0"})
     assert not later.done()
     wire.send(topic, b"this", {"TAGS": "t1"})
-    answer = later.result(20)
+    answer = later.result(60)
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
     assert [message.body for message in decode_messages(bytes(answer.body))] == [b"this"]
     assert answer.ext_fields == offsets(6, 0, 6)
@@ -158,7 +158,7 @@ def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str, 
 def test_a_pull_of_a_queue_that_never_had_a_message_is_held_too(wire: Wire, topic: str) -> None:
     later = wire.pull_later(topic, 0, queue_id=3, **HELD)
     wire.send_batch(topic, [Message.of(topic, b"a"), Message.of(topic, b"b")], queue_id=3)
-    assert len(decode_messages(bytes(later.result(20).body))) == 2
+    assert len(decode_messages(bytes(later.result(60).body))) == 2
 
 
 def test_a_held_pull_is_answered_when_its_time_is_up(wire: Wire, topic: str, service: BrokerService) -> None:
@@ -174,7 +174,7 @@ def test_a_held_pull_whose_time_is_up_learns_how_far_other_tags_went(
     later = wire.pull_later(topic, 0, tags="wanted", **HELD)
     fill(wire, topic, 4)
     time_is_up(service, topic)
-    answer = later.result(20)
+    answer = later.result(60)
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_RETRY_IMMEDIATELY, offsets(4, 0, 4))
 
 
@@ -202,7 +202,7 @@ def test_above_the_bound_nothing_is_held(wire: Wire, topic: str) -> None:
 def test_a_held_pull_of_a_deleted_topic_is_told(wire: Wire, topic: str) -> None:
     later = wire.pull_later(topic, 0, **HELD)
     assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.SUCCESS
-    assert later.result(20).code == ResponseCode.TOPIC_NOT_EXIST
+    assert later.result(60).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_a_pull_commits_the_offset_it_carries(wire: Wire, topic: str, group: str) -> None:

@@ -58,6 +58,7 @@ class Disk:
             if path.is_dir():
                 copy.mkdir(parents=True, exist_ok=True)
                 continue
+            copy.parent.mkdir(parents=True, exist_ok=True)  # one made while the walk was under way may not be in it
             now = path.read_bytes()
             durable = self.flushed.get(path)
             if path.parent.name in ("commitlog", "index") or path.parent.parent.parent.name == "consumequeue":
