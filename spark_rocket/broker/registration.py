@@ -234,7 +234,7 @@ class _Worker:
                     left = max(0.0, due - time.monotonic())
                     # The lambda is called within wait_for only, while ``done`` is what it is now.
                     called = self._condition.wait_for(
-                        lambda: self._stopping or self.wanted > done,  # noqa: B023
+                        lambda: self._stopping or self.wanted > done,  # noqa: B023 - it is called in this turn of the loop only
                         min(left, _LOOK_SECONDS),
                     )
                     lost = self.healthy and not self._owner.is_connected(self.address)

@@ -4,7 +4,7 @@ They are built from messaging_service.proto when they are first asked for, in a 
 code would register in protobuf's one default pool, where RocketMQ's own Python client registers the same names: a
 process that imports both would fail, whichever comes first.
 
-Messages of other services (health, reflection) are made by :func:`load` from their own text.
+Messages of other services (health, reflection) are made from their own text by :class:`Definitions`.
 
 Thread-safety: all of it; what is built once does not change.
 """
@@ -63,11 +63,6 @@ def messaging() -> Definitions:
     found = Definitions(files(__package__).joinpath("messaging_service.proto").read_text("utf-8"), FILE)
     found.types |= {name: found.well_known(name) for name in ("Duration", "Timestamp")}
     return found
-
-
-def load(text: str, file_name: str) -> Definitions:
-    """The messages of another file of the same language, in a pool of their own."""
-    return Definitions(text, file_name)
 
 
 def __getattr__(name: str) -> Any:

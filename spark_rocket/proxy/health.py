@@ -18,7 +18,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.definitions import Definitions, load
+from spark_rocket.proxy.definitions import Definitions
 
 SERVICE = "grpc.health.v1.Health"
 _TEXT = """
@@ -39,7 +39,7 @@ service Health {
 @cache
 def definitions() -> Definitions:
     """The service's messages."""
-    return load(_TEXT, "grpc/health/v1/health.proto")
+    return Definitions(_TEXT, "grpc/health/v1/health.proto")
 
 
 def rpcs(services: Iterable[str]) -> dict[str, Rpc]:

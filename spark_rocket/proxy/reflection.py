@@ -22,7 +22,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.definitions import Definitions, load
+from spark_rocket.proxy.definitions import Definitions
 
 PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
 _TEXT = """
@@ -63,7 +63,7 @@ service ServerReflection {{
 @cache
 def definitions(package: str) -> Definitions:
     """The service's messages in one of its two packages."""
-    return load(_TEXT.format(package=package), f"{package.replace('.', '/')}/reflection.proto")
+    return Definitions(_TEXT.format(package=package), f"{package.replace('.', '/')}/reflection.proto")
 
 
 def rpcs(served: Iterable[Definitions]) -> dict[str, Rpc]:

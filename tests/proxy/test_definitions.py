@@ -69,4 +69,4 @@ def test_what_there_is_not() -> None:
 )
 def test_a_text_that_is_wrong(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        definitions.load(text, "wrong.proto")
+        definitions.Definitions(text, "wrong.proto")

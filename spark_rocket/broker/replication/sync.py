@@ -117,7 +117,7 @@ class SlaveSynchronize:
         while True:
             self._known.clear()
             self._hurried = None
-            while not self._slave.is_following:  # noqa: ASYNC110
+            while not self._slave.is_following:  # noqa: ASYNC110 - no event says it
                 await asyncio.sleep(_LOOK_SECONDS)
             try:
                 await self._round()
