@@ -17,8 +17,9 @@ from tests.broker.wire import Wire
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
+    """Gone when another folder's tests come: some of them take the disk from the whole process."""
     with LocalCluster(in_process=True) as running:
         yield running
 

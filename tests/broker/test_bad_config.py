@@ -11,6 +11,7 @@ import errno
 import os
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,8 @@ def counted(real: Callable[..., Any], left: list[int], failure: BaseException) -
     """``real`` as long as calls are left."""
 
     def call(*arguments: Any, **more: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():  # a broker that other tests share
+            return real(*arguments, **more)
         if not left[0]:
             raise failure
         left[0] -= 1

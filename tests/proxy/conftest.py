@@ -23,15 +23,16 @@ settings.load_profile("unhurried")
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
+    """Gone when another folder's tests come: some of them take the disk from the whole process."""
     with LocalCluster(in_process=True) as running:
         with Caller(running.grpc_endpoint, "first") as caller:  # whose call has the endpoint load what it needs
             caller.call("QueryRoute")
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(cluster: LocalCluster) -> _ServerThread:
     running = cluster._server
     assert isinstance(running, _ServerThread)
