@@ -25,9 +25,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.broker.known_settings import KNOWN_UNUSED
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delay_levels, delete_hours
 
 _log = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from typing import Any
 import spark_rocket
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.java_properties import parse_properties, render_properties
 from spark_rocket.cli.serve import SNIPPET, Stopping, reachable, ready, say, warn_open, was_killed
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.protocol.java_properties import parse_properties, render_properties
 
 _WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
 _LINE_LIMIT = 1 << 20

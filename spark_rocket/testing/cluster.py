@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.java_properties import render_properties
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, StateError
@@ -33,6 +32,7 @@ from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop

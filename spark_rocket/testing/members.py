@@ -21,8 +21,8 @@ from typing import Self
 
 from spark_rocket.broker.cluster_layout import ClusterMember
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.java_properties import render_properties
 from spark_rocket.errors import StateError
+from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.testing.network import CLIENTS, LOOPBACK, Network
 from spark_rocket.testing.processes import ServerProcess
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.broker.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 
 CASES = [
     ("a=1", [("a", "1", 1)]),
