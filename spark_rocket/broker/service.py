@@ -29,7 +29,7 @@ from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.request_modes import MessageRequestModeManager
-from spark_rocket.broker.stats import BrokerStats
+from spark_rocket.broker.stats import BrokerStats, TopicCounts
 from spark_rocket.broker.stored import StoredMessages
 from spark_rocket.broker.topics import (
     DLQ_PREFIX,
@@ -61,9 +61,10 @@ TELL_SECONDS = 1.0
 class SendTarget:
     """A topic that has passed every check that does not depend on the message."""
 
-    __slots__ = ("is_retry", "queue_limit", "topic", "write_queues")
+    __slots__ = ("counts", "is_retry", "queue_limit", "topic", "write_queues")
 
-    def __init__(self, config: TopicConfig) -> None:
+    def __init__(self, config: TopicConfig, counts: TopicCounts) -> None:
+        self.counts = counts
         self.topic = config.topic_name
         self.is_retry = config.topic_name.startswith(RETRY_PREFIX)
         self.write_queues = config.write_queue_nums
@@ -250,7 +251,7 @@ class BrokerService:
                 f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not served here.",
                 response_code=ResponseCode.NO_PERMISSION,
             )
-        target = SendTarget(found)
+        target = SendTarget(found, self.stats.topic(found.topic_name))
         # What depends on the clock or on a setting that can change is asked again for every message.
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
             self.targets[topic] = target
@@ -283,7 +284,9 @@ class BrokerService:
         limit = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if reconsume_times < limit:
             return None
-        return SendTarget(self.topics.ensure(DLQ_PREFIX + group))
+        self.stats.group(group, topic).dead_letters += 1
+        dead = self.topics.ensure(DLQ_PREFIX + group)
+        return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def message_waits(self, waiting: Waiting) -> None:
         """A message was stored to be delivered later: see to it that this happens."""
@@ -354,6 +357,7 @@ class BrokerService:
         self.topics.delete(topic)
         self.offsets.remove_topic(topic)
         self.order.remove_topic(topic)
+        self.stats.forget_topic(topic)
         self.store.delete_topic(topic)
         self.held.wake_topic(topic)
         self.waiting.wake_topic(topic)

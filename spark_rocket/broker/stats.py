@@ -1,4 +1,5 @@
-"""How many messages came and went, in all and lately: what code 28 shows, and by group and topic, as 208 does.
+"""How many messages came and went, in all and lately: what code 28 shows, by group and topic, as 208 does, and what
+/metrics says. Counts by topic are plain attributes, since the send path adds to them.
 
 Thread-safety: event loop only. Nothing is kept on disk.
 Corresponds to org.apache.rocketmq.store.StoreStatsService and GROUP_GET_NUMS of store.stats.BrokerStatsManager.
@@ -13,6 +14,43 @@ _WINDOWS = (10, 60, 600)
 _MINUTE = 60 // SAMPLE_SECONDS  # samples
 
 
+# What a message is, as RocketMQ 5's TopicMessageType names it; the numbers are places in TopicCounts' lists.
+NORMAL, FIFO, DELAY, TRANSACTION = range(4)
+MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction")
+_SIZES = 33  # powers of two
+
+
+class TopicCounts:
+    """What came for a topic since the start, by message type. ``sizes[n]`` messages had at most 2**n bytes."""
+
+    __slots__ = ("bytes", "messages", "sizes")
+
+    def __init__(self) -> None:
+        self.messages = [0, 0, 0, 0]
+        self.bytes = [0, 0, 0, 0]
+        self.sizes = [0] * _SIZES
+
+    @property
+    def puts(self) -> int:
+        return sum(self.messages)
+
+    @property
+    def put_bytes(self) -> int:
+        return sum(self.bytes)
+
+
+class GroupCounts:
+    """What a group was given of a topic and gave back since the start."""
+
+    __slots__ = ("dead_letters", "get_bytes", "gets", "send_backs")
+
+    def __init__(self) -> None:
+        self.gets = 0
+        self.get_bytes = 0
+        self.send_backs = 0
+        self.dead_letters = 0
+
+
 class BrokerStats:
     """Running totals, sampled every ``SAMPLE_SECONDS``."""
 
@@ -20,14 +58,51 @@ class BrokerStats:
         self.puts = 0
         self.gets = 0
         self.get_misses = 0
+        self.topics: dict[str, TopicCounts] = {}
+        self.groups: dict[tuple[str, str], GroupCounts] = {}
+        """By group and topic."""
+        self.committed: dict[str, int] = {}
+        """Transactions by topic."""
+        self.rolled_back: dict[str, int] = {}
         self._samples: deque[tuple[int, int, int]] = deque([(0, 0, 0)], maxlen=max(_WINDOWS) // SAMPLE_SECONDS + 1)
         self._fetched: dict[tuple[str, str], int] = {}
         self._fetched_lately: deque[dict[tuple[str, str], int]] = deque(maxlen=_MINUTE)
 
-    def fetched(self, group: str, topic: str, count: int) -> None:
+    def topic(self, topic: str) -> TopicCounts:
+        """The counts of a topic, to be kept by who counts."""
+        counts = self.topics.get(topic)
+        if counts is None:
+            counts = self.topics[topic] = TopicCounts()
+        return counts
+
+    def group(self, group: str, topic: str) -> GroupCounts:
+        counts = self.groups.get((group, topic))
+        if counts is None:
+            counts = self.groups[group, topic] = GroupCounts()
+        return counts
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted."""
+        self.topics.pop(topic, None)
+        for key in [key for key in self.groups if key[1] == topic]:
+            del self.groups[key]
+        self.committed.pop(topic, None)
+        self.rolled_back.pop(topic, None)
+
+    def forget_group(self, group: str) -> None:
+        """A group was deleted."""
+        for key in [key for key in self.groups if key[0] == group]:
+            del self.groups[key]
+
+    def fetched(self, group: str, topic: str, count: int, size: int) -> None:
         """A group's pull found messages of a topic."""
         self.gets += count
         key = (group, topic)
+        counts = self.groups.get(key)
+        if counts is None:
+            counts = self.groups[key] = GroupCounts()
+        counts.gets += count
+        counts.get_bytes += size
         self._fetched[key] = self._fetched.get(key, 0) + count
 
     def sample(self) -> None:

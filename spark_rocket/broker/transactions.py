@@ -181,6 +181,12 @@ class TransactionalMessageService:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
+    @property
+    def waiting(self) -> int:
+        """Half messages that are not decided yet, as far as is known."""
+        ends = {queue_id: self._store.get_max_offset(HALF_TOPIC, queue_id) for queue_id in self._queues}
+        return sum(max(ends[one.queue_id] - one.settled - len(one.decided), 0) for one in self._queues.values())
+
     def is_decided(self, half: Half) -> bool:
         """Whether a decision about it is known. Of those settled long ago it is not: they would be decided anew."""
         queue = self._queue(half.record.queue_id)

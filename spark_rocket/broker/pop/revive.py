@@ -49,6 +49,7 @@ from spark_rocket.broker.pop.check_points import (
     decode_check_point,
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
+from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig
@@ -85,6 +86,7 @@ class PopReviver:
         *,
         late_acks: Callable[[Key], list[int]],
         retry_v2: Callable[[], bool],
+        stats: BrokerStats | None = None,
         timing: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
@@ -97,6 +99,7 @@ class PopReviver:
         self._broker_name = broker_name
         self._late_acks = late_acks
         self._retry_v2 = retry_v2
+        self._stats = stats
         self._timing = timing
         self._open: dict[Key, CheckPoint] = {}
         self._unsettled: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(log.queues)]
@@ -298,6 +301,8 @@ class PopReviver:
                 group,
                 result.reason,
             )
+        elif topic.startswith(DLQ_PREFIX) and self._stats is not None:
+            self._stats.group(group, str(record.topic, "utf-8", "replace")).dead_letters += 1
         self._log.position = max(self._log.position, result.end_physical_offset)
         self.revived += 1
         return True

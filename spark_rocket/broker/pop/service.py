@@ -113,6 +113,7 @@ class PopService:
             self._name,
             late_acks=self._acks.late,
             retry_v2=lambda: config.enable_retry_topic_v2,
+            stats=stats,
         )
         recover_offsets(store, self.log, offsets)
         self.on_due: Callable[[int], None] = lambda due: None
@@ -254,7 +255,7 @@ class PopService:
         result.size += len(got.records)
         result.start_offset_infos.append(start_offset_info(flag, queue_id, offset))
         result.msg_offset_infos.append(msg_offset_info(flag, queue_id, offsets))
-        self._stats.fetched(group, topic, got.count)
+        self._stats.fetched(group, topic, got.count, len(got.records))
 
     def _is_taken(self, key: Key) -> bool:
         """Whether a check point of this millisecond has this name: its queue was reset. A moment later all is well."""

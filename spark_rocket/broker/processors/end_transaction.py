@@ -6,6 +6,8 @@ Two refusals are our own: of an offset that is no half message, and of a second 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from spark_rocket.broker.half_messages import IMMUNITY, Half
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RefusedError
@@ -54,6 +56,11 @@ class EndTransactionProcessor:
             raise _refused(result.reason, ResponseCode.SERVICE_NOT_AVAILABLE)
         if result.status is not PutStatus.PUT_OK:
             raise _refused(result.reason, ResponseCode.MESSAGE_ILLEGAL)
+        stats = service.stats
+        counts = stats.committed if header.commit_or_rollback == TRANSACTION_COMMIT else stats.rolled_back
+        with suppress(ValueError):  # rolled back because nobody can tell where it was to go
+            topic, _ = half.real_place()
+            counts[topic] = counts.get(topic, 0) + 1
         return RemotingCommand.response(request)
 
     def _is_too_late(self, half: Half) -> bool:

@@ -255,7 +255,7 @@ class PullMessageProcessor:
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave and not self._config.offset_check_in_slave:
             code, result.next_begin_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if code == ResponseCode.SUCCESS:
-            service.stats.fetched(pull.group, pull.topic, result.count)
+            service.stats.fetched(pull.group, pull.topic, result.count, len(result.records))
             service.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
             service.stats.get_misses += 1

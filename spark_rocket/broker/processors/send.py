@@ -27,7 +27,10 @@ import numpy as np
 
 from spark_rocket.broker.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.service import BrokerService, SendTarget
+from spark_rocket.broker.stats import DELAY, FIFO, NORMAL, TRANSACTION
+from spark_rocket.broker.topics import HALF_TOPIC
 from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.model import SHARDING_KEY
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.host import pack_host
@@ -162,7 +165,14 @@ class SendMessageProcessor:
         code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
-        self._service.stats.puts += result.count
+        count = result.count
+        self._service.stats.puts += count
+        size = result.end_physical_offset - result.physical_offset
+        counts = target.counts
+        kind = NORMAL if waiting is None and "SHARDING" not in properties else _message_type(properties, waiting)
+        counts.messages[kind] += count
+        counts.bytes[kind] += size
+        counts.sizes[((size - 1) // count).bit_length()] += count
         if waiting is not None:
             self._service.message_waits(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
@@ -337,6 +347,14 @@ def _without_wait(properties: str, start: int) -> str:
     if (start == 0 or properties[start - 1] == "\x02") and (end == len(properties) or properties[end] == "\x02"):
         return properties[:start] + properties[end + 1 :]
     return properties
+
+
+def _message_type(properties: str, waiting: Waiting | None) -> int:
+    if waiting is not None and waiting.topic == HALF_TOPIC:
+        return TRANSACTION
+    if SHARDING_KEY in decode_properties(properties):
+        return FIFO
+    return NORMAL if waiting is None else DELAY
 
 
 def _is_transactional(values: dict[str, str]) -> bool:

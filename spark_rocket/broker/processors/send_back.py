@@ -101,8 +101,12 @@ class SendBackProcessor:
         )
         if result.status is not PutStatus.PUT_OK:
             raise RefusedError(result.reason or result.status.value, response_code=ResponseCode.SYSTEM_ERROR)
+        counts = service.stats.group(group, str(record.topic, "utf-8", "replace"))
+        counts.send_backs += 1
         if waiting is not None:
             service.message_waits(waiting)
+        else:
+            counts.dead_letters += 1
         if service.stored.waits:
             service.stored.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
             return None
