@@ -207,6 +207,7 @@ class AdminProcessor:
     def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = DeleteSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         self._service.groups.delete(header.group_name)
+        self._service.stats.forget_group(header.group_name)
         clean = header.clean_offset or request.ext_fields.get("removeOffset") == "true"
         if clean:
             self._service.offsets.remove_group(header.group_name)
