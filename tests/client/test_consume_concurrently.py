@@ -284,7 +284,7 @@ def test_a_run_that_nobody_can_take_over_is_offered_once(
     for _ in range(20):
         one.service._watch.set()
         assert looks.acquire(timeout=SECONDS)
-    assert one.service._work.qsize() <= 2
+    assert one.service._work.qsize() <= 3  # three at first, two of them taken, and each of these offered once
     go.set()
     one.until(lambda: queue.commit_offset == 10)
 
