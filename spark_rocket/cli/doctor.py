@@ -9,12 +9,10 @@ Exit status: 0 nothing is wrong, 1 something is. Corresponds to nothing in Rocke
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.metadata
 import importlib.util
 import ipaddress
-import json
 import os
 import platform
 import re
@@ -26,6 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import exclusive
+from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.errors import RocketError
 
 _TIMEOUT = 10.0  # seconds for a program that is asked for its version
@@ -43,51 +46,46 @@ class Finding:
     remedy: str = ""
 
 
-def add_doctor(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    doctor = verbs.add_parser(
-        "doctor",
-        help="check Java, Spark, Python, servers and executors",
-        description="Check all that a pipeline needs: Java, Spark and Python, name server and brokers from here, and "
-        "with --master or --remote from the executors too.",
-    )
-    doctor.add_argument("-n", "--nameserver", metavar="ADDR", help="host:port, several with ';' between")
-    doctor.add_argument("-t", "--topic", metavar="TOPIC", help="a topic that should be there")
-    where = doctor.add_mutually_exclusive_group()
-    where.add_argument("--master", metavar="URL", help="ask this Spark's executors: local[2], spark://host:7077, yarn")
-    where.add_argument("--remote", metavar="URL", help="the same through Spark Connect: sc://host:15002")
-    doctor.add_argument("--py-files", metavar="FILES", help="with --master: what the jobs take along")
-    doctor.add_argument("--json", action="store_true", help="findings as JSON, one a line")
-    doctor.set_defaults(run=_run)
+@click.command(short_help="check Java, Spark, Python, servers and executors")
+@connection
+@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="a topic that should be there")
+@click.option("--master", metavar="URL", help="ask this Spark's executors: local[2], spark://host:7077, yarn")
+@click.option("--remote", metavar="URL", help="the same through Spark Connect: sc://host:15002")
+@click.option("--py-files", metavar="FILES", help="with --master: what the jobs take along")
+@click.option("--json", "as_json", is_flag=True, help="findings as JSON, one a line")
+def doctor(
+    link: Link, topic: str | None, master: str | None, remote: str | None, py_files: str | None, as_json: bool
+) -> int:
+    """Check all that a pipeline needs: Java, Spark and Python, name server and brokers.
 
-
-def _run(options: argparse.Namespace) -> int:
+    Looked at from here, and with --master or --remote from the executors too.
+    """
+    exclusive({"--master": master, "--remote": remote})
     wrong = 0
-    for finding in _findings(options):
+    for finding in _findings(link, topic, {"master": master, "remote": remote, "py_files": py_files}):
         wrong += finding.grade == "wrong"
-        if options.json:
-            print(json.dumps(asdict(finding)))
+        if as_json:
+            show.line(asdict(finding))
             continue
         print(f"{finding.grade:>7}  {finding.about}: {finding.text}", flush=True)
         if finding.remedy:
             print(f"         {finding.remedy}")
-    if not options.json:
+    if not as_json:
         print("\nnothing is wrong" if not wrong else f"\n{wrong} thing{'s are' if wrong > 1 else ' is'} wrong")
     return 1 if wrong else 0
 
 
-def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+def _findings(link: Link, topic: str | None, spark: dict[str, str | None]) -> Iterator[Finding]:
     yield from check_python()
     yield check_java()
     yield check_module()
     yield check_workers_python()
     addresses: list[str] = []
-    yield from check_servers(options.nameserver, options.topic, addresses.append)
-    if options.master or options.remote:
+    yield from check_servers(link, topic, addresses.append)
+    if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import ask_executors
 
-        where = {"master": options.master, "remote": options.remote, "py_files": options.py_files}
-        yield from check_executors(lambda: ask_executors(addresses, **where))
+        yield from check_executors(lambda: ask_executors(addresses, **spark))
 
 
 # --- here ----------------------------------------------------------------------------------------------------------
@@ -174,19 +172,18 @@ def check_workers_python() -> Finding:
 # --- the servers ---------------------------------------------------------------------------------------------------
 
 
-def check_servers(name_server: str | None, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
+def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
     """Name server, brokers and topic as this machine sees them; ``found`` is told the addresses of the servers."""
-    from spark_rocket.client import Admin
     from spark_rocket.client.config import ClientConfig
 
     try:
-        servers = ClientConfig.of(name_server).name_servers
+        servers = ClientConfig.of(link.name_server).name_servers
     except RocketError as error:
         yield Finding("name server", "wrong", error.message, error.remedy)
         return
     for server in servers:
         found(server)
-    with Admin(name_server) as admin:
+    with link.admin() as admin:
         try:
             clusters = admin.cluster_info()
         except RocketError as error:

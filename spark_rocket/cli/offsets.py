@@ -13,161 +13,141 @@ line is wrong. Corresponds to mqadmin's consumerProgress, resetOffsetByTime, clo
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import PATH, exclusive, group_name, yes_option
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.text import limit, moment, moment_text, print_table
-from spark_rocket.errors import ClientError
+from spark_rocket.errors import ClientError, StateError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
     from spark_rocket.model import MessageQueue
 
 
-def add_offsets(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb and its actions."""
-    offsets = verbs.add_parser(
-        "offsets",
-        help="where queries and groups are; set, copy and preview it",
-        description="Offsets of streaming queries (their checkpoints) and of consumer groups (on the brokers).",
+_checkpoint = click.argument("checkpoint", type=PATH, required=False)
+_group = click.option(
+    "-g", "--group", type=group_name, metavar="GROUP", shell_complete=complete_groups, help="the consumer group"
+)
+_group_required = click.option(
+    "-g", "--group", type=group_name, required=True, metavar="GROUP", shell_complete=complete_groups,
+    help="the consumer group",
+)  # fmt: skip
+_json = click.option("--json", "as_json", is_flag=True, help="one JSON object a line instead of a table")
+_dry_run = click.option("--dry-run", is_flag=True, help="only say what would be done")
+
+
+def _topics(meaning: str) -> Callable[[Any], Any]:
+    return click.option(
+        "-t", "--topic", "topics", multiple=True, metavar="TOPIC", shell_complete=complete_topics, help=meaning
     )
-    actions = offsets.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    show = _action(actions, "show", _show, "a checkpoint's or a group's offsets, and what is left to read")
-    _add_checkpoint(show)
-    _add_group(show)
-    _add_topic(show, "of a group: in this topic only (may be given several times)")
-
-    diff = _action(actions, "diff", _diff, "where a checkpoint and a group differ")
-    diff.add_argument("checkpoint", type=Path, metavar="CHECKPOINT")
-    _add_group(diff, required=True)
-
-    preview = _action(actions, "preview", _preview, "what reading again from somewhere would read")
-    _add_topic(preview, "the topic to read (may be given several times)")
-    _add_where(preview)
-    preview.add_argument("-l", "--limit", type=limit, default=3, metavar="N", help="messages shown of a queue (3)")
-
-    reset = _action(actions, "reset", _reset, "set a group from a checkpoint, a time, another group or a file")
-    _add_group(reset, required=True)
-    _add_topic(reset, "the topic (may be given several times)")
-    _add_where(reset)
-    _add_yes(reset)
-
-    export = _action(actions, "export", _export, "write offsets as JSON, as startingOffsets takes them")
-    _add_checkpoint(export)
-    _add_group(export)
-    _add_topic(export, "of a group: in this topic only (may be given several times)")
-    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="a file instead of stdout")
-
-    taken = _action(actions, "import", _import, "set a group to the offsets of a file")
-    taken.add_argument("file", type=Path, metavar="FILE", help="what export wrote; - is stdin")
-    _add_group(taken, required=True)
-    _add_yes(taken)
 
 
-def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    summary: str,
-) -> argparse.ArgumentParser:
-    action = actions.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    action.add_argument("-n", "--nameserver", metavar="ADDR", help="host:port, several with ';' between")
-    action.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
-    action.set_defaults(run=run)
-    return action
+@dataclass(frozen=True, kw_only=True)
+class _Where:
+    """The places that ``preview`` and ``reset`` can be told, of which one is given."""
+
+    checkpoint: Path | None
+    at: int | None
+    of_group: str | None
+    file: Path | None
+    earliest: bool
+    latest: bool
 
 
-def _add_checkpoint(action: argparse.ArgumentParser) -> None:
-    action.add_argument("checkpoint", type=Path, nargs="?", metavar="CHECKPOINT", help="a query's checkpointLocation")
+def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options, and hands them on as ``where``."""
 
+    @functools.wraps(function)
+    def with_where(**values: Any) -> Any:
+        given = {field.name: values.pop(field.name) for field in fields(_Where)}
+        exclusive({f"--{name.replace('_', '-')}": value for name, value in given.items()}, required=True)
+        return function(where=_Where(**given), **values)
 
-def _add_group(action: argparse.ArgumentParser, *, required: bool = False) -> None:
-    action.add_argument("-g", "--group", type=_group, required=required, metavar="GROUP", help="the consumer group")
-
-
-def _add_topic(action: argparse.ArgumentParser, meaning: str) -> None:
-    action.add_argument("-t", "--topic", action="append", default=[], metavar="TOPIC", help=meaning)
-
-
-def _add_where(action: argparse.ArgumentParser) -> None:
-    where = action.add_mutually_exclusive_group(required=True)
-    where.add_argument("--checkpoint", type=Path, metavar="DIR", help="where a query is")
-    when = "stored since: 2026-11-21T08:00 (local, or with +00:00 or Z), ms, or 2h (ago; also --at=-2h)"
-    where.add_argument("--at", type=moment, metavar="TIME", help=when)
-    where.add_argument("--of-group", type=_group, metavar="GROUP", help="where another group is")
-    where.add_argument("--file", type=Path, metavar="FILE", help="offsets as JSON; - is stdin")
-    where.add_argument("--earliest", action="store_true", help="the first messages that there are")
-    where.add_argument("--latest", action="store_true", help="the ends")
-
-
-def _add_yes(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--yes", action="store_true", help="do not ask")
-    action.add_argument("--dry-run", action="store_true", help="only say what would be done")
-
-
-def _group(text: str) -> str:
-    from spark_rocket.client.validators import check_group
-
-    try:
-        return check_group(text)
-    except ClientError as error:
-        raise argparse.ArgumentTypeError(f"{error.message} {error.remedy}") from None
+    when = "stored since: 2026-11-21T08:00 (local, or with +00:00 or Z), ms, or 2h (ago; also -2h)"
+    wrapped: Callable[..., Any] = with_where
+    for option in (
+        click.option("--latest", is_flag=True, help="the ends"),
+        click.option("--earliest", is_flag=True, help="the first messages that there are"),
+        click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - is stdin"),
+        click.option("--of-group", type=group_name, metavar="GROUP", help="where another group is"),
+        click.option("--at", type=moment, metavar="TIME", help=when),
+        click.option("--checkpoint", type=PATH, metavar="DIR", help="where a query is"),
+    ):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 # --- the actions ---------------------------------------------------------------------------------------------------
 
 
-def _show(options: argparse.Namespace) -> int:
-    rows = _rows(options)
-    _print(rows, options.json)
-    if not options.json and (behind := [row.lag for row in rows if row.lag is not None]):
+@click.group(short_help="where queries and groups are; set, copy and preview it")
+def offsets() -> None:
+    """Offsets of streaming queries (their checkpoints) and of consumer groups (on the brokers)."""
+
+
+@offsets.command("show", short_help="a checkpoint's or a group's offsets, and what is left to read")
+@_checkpoint
+@connection
+@_json
+@_group
+@_topics("of a group: in this topic only (may be given several times)")
+def show_offsets(
+    link: Link, checkpoint: Path | None, group: str | None, topics: tuple[str, ...], as_json: bool
+) -> None:
+    """Show a checkpoint's or a group's offsets, and what is left to read.
+
+    CHECKPOINT is a query's checkpointLocation.
+    """
+    rows = _rows(link, checkpoint, group, topics)
+    _print(rows, as_json)
+    if not as_json and (behind := [row.lag for row in rows if row.lag is not None]):
         print(f"{sum(behind):,} messages left to read in {len(rows)} queues")
-    return 0
 
 
-def _diff(options: argparse.Namespace) -> int:
-    rows = [row for row in _rows(options) if row.checkpoint != row.group]
+@offsets.command(short_help="where a checkpoint and a group differ")
+@click.argument("checkpoint", type=PATH)
+@connection
+@_json
+@_group_required
+def diff(link: Link, checkpoint: Path, group: str, as_json: bool) -> int:
+    """Show where a checkpoint and a group differ. Exit status 1 if they do."""
+    rows = [row for row in _rows(link, checkpoint, group) if row.checkpoint != row.group]
     if not rows:
-        if not options.json:
-            print(f"{options.checkpoint} and the group {options.group} are at the same offsets")
+        if not as_json:
+            print(f"{checkpoint} and the group {group} are at the same offsets")
         return 0
-    _print(rows, options.json)
+    _print(rows, as_json)
     return 1
 
 
-def _export(options: argparse.Namespace) -> int:
-    from spark_rocket.datasource.offsets import to_tree
-
-    rows = _rows(options, is_asking=options.group is not None)
-    if options.checkpoint is None and all(row.offset is None for row in rows):
-        raise ClientError(
-            f"the group {options.group} has no offsets in {', '.join(options.topic)}.", remedy="Check both names."
-        )
-    text = json.dumps(to_tree({row.queue: row.offset for row in rows if row.offset is not None}))
-    if options.output is None:
-        print(text)
-    else:
-        options.output.write_text(text + "\n", encoding="utf-8")
-    return 0
-
-
-def _preview(options: argparse.Namespace) -> int:
-    with _connected(options) as (_, reader):
-        positions = _where(options, reader)
+@offsets.command(short_help="what reading again from somewhere would read")
+@connection
+@_json
+@_topics("the topic to read (may be given several times)")
+@_where_options
+@click.option("-l", "--limit", type=limit, default="3", metavar="N", help="messages shown of a queue (3)")
+def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_json: bool) -> None:
+    """Say what reading again from somewhere would read."""
+    with _connected(link) as (_, reader):
+        positions = _positions(where, topics, reader)
         total = 0
         for queue, offset in sorted(positions.items()):
             low, high = reader.min_offset(queue), reader.max_offset(queue)
             start = max(low, offset)
             total += max(0, high - start)
-            found = [] if start >= high else reader.messages(queue, start, max_msgs=options.limit)
-            if options.json:
+            found = [] if start >= high else reader.messages(queue, start, max_msgs=limit)
+            if as_json:
                 first = found[0].store_timestamp if found else None
                 _print_json(queue, {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low})
                 continue
@@ -176,74 +156,134 @@ def _preview(options: argparse.Namespace) -> int:
             for message in found:
                 label = " ".join(filter(None, (message.tags, message.keys)))
                 print(f"  {message.queue_offset:>10}  {moment_text(message.store_timestamp)}  {label}")
-        if not options.json:
+        if not as_json:
             print(f"{total:,} messages would be read")
-    return 0
 
 
-def _reset(options: argparse.Namespace) -> int:
-    with _connected(options) as (admin, reader):
-        return _set(options, admin, reader, _where(options, reader))
+@offsets.command(short_help="set a group from a checkpoint, a time, another group or a file")
+@_group_required
+@connection
+@_json
+@_topics("the topic (may be given several times)")
+@_where_options
+@yes_option
+@_dry_run
+def reset(
+    link: Link, group: str, topics: tuple[str, ...], where: _Where, as_json: bool, yes: bool, dry_run: bool
+) -> int:
+    """Set a group from a checkpoint, a time, another group or a file."""
+    with _connected(link) as (admin, reader):
+        change = _Change(admin, reader, group, as_json=as_json, yes=yes, dry_run=dry_run)
+        return change.to(_positions(where, topics, reader))
 
 
-def _import(options: argparse.Namespace) -> int:
-    with _connected(options) as (admin, reader):
-        return _set(options, admin, reader, _from_file(options.file, reader))
+@offsets.command(short_help="write offsets as JSON, as startingOffsets takes them")
+@_checkpoint
+@connection
+@_json
+@_group
+@_topics("of a group: in this topic only (may be given several times)")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="a file instead of stdout")
+def export(
+    link: Link,
+    checkpoint: Path | None,
+    group: str | None,
+    topics: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write offsets as JSON, as startingOffsets takes them. CHECKPOINT is a query's checkpointLocation."""
+    from spark_rocket.datasource.offsets import to_tree
+
+    rows = _rows(link, checkpoint, group, topics, is_asking=group is not None)
+    if checkpoint is None and all(row.offset is None for row in rows):
+        raise ClientError(f"the group {group} has no offsets in {', '.join(topics)}.", remedy="Check both names.")
+    text = json.dumps(to_tree({row.queue: row.offset for row in rows if row.offset is not None}))
+    if output is None:
+        print(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
 
 
-def _set(options: argparse.Namespace, admin: Admin, reader: Reader, wanted: dict[MessageQueue, int]) -> int:
-    """Say what will be, ask, and do it."""
-    changes = []
-    there = {queue for topic in {queue.topic for queue in wanted} for queue in reader.queues(topic)}
-    for queue, offset in sorted(wanted.items()):
-        if queue not in there:
-            others = ", ".join(_name(other) for other in sorted(there) if other.topic == queue.topic)
-            raise ClientError(f"there is no queue {_name(queue)}.", remedy=f"The topic has {others}.")
-        low, high = reader.min_offset(queue), reader.max_offset(queue)
-        if not 0 <= offset <= high:
-            raise ClientError(
-                f"{_name(queue)} ends at {high}, and the group would be set to {offset}.",
-                remedy="Use offsets of this topic as it is now; -1 is the end, -2 the beginning.",
-            )
-        changes.append((_Row(queue, None, reader.committed_offset(options.group, queue), low, high), offset))
-    _print_changes(changes, options.json)
-    for topic in sorted({queue.topic for queue in wanted}):
-        if online := admin.consumers(options.group, topic):
-            raise ClientError(
-                f"the group {options.group} has {len(online)} consumers online ({online[0]}, …), which would write "
-                "over its offsets.",
-                remedy="Stop them first.",
-            )
-    if options.dry_run:
-        if not options.json:
-            print("nothing was changed")
+@offsets.command("import", short_help="set a group to the offsets of a file")
+@click.argument("file", type=PATH)
+@connection
+@_json
+@_group_required
+@yes_option
+@_dry_run
+def import_offsets(link: Link, file: Path, group: str, as_json: bool, yes: bool, dry_run: bool) -> int:
+    """Set a group to the offsets of FILE, which export wrote; - is stdin."""
+    with _connected(link) as (admin, reader):
+        change = _Change(admin, reader, group, as_json=as_json, yes=yes, dry_run=dry_run)
+        return change.to(_from_file(file, reader))
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Of a group's offsets."""
+
+    admin: Admin
+    reader: Reader
+    group: str
+    as_json: bool
+    yes: bool
+    dry_run: bool
+
+    def to(self, wanted: dict[MessageQueue, int]) -> int:
+        """Say what will be, ask, and do it."""
+        reader, group = self.reader, self.group
+        changes = []
+        there = {queue for topic in {queue.topic for queue in wanted} for queue in reader.queues(topic)}
+        for queue, offset in sorted(wanted.items()):
+            if queue not in there:
+                others = ", ".join(_name(other) for other in sorted(there) if other.topic == queue.topic)
+                raise ClientError(f"there is no queue {_name(queue)}.", remedy=f"The topic has {others}.")
+            low, high = reader.min_offset(queue), reader.max_offset(queue)
+            if not 0 <= offset <= high:
+                raise ClientError(
+                    f"{_name(queue)} ends at {high}, and the group would be set to {offset}.",
+                    remedy="Use offsets of this topic as it is now; -1 is the end, -2 the beginning.",
+                )
+            changes.append((_Row(queue, None, reader.committed_offset(group, queue), low, high), offset))
+        _print_changes(changes, self.as_json)
+        for topic in sorted({queue.topic for queue in wanted}):
+            if online := self.admin.consumers(group, topic):
+                raise ClientError(
+                    f"the group {group} has {len(online)} consumers online ({online[0]}, …), which would write "
+                    "over its offsets.",
+                    remedy="Stop them first.",
+                )
+        if self.dry_run:
+            if not self.as_json:
+                print("nothing was changed")
+            return 0
+        if not self._is_agreed(f"Set the group {group} in {len(changes)} queues?"):
+            return 1
+        for row, offset in changes:
+            reader.commit_offset(group, row.queue, offset)
+        if not self.as_json:
+            print(f"the group {group} is set in {len(changes)} queues")
         return 0
-    if not options.yes and not _agreed(f"Set the group {options.group} in {len(changes)} queues?"):
+
+    def _is_agreed(self, question: str) -> bool:
+        if self.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise StateError(f"{question} There is nobody to ask: add --yes, or --dry-run.")
+        if show.agreed(question):
+            return True
         print("nothing was changed", file=sys.stderr)
-        return 1
-    for row, offset in changes:
-        reader.commit_offset(options.group, row.queue, offset)
-    if not options.json:
-        print(f"the group {options.group} is set in {len(changes)} queues")
-    return 0
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        print(f"rocket: {question} There is nobody to ask: add --yes, or --dry-run.", file=sys.stderr)
         return False
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 # --- what is asked -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _connected(options: argparse.Namespace) -> Iterator[tuple[Admin, Reader]]:
+def _connected(link: Link) -> Iterator[tuple[Admin, Reader]]:
     """An admin and a reader of the name server that is named, or of the environment's."""
-    from spark_rocket.client import Admin, Reader
-
-    with Admin(options.nameserver) as admin, Reader(options.nameserver) as reader:
+    with link.admin() as admin, link.reader() as reader:
         yield admin, reader
 
 
@@ -269,28 +309,35 @@ class _Row:
         return max(0, self.high - max(self.offset or 0, self.low))
 
 
-def _rows(options: argparse.Namespace, *, is_asking: bool = True) -> list[_Row]:
+def _rows(
+    link: Link,
+    checkpoint: Path | None,
+    group: str | None,
+    only: tuple[str, ...] = (),
+    *,
+    is_asking: bool = True,
+) -> list[_Row]:
     """The queues of a checkpoint, of a group's topics, or of both. Brokers are asked unless they need not be."""
     positions: dict[MessageQueue, int] = {}
-    if options.checkpoint is not None:
+    if checkpoint is not None:
         from spark_rocket.datasource.checkpoint import read_checkpoint
 
-        positions = read_checkpoint(options.checkpoint).positions
-    elif options.group is None:
+        positions = read_checkpoint(checkpoint).positions
+    elif group is None:
         raise ClientError("there is nothing to show.", remedy="Name a checkpoint directory, or a group.")
-    topics = sorted({queue.topic for queue in positions} | set(getattr(options, "topic", [])))
+    topics = sorted({queue.topic for queue in positions} | set(only))
     if not is_asking:
         return [_Row(queue, offset, None) for queue, offset in sorted(positions.items())]
     rows = []
-    with _connected(options) as (admin, reader):
+    with _connected(link) as (admin, reader):
         if not topics:
-            topics = _topics_of(admin, options.group)
+            topics = _topics_of(admin, group or "")
         queues = {queue for topic in topics for queue in reader.queues(topic)}
         for queue in sorted(queues | positions.keys()):
             if queue not in queues:
                 rows.append(_Row(queue, positions[queue], None))
                 continue
-            committed = None if options.group is None else reader.committed_offset(options.group, queue)
+            committed = None if group is None else reader.committed_offset(group, queue)
             low, high = reader.min_offset(queue), reader.max_offset(queue)
             rows.append(_Row(queue, positions.get(queue), committed, low, high))
     return rows
@@ -316,28 +363,28 @@ def _topics_of(admin: Admin, group: str) -> list[str]:
     return sorted(topics)
 
 
-def _where(options: argparse.Namespace, reader: Reader) -> dict[MessageQueue, int]:
+def _positions(where: _Where, topics: tuple[str, ...], reader: Reader) -> dict[MessageQueue, int]:
     """The positions that the command line names, of its topics if it names any."""
-    if options.checkpoint is not None:
+    if where.checkpoint is not None:
         from spark_rocket.datasource.checkpoint import read_checkpoint
 
-        found = read_checkpoint(options.checkpoint).positions
-    elif options.file is not None:
-        found = _from_file(options.file, reader)
-    elif not options.topic:
+        found = read_checkpoint(where.checkpoint).positions
+    elif where.file is not None:
+        found = _from_file(where.file, reader)
+    elif not topics:
         raise ClientError("no topic is named.", remedy="Add --topic.")
     else:
-        queues = [queue for topic in options.topic for queue in reader.queues(topic)]
-        if options.of_group is not None:
-            others = {queue: reader.committed_offset(options.of_group, queue) for queue in queues}
+        queues = [queue for topic in topics for queue in reader.queues(topic)]
+        if where.of_group is not None:
+            others = {queue: reader.committed_offset(where.of_group, queue) for queue in queues}
             found = {queue: offset for queue, offset in others.items() if offset is not None}
-        elif options.at is not None:
-            found = {queue: reader.offset_for_time(queue, options.at) for queue in queues}
+        elif where.at is not None:
+            found = {queue: reader.offset_for_time(queue, where.at) for queue in queues}
         else:
-            end = reader.max_offset if options.latest else reader.min_offset
+            end = reader.max_offset if where.latest else reader.min_offset
             found = {queue: end(queue) for queue in queues}
-    if options.topic:
-        found = {queue: offset for queue, offset in found.items() if queue.topic in options.topic}
+    if topics:
+        found = {queue: offset for queue, offset in found.items() if queue.topic in topics}
     if not found:
         raise ClientError("there are no offsets there.", remedy="Check the names of topic and group.")
     return found

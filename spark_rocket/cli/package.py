@@ -8,38 +8,33 @@ Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
-import argparse
 import zipfile
 from pathlib import Path
 
+import click
+
 import spark_rocket
+from spark_rocket.cli.arguments import PATH
 from spark_rocket.errors import ConfigError
 
 _PARTS = ("client", "datasource", "protocol", "remoting", "store")
 _FINDERS = ("pyspark_rocket.py", "pyspark_rocketmq.py")
 
 
-def add_package(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb."""
-    package = verbs.add_parser(
-        "package",
-        help="write the connector as a zip for --py-files",
-        description="Write one zip of the connector, for spark-submit --py-files or addArtifact(…, pyfile=True). The "
-        "machines it goes to need pyspark, pyarrow and numpy.",
-    )
-    package.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        default=Path("spark_rocket.zip"),
-        metavar="FILE",
-        help="./spark_rocket.zip; workers look for spark_rocket*.zip",
-    )
-    package.set_defaults(run=_run)
+@click.command(short_help="write the connector as a zip for --py-files")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    default=Path("spark_rocket.zip"),
+    metavar="FILE",
+    help="./spark_rocket.zip; workers look for spark_rocket*.zip",
+)
+def package(output: Path) -> None:
+    """Write one zip of the connector, for spark-submit --py-files or addArtifact(…, pyfile=True).
 
-
-def _run(options: argparse.Namespace) -> int:
-    output: Path = options.output
+    The machines it goes to need pyspark, pyarrow and numpy.
+    """
     if not output.parent.is_dir():
         raise ConfigError(f"-o {output}: there is no directory {output.parent}.", remedy="Make it first.")
     count = write_package(output)
@@ -48,7 +43,6 @@ def _run(options: argparse.Namespace) -> int:
     print(f'  spark.addArtifact("{output}", pyfile=True)        in a session, Spark Connect too')
     print("and, where the driver (or the Spark Connect server) does not have the package either:")
     print("  from spark_rocket.datasource import RocketDataSource; spark.dataSource.register(RocketDataSource)")
-    return 0
 
 
 def write_package(output: Path) -> int:

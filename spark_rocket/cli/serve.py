@@ -5,7 +5,6 @@ Corresponds to NamesrvStartup and BrokerStartup's main methods.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
@@ -23,6 +22,7 @@ import spark_rocket
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
+from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy.startup import start_proxy
@@ -42,13 +42,12 @@ SNIPPET = """\
 """
 
 
-def serve_up(options: argparse.Namespace) -> int:
+def serve_up(options: UpOptions) -> int:
     """``rocket up``."""
     _raise_file_limit()
     # The fields that UP_DEFAULTS names: a file's settings come after these.
     config = _config(
         options,
-        options.broker_port,
         recall_message_enable=True,
         enable_property_filter=True,
         enable_mixed_message_type=True,
@@ -70,7 +69,7 @@ def serve_up(options: argparse.Namespace) -> int:
     return 0
 
 
-def _choose_data(options: argparse.Namespace, config: BrokerConfig) -> Path:
+def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
     if options.ephemeral:
         data = Path(tempfile.mkdtemp(prefix="rocket-"))
         config.store_path_root_dir = data / "store"
@@ -82,7 +81,7 @@ def _choose_data(options: argparse.Namespace, config: BrokerConfig) -> Path:
     return data
 
 
-async def _up(options: argparse.Namespace, config: BrokerConfig, data: Path) -> None:
+async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
     host = config.bind_address
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
@@ -139,18 +138,18 @@ def was_killed(store: Path) -> bool:
     return False
 
 
-def serve_namesrv(options: argparse.Namespace) -> int:
+def serve_namesrv(options: ServerOptions, port: int) -> int:
     """``rocket namesrv``."""
     _raise_file_limit()
-    run(_namesrv(options))
+    run(_namesrv(options, port))
     return 0
 
 
-async def _namesrv(options: argparse.Namespace) -> None:
+async def _namesrv(options: ServerOptions, port: int) -> None:
     host = options.host or _LOOPBACK
     data = options.data or Path.home() / "namesrv"
     async with Stopping(options.lifeline_fd) as stopping:
-        namesrv = NameServer(host, options.port, kv_config_path=data / "kvConfig.json")
+        namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json")
         await namesrv.start()
         try:
             ready(options.ready_fd, {"nameServer": namesrv.address})
@@ -160,10 +159,10 @@ async def _namesrv(options: argparse.Namespace) -> None:
             await namesrv.close()
 
 
-def serve_broker(options: argparse.Namespace) -> int:
+def serve_broker(options: BrokerOptions) -> int:
     """``rocket broker``."""
     _raise_file_limit()
-    config = _config(options, options.port)
+    config = _config(options)
     if options.nameserver:
         config.namesrv_addr = options.nameserver
     if options.data is not None:
@@ -193,15 +192,15 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         await stopping()
 
 
-def _config(options: argparse.Namespace, port: int | None, **defaults: object) -> BrokerConfig:
+def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
     if options.config is not None:
         config = BrokerConfig.from_file(options.config, **defaults)
     else:
         config = BrokerConfig(**defaults)  # type: ignore[arg-type]  # fields of any type
     if options.host is not None:
         config.bind_address = options.host
-    if port is not None:
-        config.listen_port = port
+    if options.broker_port is not None:
+        config.listen_port = options.broker_port
     if options.grpc_port is not None:
         config.grpc_server_port = options.grpc_port
     return config

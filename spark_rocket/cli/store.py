@@ -10,9 +10,9 @@ Corresponds to nothing in RocketMQ: mqadmin asks running brokers.
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import errno
+import functools
 import json
 import os
 import sys
@@ -20,8 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from spark_rocket.cli.arguments import PATH
 from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, print_table, size_text
 
 if TYPE_CHECKING:
@@ -41,121 +44,50 @@ _PREVIEW = 60
 _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
 
 
-def add_store(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the verb and its four actions."""
-    store = verbs.add_parser(
-        "store",
-        help="check, dump, rebuild and measure a store directory",
-        description="Tools for the directory of a stopped broker, Apache's (4.9, 5.x) or this one's. "
-        "Only rebuild writes. DIR is the store itself (storePathRootDir), or the directory that rocket up keeps it in.",
-    )
-    actions = store.add_subparsers(title="commands", required=True, metavar="COMMAND")
+@click.group(short_help="check, dump, rebuild and measure a store directory")
+def store() -> None:
+    """Tools for the directory of a stopped broker, Apache's (4.9, 5.x) or this one's.
 
-    check = _action(
-        actions,
-        "check",
-        _check,
-        "verify every invariant",
-        "Verify a store: every record, queue entry, index entry and file against the others. Changes nothing. "
-        "Exit status 1 if there is a problem.",
-        "rocket store check ~/store -c conf/broker.conf",
-    )
-    check.add_argument("--json", action="store_true", help="problems as JSON, one a line")
-    check.add_argument("--all", action="store_true", help=f"every problem, not only {_SHOWN_PER_KIND} of a kind")
-
-    dump = _action(
-        actions,
-        "dump",
-        _dump,
-        "print messages",
-        "Print messages in the order of the log, or queue by queue. Damaged stretches of the log are reported on "
-        "stderr and left out; what is whole behind them is printed. Exit status 1 if there were any.",
-        "rocket store dump rocket-data --topic orders --since 2026-11-21T08:00 --json | head",
-    )
-    dump.add_argument("-t", "--topic", action="append", help="of this topic (may be given several times)")
-    dump.add_argument("-q", "--queue", type=number, metavar="ID", help="of this queue id")
-    dump.add_argument("--from-offset", type=number, metavar="N", help="from this queue offset on")
-    dump.add_argument("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
-    dump.add_argument(
-        "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (local), ms or 2h (ago)"
-    )
-    dump.add_argument("--until", type=moment, metavar="TIME", help="stored then or earlier")
-    dump.add_argument("-k", "--key", help="with this key, or unique key")
-    dump.add_argument("--at", type=number, metavar="PHYSICAL", help="only the message at this offset of the log")
-    dump.add_argument("--by-queue", action="store_true", help="by topic, queue and offset, as consumers read them")
-    dump.add_argument("-n", "--limit", type=limit, metavar="N", help="at most so many")
-    dump.add_argument("--json", action="store_true", help="everything of a message as JSON, one a line")
-
-    rebuild = _action(
-        actions,
-        "rebuild",
-        _rebuild,
-        "make consume queues and index anew from the log",
-        "Make consume queues and index anew from the commit log, beside the old ones, and exchange them when all "
-        "is on disk. What the log has is not changed. Damage in it refuses the rebuild: nothing is written then.",
-        "rocket store rebuild ~/store -c conf/broker.conf --dry-run",
-    )
-    rebuild.add_argument(
-        "--dry-run", action="store_true", help="read the whole log, say what would be done, do nothing"
-    )
-    rebuild.add_argument(
-        "--skip-damage",
-        action="store_true",
-        help="go on behind damage: messages in it are lost, others keep their offsets; files of the log that are "
-        "missing or too short are filled up with zeros",
-    )
-
-    stats = _action(
-        actions,
-        "stats",
-        _stats,
-        "sizes per topic and queue",
-        "Messages, bytes, offsets and times of every queue, and the room that the files take. The figures come from "
-        "the consume queues, which know every message's size.",
-        "rocket store stats ~/store --topic orders",
-    )
-    stats.add_argument("-t", "--topic", action="append", help="of this topic (may be given several times)")
-    stats.add_argument("--scan", action="store_true", help="read the log instead of the consume queues")
-    stats.add_argument(
-        "--json", action="store_true", help="queues as JSON, one a line, and a last line with the totals"
-    )
+    Only rebuild writes. DIR is the store itself (storePathRootDir), or the directory that rocket up keeps it in.
+    """
 
 
-def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    run: Callable[[argparse.Namespace, Path, StoreConfig | None], int],
-    summary: str,
-    description: str,
-    example: str,
-) -> argparse.ArgumentParser:
-    action = actions.add_parser(name, help=summary, description=description, epilog=f"Example: {example}")
-    action.add_argument("directory", type=Path, metavar="DIR")
-    action.add_argument("-c", "--config", type=Path, metavar="FILE", help="the broker.conf, if it sets file sizes")
-    action.set_defaults(run=lambda options: _run(run, options))
-    return action
+_topics_option = click.option(
+    "-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="of this topic (may be given several times)"
+)
 
 
-def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], options: argparse.Namespace) -> int:
+def _directory(verb: Callable[..., int]) -> Callable[..., int]:
+    """Adds what every action takes: the store's directory, looked at, and the configuration, read."""
+
+    @click.argument("directory", type=PATH, metavar="DIR")
+    @click.option("-c", "--config", type=PATH, metavar="FILE", help="the broker.conf, if it sets file sizes")
+    @functools.wraps(verb)
+    def guarded(directory: Path, config: Path | None, **values: Any) -> int:
+        return _run(verb, directory, config, values)
+
+    return guarded
+
+
+def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[str, Any]) -> int:
     from spark_rocket.cli.main import store_directory
 
-    directory = store_directory(options.directory)
+    directory = store_directory(given)
     if not directory.is_dir():
-        given = options.directory
         why = "it has no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "there is none"
         print(f"rocket: {given} is no store directory: {why}.", file=sys.stderr)
         return 1
     config = None
-    if options.config is not None:
-        if not options.config.exists():
+    if conf is not None:
+        if not conf.exists():
             remedy = "Give the one that the broker is started with, or an empty file if it has none."
-            print(f"rocket: -c {options.config}: there is no such file. {remedy}", file=sys.stderr)
+            print(f"rocket: -c {conf}: there is no such file. {remedy}", file=sys.stderr)
             return 1
         from spark_rocket.broker.config import BrokerConfig
 
-        config = BrokerConfig.from_file(options.config).store_config()
+        config = BrokerConfig.from_file(conf).store_config()
     try:
-        status = run(options, directory, config)
+        status = verb(directory, config, **values)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has had enough; what is left in the buffer must not be tried again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -177,7 +109,15 @@ def _run(run: Callable[[argparse.Namespace, Path, StoreConfig | None], int], opt
 # --- check ------------------------------------------------------------------------------------------------------
 
 
-def _check(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
+@store.command(short_help="verify every invariant", epilog="Example: rocket store check ~/store -c conf/broker.conf")
+@_directory
+@click.option("--json", "as_json", is_flag=True, help="problems as JSON, one a line")
+@click.option("--all", "is_all", is_flag=True, help=f"every problem, not only {_SHOWN_PER_KIND} of a kind")
+def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bool) -> int:
+    """Verify a store: every record, queue entry, index entry and file against the others.
+
+    Changes nothing. Exit status 1 if there is a problem.
+    """
     from spark_rocket.store.check import check_store, remedy_of
 
     notes: list[str] = []
@@ -185,11 +125,11 @@ def _check(options: argparse.Namespace, directory: Path, config: StoreConfig | N
         problems = check_store(directory, config, progress=bar, notes=notes)
     problems.sort(key=_order)
     counts = Counter(problem.kind for problem in problems)
-    for problem in problems if options.all or options.json else _first_of_each_kind(problems):
-        print(json.dumps(plain(asdict(problem)), ensure_ascii=False) if options.json else problem)
-    if not options.json:
+    for problem in problems if is_all or as_json else _first_of_each_kind(problems):
+        print(json.dumps(plain(asdict(problem)), ensure_ascii=False) if as_json else problem)
+    if not as_json:
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
-        if hidden and not options.all:
+        if hidden and not is_all:
             print(f"… and {hidden:,} more; --all shows them")
         for remedy, about in _grouped((remedy_of(problem), problem.kind) for problem in problems):
             print(f"what to do: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
@@ -223,35 +163,72 @@ def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
 # --- dump -------------------------------------------------------------------------------------------------------
 
 
-def _dump(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
+@store.command(
+    short_help="print messages",
+    epilog="Example: rocket store dump rocket-data --topic orders --since 2026-11-21T08:00 --json | head",
+)
+@_directory
+@_topics_option
+@click.option("-q", "--queue", type=number, metavar="ID", help="of this queue id")
+@click.option("--from-offset", type=number, metavar="N", help="from this queue offset on")
+@click.option("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
+@click.option(
+    "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (local), ms or 2h (ago)"
+)
+@click.option("--until", type=moment, metavar="TIME", help="stored then or earlier")
+@click.option("-k", "--key", metavar="KEY", help="with this key, or unique key")
+@click.option("--at", type=number, metavar="PHYSICAL", help="only the message at this offset of the log")
+@click.option("--by-queue", is_flag=True, help="by topic, queue and offset, as consumers read them")
+@click.option("-n", "--limit", type=limit, metavar="N", help="at most so many")
+@click.option("--json", "as_json", is_flag=True, help="everything of a message as JSON, one a line")
+def dump(
+    directory: Path,
+    config: StoreConfig | None,
+    topics: tuple[str, ...],
+    queue: int | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    since: int | None,
+    until: int | None,
+    key: str | None,
+    at: int | None,
+    by_queue: bool,
+    limit: int | None,
+    as_json: bool,
+) -> int:
+    """Print messages in the order of the log, or queue by queue.
+
+    Damaged stretches of the log are reported on stderr and left out; what is whole behind them is printed. Exit
+    status 1 if there were any.
+    """
     from spark_rocket.protocol.record import RecordView
     from spark_rocket.store.dump import DumpFilter, dump_log, dump_queues, to_json, why_nothing
     from spark_rocket.store.store_view import view_store
 
     wanted = DumpFilter(
-        topics=frozenset(options.topic) if options.topic else None,
-        queue_id=options.queue,
-        min_offset=options.from_offset,
-        max_offset=options.to_offset,
-        begin_ms=options.since,
-        end_ms=options.until,
-        key=options.key,
-        physical_offset=options.at,
+        topics=frozenset(topics) or None,
+        queue_id=queue,
+        min_offset=from_offset,
+        max_offset=to_offset,
+        begin_ms=since,
+        end_ms=until,
+        key=key,
+        physical_offset=at,
     )
     count, damaged = 0, False
     with view_store(directory, config) as view, Bar(is_wanted=not sys.stdout.isatty()) as bar:
-        if not options.json:
+        if not as_json:
             print(f"{'stored':<23}  {'topic, queue, offset':<32}  {'at':>14}  {'bytes':>9}  {'tags':<10}  body")
-        source = dump_queues(view, wanted) if options.by_queue else dump_log(view, wanted, progress=bar)
+        source = dump_queues(view, wanted) if by_queue else dump_log(view, wanted, progress=bar)
         for found in source:
             if not isinstance(found, RecordView):
                 damaged = True
                 bar.clear()
                 print(f"rocket: damaged: {found}", file=sys.stderr)
                 continue
-            print(json.dumps(to_json(found), ensure_ascii=False) if options.json else _line(found))
+            print(json.dumps(to_json(found), ensure_ascii=False) if as_json else _line(found))
             count += 1
-            if count == options.limit:
+            if count == limit:
                 break
         bar.clear()
         if not count:
@@ -289,18 +266,33 @@ def _preview(body: bytes) -> str:
 # --- rebuild ----------------------------------------------------------------------------------------------------
 
 
-def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
+@store.command(
+    short_help="make consume queues and index anew from the log",
+    epilog="Example: rocket store rebuild ~/store -c conf/broker.conf --dry-run",
+)
+@_directory
+@click.option("--dry-run", is_flag=True, help="read the whole log, say what would be done, do nothing")
+@click.option(
+    "--skip-damage",
+    is_flag=True,
+    help="go on behind damage: messages in it are lost, others keep their offsets; files of the log that are missing "
+    "or too short are filled up with zeros",
+)
+def rebuild(directory: Path, config: StoreConfig | None, dry_run: bool, skip_damage: bool) -> int:
+    """Make consume queues and index anew from the commit log.
+
+    That happens beside the old ones, which are exchanged when all is on disk. What the log has is not changed. Damage
+    in it refuses the rebuild: nothing is written then.
+    """
     from spark_rocket.store.rebuild import rebuild_store
 
     with Bar() as bar:
-        report = rebuild_store(
-            directory, config, skip_damage=options.skip_damage, dry_run=options.dry_run, progress=bar
-        )
+        report = rebuild_store(directory, config, skip_damage=skip_damage, dry_run=dry_run, progress=bar)
     for damage in report.damage:
         print(f"rocket: damaged: {damage}", file=sys.stderr)
     for hole in report.holes:
         print(f"rocket: {hole}", file=sys.stderr)
-    made = "would be made" if options.dry_run else "made"
+    made = "would be made" if dry_run else "made"
     sizes = report.config
     print(f"{directory}: {report.records:,} messages in the log")
     print(
@@ -314,12 +306,10 @@ def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig |
             f"index {made}: {report.keys:,} keys, {sizes.max_hash_slot_num:,} slots and {sizes.max_index_num:,} a file"
         )
     for path in report.filled:
-        print(f"{path} {'would be ' if options.dry_run else ''}filled up with zeros")
+        print(f"{path} {'would be ' if dry_run else ''}filled up with zeros")
     if report.lower_checkpoint_to >= 0:
-        print(
-            f"checkpoint {'would be ' if options.dry_run else ''}set back to {moment_text(report.lower_checkpoint_to)}"
-        )
-    if options.dry_run:
+        print(f"checkpoint {'would be ' if dry_run else ''}set back to {moment_text(report.lower_checkpoint_to)}")
+    if dry_run:
         print("Nothing was changed (--dry-run).")
     return 1 if report.damage or report.holes else 0
 
@@ -327,24 +317,33 @@ def _rebuild(options: argparse.Namespace, directory: Path, config: StoreConfig |
 # --- stats ------------------------------------------------------------------------------------------------------
 
 
-def _stats(options: argparse.Namespace, directory: Path, config: StoreConfig | None) -> int:
+@store.command(short_help="sizes per topic and queue", epilog="Example: rocket store stats ~/store --topic orders")
+@_directory
+@_topics_option
+@click.option("--scan", is_flag=True, help="read the log instead of the consume queues")
+@click.option("--json", "as_json", is_flag=True, help="queues as JSON, one a line, and a last line with the totals")
+def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], scan: bool, as_json: bool) -> int:
+    """Messages, bytes, offsets and times of every queue, and the room that the files take.
+
+    The figures come from the consume queues, which know every message's size.
+    """
     from spark_rocket.store.dump import DumpFilter, why_nothing
     from spark_rocket.store.store_stats import store_stats
     from spark_rocket.store.store_view import view_store
 
-    topics = frozenset(options.topic) if options.topic else None
-    with view_store(directory, config) as view, Bar(is_bytes=options.scan) as bar:
-        stats = store_stats(view, topics, scan=options.scan, progress=bar)
+    wanted = frozenset(topics) or None
+    with view_store(directory, config) as view, Bar(is_bytes=scan) as bar:
+        stats = store_stats(view, wanted, scan=scan, progress=bar)
         problems = list(view.problems)
     for problem in (*problems, *stats.damage):
         print(f"rocket: {problem}", file=sys.stderr)
     stats.queues.sort(key=lambda queue: (-queue.bytes, queue.topic, queue.queue_id))
-    if options.json:
+    if as_json:
         _print_json_stats(stats)
     else:
-        _print_stats(directory, stats, options.scan)
-    if topics and not stats.queues:
-        print(f"rocket: {why_nothing(view, DumpFilter(topics=topics)) or 'no such topic was found'}", file=sys.stderr)
+        _print_stats(directory, stats, scan)
+    if wanted and not stats.queues:
+        print(f"rocket: {why_nothing(view, DumpFilter(topics=wanted)) or 'no such topic was found'}", file=sys.stderr)
         return 1
     return 1 if problems or stats.damage else 0
 

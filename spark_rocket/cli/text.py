@@ -5,7 +5,6 @@ Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import time
@@ -13,6 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import click
 
 _AGO = re.compile(r"-?([0-9]{1,12})(ms|s|min|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -38,13 +39,13 @@ def moment_text(milliseconds: int) -> str:
 
 def number(text: str) -> int:
     if not text.isdecimal() or not text.isascii():
-        raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
+        raise click.BadParameter(f"{text} is not a number of 0 or more")
     return int(text)
 
 
 def limit(text: str) -> int:
     if not number(text):
-        raise argparse.ArgumentTypeError("give at least 1")
+        raise click.BadParameter("give at least 1")
     return int(text)
 
 
@@ -55,12 +56,12 @@ def moment(text: str) -> int:
         return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
     if text.isdecimal() and text.isascii() and len(text) > 8:
         if int(text) < 10**11:
-            raise argparse.ArgumentTypeError(f"{text} is not milliseconds since 1970; did you mean {text}000?")
+            raise click.BadParameter(f"{text} is not milliseconds since 1970; did you mean {text}000?")
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(
+        raise click.BadParameter(
             f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00 or Z), milliseconds "
             "since 1970, or how long ago: 2h, 30m, 1d (with a minus only after =, as in --at=-2h)"
         ) from None

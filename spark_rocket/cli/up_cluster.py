@@ -10,7 +10,6 @@ Corresponds to what mqnamesrv and several mqbroker with conf/2m-2s-async/*.prope
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -25,6 +24,7 @@ import spark_rocket
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli.serve import SNIPPET, Stopping, reachable, ready, say, warn_open, was_killed
+from spark_rocket.cli.servers import UpOptions
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
@@ -113,7 +113,7 @@ class _BrokerProcess:
         os.close(self._lifeline)
 
 
-async def up_cluster(options: argparse.Namespace, config: BrokerConfig, data: Path) -> None:
+async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> None:
     """Serve until told to stop."""
     host = config.bind_address
     members = cluster_members(
@@ -180,7 +180,7 @@ async def up_cluster(options: argparse.Namespace, config: BrokerConfig, data: Pa
         say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
 
 
-def check_options(options: argparse.Namespace) -> None:
+def check_options(options: UpOptions) -> None:
     """ConfigError when the file for all brokers sets what each has of its own."""
     if options.config is not None:
         for name, _, line in parse_properties(options.config.read_text(encoding="utf-8")):
@@ -191,7 +191,7 @@ def check_options(options: argparse.Namespace) -> None:
                 )
 
 
-def _shared_settings(options: argparse.Namespace, config: BrokerConfig, name_server: str) -> dict[str, object]:
+def _shared_settings(options: UpOptions, config: BrokerConfig, name_server: str) -> dict[str, object]:
     """What all brokers have: what `up` has by itself, the file's, and the command line's."""
     shared: dict[str, object] = dict(UP_DEFAULTS)
     if options.config is not None:

@@ -257,7 +257,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert "usage: rocket" in capsys.readouterr().err
+    assert "Usage: rocket" in capsys.readouterr().err
 
 
 def test_a_package_for_a_directory_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def test_help_has_an_example(verb: str, capsys: Said) -> None:
         run(verb, "--help")
     assert caught.value.code == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"usage: rocket store {verb}")
+    assert said.startswith(f"Usage: rocket store {verb}")
     assert f"Example: rocket store {verb} " in said
 
 
@@ -166,7 +166,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: Said) -> None:
     with pytest.raises(SystemExit) as caught:
         run(*arguments)
     assert caught.value.code == 2
-    assert "usage: rocket" in capsys.readouterr().err
+    assert "Usage: rocket" in capsys.readouterr().err
 
 
 def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> None:

@@ -1,0 +1,66 @@
+"""Options that several verbs have, types of their values, and rules between them.
+
+Types are functions from text to value that raise ``click.BadParameter``. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table")
+yes_option = click.option("--yes", is_flag=True, help="do not ask")
+all_option = click.option("-a", "--all", "is_all", is_flag=True, help="RocketMQ's own too")
+
+
+def exclusive(given: dict[str, object], *, required: bool = False) -> None:
+    """At most one of these options (by the name that the user writes) is given, or exactly one."""
+    used = [name for name, value in given.items() if value is not None and value is not False]
+    if len(used) > 1:
+        raise click.UsageError(f"{' and '.join(used)} cannot be given together.")
+    if required and not used:
+        raise click.UsageError(f"Give one of {', '.join(given)}.")
+
+
+def whole(low: int, high: int, what: str) -> Callable[[str], int]:
+    """A type: a whole number in a range, named in the error."""
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or not text.isascii() or not low <= int(text) <= high:
+            raise click.BadParameter(f"{text} is no {what}; give one from {low} to {high}")
+        return int(text)
+
+    return convert
+
+
+def port(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or int(text) > 65535:
+        raise click.BadParameter(f"{text} is not a port; give a number from 0 to 65535")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise click.BadParameter(f"{text} is no number of seconds above 0")
+    return value
+
+
+def group_name(text: str) -> str:
+    from spark_rocket.client.validators import check_group
+    from spark_rocket.errors import ClientError
+
+    try:
+        return check_group(text)
+    except ClientError as error:
+        raise click.BadParameter(f"{error.message} {error.remedy}") from None

@@ -1,0 +1,130 @@
+"""The options by which verbs reach a cluster, and the clients that are opened with them.
+
+    @click.command()
+    @connection
+    def verb(link: Link) -> None:
+        with link.admin() as admin: …
+
+Options that a group of verbs has as well (``rocket broker -n ADDR drain``) count for its verbs.
+Corresponds to the options that every SubCommand of mqadmin has.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli.arguments import seconds
+from spark_rocket.errors import RocketError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin, Reader
+
+NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
+TIMEOUT = 5.0
+_COMPLETION_SECONDS = 1.0  # nobody waits longer for a list of names
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Link:
+    """How to reach a cluster: what the command line and the environment said."""
+
+    name_server: str | None = None
+    timeout: float = TIMEOUT
+
+    def options(self) -> dict[str, Any]:
+        """The arguments that every client takes: ``Producer("group", **link.options())``."""
+        return {"name_server": self.name_server}
+
+    def admin(self) -> Admin:
+        from spark_rocket.client import Admin
+
+        return Admin(**self.options(), request_timeout=self.timeout)
+
+    def reader(self) -> Reader:
+        from spark_rocket.client import Reader
+
+        return Reader(**self.options(), request_timeout=self.timeout)
+
+
+name_server_option = click.option(
+    "-n",
+    "--nameserver",
+    metavar="ADDR",
+    envvar=NAME_SERVER_VARIABLES,
+    help="host:port, several with ';' between (NAMESRV_ADDR, else 127.0.0.1:9876)",
+)
+_OPTIONS: tuple[_Decorator, ...] = (name_server_option,)
+_timeout_option = click.option("--timeout", type=seconds, metavar="SECONDS", default=TIMEOUT, help="of a request (5)")
+
+
+def connection(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The decorator: adds the options, and hands them on as ``link``."""
+    return _with_link(function, (*_OPTIONS, _timeout_option))
+
+
+def connection_but_timeout(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For a verb whose ``--timeout`` is about something else (named otherwise in Python)."""
+    return _with_link(function, _OPTIONS)
+
+
+def _with_link(function: Callable[..., Any], options: tuple[_Decorator, ...]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def with_link(*args: Any, **values: Any) -> Any:
+        return function(*args, link=_take(values), **values)
+
+    wrapped: Callable[..., Any] = with_link
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _take(values: dict[str, Any]) -> Link:
+    return Link(_of_a_verb_above("nameserver", values.pop("nameserver")), values.pop("timeout", TIMEOUT))
+
+
+def _of_a_verb_above(name: str, value: Any) -> Any:
+    """An option's value, unless it was given to a verb above only. The environment's comes last."""
+    context = click.get_current_context(silent=True)
+    while context is not None:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            return context.params[name]
+        context = context.parent
+    return value
+
+
+# --- names that the shell completes ----------------------------------------------------------------------------------
+
+
+def complete_topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """For ``click.argument("topic", shell_complete=complete_topics)``."""
+    return _complete(context, incomplete, lambda admin: admin.topics())
+
+
+def complete_groups(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _complete(
+        context,
+        incomplete,
+        lambda admin: {
+            group for name in admin.cluster_info().broker_addr_table for group in admin.subscription_groups(name)
+        },
+    )
+
+
+def complete_brokers(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return _complete(context, incomplete, lambda admin: admin.cluster_info().broker_addr_table)
+
+
+def _complete(context: click.Context, incomplete: str, names: Callable[[Admin], Any]) -> list[str]:
+    link = Link(context.params.get("nameserver"), _COMPLETION_SECONDS)
+    try:
+        with link.admin() as admin:
+            return sorted(name for name in names(admin) if name.startswith(incomplete))
+    except RocketError:  # nobody is there to be told
+        return []

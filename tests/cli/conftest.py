@@ -1,0 +1,49 @@
+"""``rocket`` as a function: what it says and its exit status, without a process for each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from spark_rocket.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command line led to. A wrong one is status 2, as a shell would see it."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``run("topic", "list", "-n", address)``; ``answer="y"`` is typed where a question is asked."""
+
+    def run(*arguments: object, answer: str | None = None) -> Said:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            if answer is not None:
+                patch.setattr(sys.stdin, "isatty", lambda: True)
+                patch.setattr("builtins.input", lambda question: answer)
+            try:
+                status = main([str(argument) for argument in arguments])
+            except SystemExit as end:
+                status = int(end.code or 0)
+        said = capsys.readouterr()
+        return Said(status, said.out, said.err)
+
+    return run
