@@ -45,6 +45,16 @@ class FrameSplitter:
         """Bytes held back because their frame is not whole: not 0 at the end of a connection means a torn frame."""
         return len(self._pending)
 
+    def begun(self, most: int) -> tuple[memoryview, int]:
+        """At most so many bytes of the frame in progress, without its length field, and how many of it are missing."""
+        start = memoryview(bytes(self._pending[LENGTH_SIZE : LENGTH_SIZE + most]))
+        return start, self._needed - len(self._pending) if len(self._pending) >= LENGTH_SIZE else 0
+
+    def abandon(self) -> None:
+        """Forget the frame in progress; whoever calls this throws away what is missing of it."""
+        self._pending = bytearray()
+        self._needed = LENGTH_SIZE
+
     def detach(self, at_least: int) -> tuple[memoryview, int] | None:
         """Give up the frame in progress if at least so many bytes of it are missing, else None.
 

@@ -9,10 +9,12 @@ peer                   server
 sends garbage          the connection is closed with a log line; frames before it in the stream were served
 claims a huge frame    ``max_frame_length``; memory grows only with bytes that have arrived
 does not read          above ``high_water`` bytes of answers nothing more is read from it nor handled for it, above
-                       ``hard_limit`` the connection is dropped
-says nothing           closed after ``idle_timeout`` seconds without a byte from it
-opens connections      above ``max_connections`` closed at once
-sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile
+                       ``hard_limit`` the connection is dropped, or when it takes nothing for long (watch.py)
+says nothing           closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
+                       half a frame (watch.py)
+opens connections      above the limit, of its address or of all, closed at once
+sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile,
+                       and what has waited too long is sent away (intake.py)
 =====================  ==============================================================================================
 
 Thread-safety: everything here, channels included, belongs to the event loop's thread; from another thread use
@@ -24,20 +26,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from spark_rocket.errors import ConfigError, ProtocolError, RemotingConnectError, RemotingTimeoutError, RocketError
+from spark_rocket.errors import (
+    ProtocolError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    RocketError,
+)
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import format_address, format_peer
 from spark_rocket.remoting.cores import cores
+from spark_rocket.remoting.intake import TURN, Backlog, Intake
+from spark_rocket.remoting.listening import bind, cannot_listen
+from spark_rocket.remoting.overload import Limits, OverloadStats
 from spark_rocket.remoting.session import Session
+from spark_rocket.remoting.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +66,15 @@ class Channel(asyncio.Protocol):
     """One client's connection, as handlers see it."""
 
     __slots__ = (
-        "_backlog",
         "_idle",
+        "_oneways",
         "_paused",
         "_server",
         "_session",
         "_transport",
+        "_unusual",
         "attributes",
+        "backlog",
         "local_addr",
         "remote_addr",
     )
@@ -76,8 +89,10 @@ class Channel(asyncio.Protocol):
         self._server = server
         self._session: Session[asyncio.Future[RemotingCommand]] = Session(server.max_frame_length)
         self._transport: asyncio.Transport | None = None
-        self._backlog: list[memoryview] = []  # frames that wait for their turn, or until the peer reads its answers
+        self.backlog: Backlog | None = None  # frames that wait for their turn, or until the peer reads its answers
         self._paused = False
+        self._unusual = True  # paused, or with a backlog, or in the middle of a frame; or nothing has come yet
+        self._oneways = 0  # requests that wait until the peer reads again
         self._idle = 0  # sweeps since the last byte came
 
     def __repr__(self) -> str:
@@ -100,6 +115,8 @@ class Channel(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         if not command.flag & 1:
+            if self._paused and not self._may_wait(command):
+                return
             command.opaque = self._session.next_opaque()
         if len(command.body) > BODY_APART:
             transport.writelines((command.encode_head(), command.body))
@@ -115,6 +132,15 @@ class Channel(asyncio.Protocol):
         future: asyncio.Future[RemotingCommand] = loop.create_future()
         if not self.is_active:
             future.set_exception(self._lost())
+            return future
+        if len(self._session) >= self._server.limits.max_async:
+            self._server.overload.async_refused += 1
+            future.set_exception(
+                RemotingTooMuchRequestError(
+                    f"{len(self._session)} requests wait for answers of {self.remote_addr} already.",
+                    remedy="Ask again in a moment, or raise serverAsyncSemaphoreValue.",
+                )
+            )
             return future
         self.write(request)
         opaque = request.opaque
@@ -147,7 +173,6 @@ class Channel(asyncio.Protocol):
         self.remote_addr = format_peer(transport.get_extra_info("peername"))
         self.local_addr = format_peer(transport.get_extra_info("sockname"))
         if not self._server._admit(self):
-            logger.warning("%s refused: %d connections are open already", self, self._server.max_connections)
             transport.abort()
             return
         transport.set_write_buffer_limits(high=self._server.high_water)
@@ -164,36 +189,72 @@ class Channel(asyncio.Protocol):
         except ProtocolError as error:
             self._garbage(error)
             return
-        if self._paused or self._backlog:
-            self._backlog.extend(frames)
-        elif frames:
-            handled = self._handle(frames)
-            if handled < len(frames):
-                self._keep(frames[handled:])
-            self._server._stay_awake()
-
-    def _keep(self, frames: list[memoryview]) -> None:
-        """Serve these later. Until then nothing more is read: the others' turn would not come before that is read."""
-        self._backlog = frames
-        transport = cast(asyncio.Transport, self._transport)
-        if not self._paused and not transport.is_closing():  # a paused one goes on when writing does
-            transport.pause_reading()
-            self._server.loop.call_soon(self._serve_backlog)
-
-    def _serve_backlog(self) -> None:
-        transport = cast(asyncio.Transport, self._transport)
-        if self._paused or transport.is_closing():
+        server = self._server
+        if not frames:
+            self._unusual = True
+            server.watch.unfinished(self)
             return
-        if self._backlog:
-            frames, self._backlog = self._backlog, []
-            handled = self._handle(frames)
+        if self._unusual:
+            server.watch.spoke(self)
+            server.watch.whole(self)
+            self._unusual = self._paused or self.backlog is not None
+        if server.over or self._unusual:
+            server.intake.take(self, frames, len(data))
+        else:
+            handled = self.handle(frames, server.time_slice)
             if handled < len(frames):
-                self._keep(frames[handled:])
-                return
-        if not self._paused and not transport.is_closing():
+                server.intake.take(self, frames[handled:], len(data))
+        server._stay_awake()
+
+    # --- for intake and watch ---------------------------------------------------------------------------------
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not whole."""
+        return self._session.splitter.pending
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether a frame is not whole."""
+        return self._session.in_progress
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that this process keeps for the peer."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def begun_frame(self, most: int) -> tuple[memoryview, int]:
+        """At most so many bytes of the frame that is not whole, and how many bytes of it are missing."""
+        return self._session.splitter.begun(most)
+
+    def skip(self, missing: int) -> None:
+        """Throw away the frame that is not whole."""
+        self._session.skip(missing)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_for_backlog(self) -> None:
+        """Read nothing more: the others' turn would not come before that is read."""
+        self._unusual = True
+        transport = self._transport
+        if transport is not None and not self._paused and not transport.is_closing():
+            transport.pause_reading()
+
+    def resume_after_backlog(self) -> None:
+        """All that waited is served."""
+        transport = self._transport
+        if transport is not None and not self._paused and not transport.is_closing():
+            self._unusual = False
             transport.resume_reading()
 
-    def _handle(self, frames: list[memoryview]) -> int:
+    def handle(self, frames: list[memoryview], time_slice: float) -> int:
         """Serve frames until the peer is behind with reading or its time is up; how many were served."""
         server = self._server
         handlers = server.handlers
@@ -202,7 +263,7 @@ class Channel(asyncio.Protocol):
         answers: list[Any] = []
         size = 0
         served = len(frames)
-        until = perf_counter() + server.time_slice if served > 1 else 0.0
+        until = perf_counter() + time_slice if served > 1 else 0.0
         for index, frame in enumerate(frames):
             if index and perf_counter() >= until:
                 served = index
@@ -210,7 +271,7 @@ class Channel(asyncio.Protocol):
             try:
                 command = decode(frame)
             except ProtocolError as error:
-                self._write_all(transport, answers)
+                self.write_all(answers)
                 self._garbage(error)
                 return len(frames)
             if command.flag & 1:
@@ -235,7 +296,7 @@ class Channel(asyncio.Protocol):
                 if not command.flag & 2:
                     answers.append(failure.encode())
             if size > FLUSH_SIZE:
-                self._write_all(transport, answers)
+                self.write_all(answers)
                 answers = []
                 size = 0
                 if self._paused:
@@ -244,27 +305,49 @@ class Channel(asyncio.Protocol):
             if not transport.is_closing():
                 transport.write(answers[0])
         else:
-            self._write_all(transport, answers)
+            self.write_all(answers)
         return served
 
-    @staticmethod
-    def _write_all(transport: asyncio.Transport, answers: list[Any]) -> None:
-        if answers and not transport.is_closing():
+    def write_all(self, answers: list[Any]) -> None:
+        """Write encoded answers."""
+        transport = self._transport
+        if answers and transport is not None and not transport.is_closing():
             transport.writelines(answers)
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._paused = self._unusual = True
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.pause_reading()
+            self._server.watch.reads_nothing(self)
 
     def resume_writing(self) -> None:
         self._paused = False
         self._idle = 0
-        self._serve_backlog()
+        server = self._server
+        server.oneways_waiting -= self._oneways
+        self._oneways = 0
+        server.watch.reads_again(self)
+        if self.backlog is None:
+            self.resume_after_backlog()
+        else:
+            server.intake.reads_again(self)
+
+    def _may_wait(self, command: RemotingCommand) -> bool:
+        """Whether a request may wait until the peer reads again; a one-way one only as far as there is room."""
+        if command.flag & 2:
+            server = self._server
+            if server.oneways_waiting >= server.limits.max_oneway:
+                server.overload.oneway_dropped += 1
+                return False
+            server.oneways_waiting += 1
+            self._oneways += 1
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._backlog.clear()
+        self._server.intake.forget(self)
+        self._server.oneways_waiting -= self._oneways
+        self._oneways = 0
         for future in self._session.drain():
             if not future.done():
                 future.set_exception(self._lost())
@@ -281,7 +364,7 @@ class Channel(asyncio.Protocol):
 
     def _garbage(self, error: ProtocolError) -> None:
         logger.warning("%s closed: it sent what is no frame: %s", self, error.message)
-        self._backlog.clear()
+        self._server.intake.forget(self)
         self.close()
 
     def _lost(self) -> RemotingConnectError:
@@ -297,6 +380,9 @@ class Channel(asyncio.Protocol):
             # A peer that reads nothing would keep a polite close waiting for ever.
             transport.abort() if self._paused or transport.is_closing() else transport.close()
         self._idle += 1
+        if self._session.in_progress and not self._unusual:  # it ends within a frame that nobody has looked at
+            self._unusual = True
+            self._server.watch.unfinished(self)
 
 
 Handler = Callable[[Channel, RemotingCommand], RemotingCommand | None]
@@ -338,7 +424,7 @@ class RemotingServer:
         high_water: int = 1024 * 1024,
         hard_limit: int = 64 * 1024 * 1024,
         idle_timeout: float = 120.0,
-        max_connections: int = 20_000,
+        limits: Limits | None = None,
         busy_poll: float = 120e-6,
         time_slice: float = 2e-3,
         name: str = "server",
@@ -351,7 +437,12 @@ class RemotingServer:
         self.high_water = high_water
         self.hard_limit = hard_limit
         self.idle_timeout = idle_timeout
-        self.max_connections = max_connections
+        self.limits = limits or Limits()
+        self.overload = OverloadStats()
+        self.intake: Intake
+        self.watch = Watch(self, self.limits, self.overload)
+        self.over = False  # this turn of the loop is used up: what is read in it waits
+        self.oneways_waiting = 0
         self.time_slice = time_slice
         self.name = name
         self.port_options = port_options  # where its port comes from, for whoever finds that it is taken
@@ -368,6 +459,9 @@ class RemotingServer:
         self._last_read = 0.0
         self._awake_until = 0.0
         self._awake = False
+        self._in_turn = False
+        self.turn = TURN
+        self._turn = 0.0  # when this turn of the loop began
         self._empty: asyncio.Event
 
     @property
@@ -382,7 +476,7 @@ class RemotingServer:
     async def bind(self) -> None:
         """Take the port, but serve nobody yet: whoever connects is refused. ConfigError as from ``start``."""
         self.loop = asyncio.get_running_loop()
-        self._socket = await self._bind()
+        self._socket = await bind(self.host, self._asked_port, self.name, self.port_options)
         self._port = self._socket.getsockname()[1]
 
     async def start(self) -> None:
@@ -396,40 +490,10 @@ class RemotingServer:
         try:
             self._server = await self.loop.create_server(lambda: Channel(self), sock=sock, backlog=1024)
         except OSError as error:  # somebody else bound the port too, and listened first
-            raise self._cannot_listen(error) from error
+            raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
+        self.intake = Intake(self.loop, self.limits, self.overload, self.time_slice)
+        self.watch.start(self.loop)
         self._sweep()
-
-    async def _bind(self) -> socket.socket:
-        try:
-            found = await self.loop.getaddrinfo(
-                self.host or None, self._asked_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            family, _, _, _, address = found[0]  # one socket, so that port 0 means one port
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            raise self._cannot_listen(error) from error
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
-        except OSError as error:
-            sock.close()
-            raise self._cannot_listen(error) from error
-        return sock
-
-    def _cannot_listen(self, error: OSError) -> ConfigError:
-        where = format_address(self.host, self._asked_port)
-        if error.errno == errno.EADDRINUSE:
-            return ConfigError(
-                f"The {self.name} cannot listen on {where}: the port is in use.",
-                remedy="Stop the process that listens there, or choose another port"
-                f"{self.port_options} (0 takes a free one).",
-            )
-        return ConfigError(
-            f"The {self.name} cannot listen on {where}: {error.strerror or error}.",
-            remedy="Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
-        )
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""
@@ -442,6 +506,7 @@ class RemotingServer:
         self._server = None
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self.watch.close()
         for channel in list(self.channels):
             channel.close()
         with contextlib.suppress(asyncio.TimeoutError):
@@ -453,7 +518,7 @@ class RemotingServer:
     # --- called by channels -----------------------------------------------------------------------------------
 
     def _admit(self, channel: Channel) -> bool:
-        if self._server is None or len(self.channels) >= self.max_connections:
+        if self._server is None or not self.watch.admit(channel):
             return False
         self.channels.add(channel)
         self._empty.clear()
@@ -463,6 +528,7 @@ class RemotingServer:
         if channel not in self.channels:
             return
         self.channels.discard(channel)
+        self.watch.forget(channel)
         if not self.channels:
             self._empty.set()
         if self._on_close is not None:
@@ -483,14 +549,28 @@ class RemotingServer:
             self._awake_until = now + self._busy_poll
             if not self._awake:
                 self._awake = True
+                if not self._in_turn:
+                    self._turn = now
                 self.loop.call_soon(self._poll)
+        elif not self._awake and not self._in_turn:
+            self._in_turn = True
+            self._turn = now
+            self.loop.call_soon(self._next_turn)
+        if now - self._turn > self.turn:
+            self.over = True
         self._last_read = now
 
     def _poll(self) -> None:
-        if perf_counter() < self._awake_until:
+        self._turn = now = perf_counter()
+        self.over = False
+        if now < self._awake_until:
             self.loop.call_soon(self._poll)  # a loop with something to do looks at its sockets without waiting
         else:
             self._awake = False
+
+    def _next_turn(self) -> None:
+        self._in_turn = self.over = False
+        self._turn = perf_counter()
 
     def _sweep(self) -> None:
         sweeps = 4

@@ -25,10 +25,10 @@ MAX_OPAQUE = 0x7FFFFFFF
 class Session(Generic[Waiter]):
     """One connection's state; ``Waiter`` is what the owner keeps per unanswered request."""
 
-    __slots__ = ("_numbers", "_waiters", "detach", "receive")
+    __slots__ = ("_numbers", "_waiters", "detach", "receive", "splitter")
 
     def __init__(self, max_frame_length: int = MAX_FRAME_LENGTH, first_opaque: int = 1) -> None:
-        splitter = FrameSplitter(max_frame_length)
+        self.splitter = splitter = FrameSplitter(max_frame_length)
         self.receive = splitter.feed  # bound once: this is called for every read
         self.detach = splitter.detach
         self._numbers = itertools.count(first_opaque)
@@ -37,6 +37,27 @@ class Session(Generic[Waiter]):
     def __len__(self) -> int:
         """Requests that wait for their answer."""
         return len(self._waiters)
+
+    def skip(self, count: int) -> None:
+        """Throw away the frame in progress, of which so many bytes are yet to come."""
+        receive = self.splitter.feed
+        self.splitter.abandon()
+
+        def rest(data: bytes | bytearray | memoryview) -> list[memoryview]:
+            nonlocal count
+            count -= len(data)
+            if count > 0:
+                return []
+            self.receive = receive
+            return receive(data[len(data) + count :]) if count else []
+
+        if count:
+            self.receive = rest
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether half a frame has come."""
+        return self.splitter.pending > 0 or self.receive != self.splitter.feed
 
     def next_opaque(self) -> int:
         return next(self._numbers) & MAX_OPAQUE

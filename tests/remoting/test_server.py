@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import BrokerError, ConfigError, RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.overload import Limits
 from spark_rocket.remoting.server import Channel, RemotingServer, new_event_loop, run
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request
@@ -348,7 +349,7 @@ def test_a_peer_may_be_silent_for_120_s(serve: Serve, dial: Dial) -> None:
 
 
 def test_connections_above_the_limit_are_refused(serve: Serve, dial: Dial) -> None:
-    server = serve(max_connections=1)
+    server = serve(limits=Limits(max_connections=1))
     first = dial(server.address)
     assert first.ask(request(ECHO, 1)).opaque == 1
     assert dial(server.address).at_end()
