@@ -112,8 +112,12 @@ class RouteInfoManager:
             broker = BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs={})
         addresses = broker.broker_addrs
         holder = self._live.get((broker.cluster, addresses.get(broker_id, "")))
-        if holder is not None and (holder.cluster, holder.address) != key:
+        if holder is not None and (holder.cluster, holder.address) == key:
+            holder = None
+        if holder is not None:
             self._check_place(holder, cluster, address, data_version)
+        self._check_cluster(broker, broker_id, cluster, address)
+        if holder is not None:
             logger.warning(
                 "id %d of broker %s is at %s now; it was at %s", broker_id, broker_name, address, holder.address
             )
@@ -168,6 +172,24 @@ class RouteInfoManager:
             master_live = self._live.get((cluster, master))
             return Registered(None if master_live is None else master_live.ha_address, master)
         return Registered()
+
+    def _check_cluster(self, broker: BrokerData, broker_id: int, cluster: str, address: str) -> None:
+        """RefusedError when others of this name live, in another cluster: what they copy would be another's log."""
+        for other_id, other_address in broker.broker_addrs.items() if broker.cluster != cluster else ():
+            other = self._live.get((broker.cluster, other_address))
+            if other is None or other_address == address or other_id == broker_id:
+                continue
+            if self._clock() - other.last_update > min(ALIVE_SECONDS, other.timeout):
+                continue
+            text = (
+                f"{address} is broker {broker.broker_name} of cluster {cluster}, but {other_address} (id "
+                f"{other.broker_id}) is broker {broker.broker_name} of cluster {broker.cluster}"
+            )
+            logger.warning("one name in two clusters: %s", text)
+            raise RefusedError(
+                f"{text}. A master and its slaves have one brokerClusterName; give others another brokerName.",
+                response_code=ResponseCode.SYSTEM_ERROR,
+            )
 
     def _check_place(self, holder: LiveBroker, cluster: str, address: str, data_version: DataVersion) -> None:
         """RefusedError unless the newcomer may take the holder's place."""

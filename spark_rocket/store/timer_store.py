@@ -62,6 +62,7 @@ class _Mark(NamedTuple):
     queue_offset: int
     log_position: int
     slots_done: int
+    replay_until: int
     physical_offset: int
 
 
@@ -95,6 +96,10 @@ class TimerMessageStore:
         self._read_time = 0  # slots before it are done
         self._loaded_to = 0  # slots before it are in the heap, as far as they are not done
         self._forced_to = 0  # load up to here whatever the clock says
+        # In a slot behind their own time may be messages from this one of the queue on, while that slot is not done:
+        # of these, a read time says nothing.
+        self._late_from: int | None = None
+        self._late_slot = 0
         self._slots: Slots | None = None  # of the wheel, while there is no room for its file
         self._walk: tuple[int, int] | None = None  # the slot that is being loaded, and its next unit
         self._heap: list[int] = []  # millisecond << 64 | position in the timer log
@@ -122,6 +127,8 @@ class TimerMessageStore:
         if checkpoint.existed:
             self._read_time = self._slot_of(checkpoint.last_read_time_ms)
             self._missing = max(first - saved_offset, 0)
+            if checkpoint.master_timer_queue_offset < saved_offset:
+                self._late_from, self._late_slot = checkpoint.master_timer_queue_offset, self._read_time
         elif log.files.files:
             _log.warning(
                 "%s is missing: which messages of %s were delivered is not known, and all %d are, unless recalled.",
@@ -179,6 +186,8 @@ class TimerMessageStore:
 
     def _begin_anew(self) -> None:
         """Drop timer log and wheel: the whole queue is enqueued again. Until that is done, the checkpoint stays."""
+        if self._late_from is not None:
+            self._replay_until = min(self._replay_until, self._late_from)
         self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
         self._wheel.close()
         self._next_offset = self._store.get_min_offset(TIMER_TOPIC, 0)
@@ -229,6 +238,7 @@ class TimerMessageStore:
                 batch.add(done_to, unit.magic, unit.offset_py, unit.size_py, unit.topic_hash)
         batch.write()
         self._read_time = self._loaded_to = done_to
+        self._late_slot = done_to
         self._slots_done += len(self._begun)
 
     # --- delivering ---------------------------------------------------------------------------------------------
@@ -337,6 +347,9 @@ class TimerMessageStore:
             # It is late, or the clock was set back, or the precision is another one. A recall of it comes here too.
             slot = self._read_time
             self._forced_to = slot + self._precision
+            self._late_slot = slot
+            if self._late_from is None:
+                self._late_from = view.queue_offset
         elif slot - batch.write_time >= self._window:
             magic |= MAGIC_ROLL
             third = slot - batch.write_time - self._window < self._window // 3
@@ -529,6 +542,8 @@ class TimerMessageStore:
         if done_to <= self._read_time:
             return
         self._read_time = done_to
+        if done_to > self._late_slot:
+            self._late_from = None
         for table in (self._remaining, self._recalls):
             for slot in [slot for slot in table if slot < done_to]:
                 del table[slot]
@@ -546,13 +561,14 @@ class TimerMessageStore:
                 self._next_offset,
                 self._timer_log.position,
                 self._slots_done,
+                self._next_offset if self._late_from is None else min(self._late_from, self._next_offset),
                 self._store.max_physical_offset,
             )
 
     @property
     def dirty(self) -> bool:
         """Whether there is something to flush; that time has passed is nothing."""
-        return self._mark is not None and (self._saved is None or self._mark[1:4] != self._saved[1:4])
+        return self._mark is not None and (self._saved is None or self._mark[1:5] != self._saved[1:5])
 
     def flush(self) -> None:
         """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
@@ -569,7 +585,8 @@ class TimerMessageStore:
         checkpoint = self._checkpoint
         checkpoint.last_read_time_ms = mark.read_time
         checkpoint.last_timer_log_flush_pos = mark.log_position
-        checkpoint.last_timer_queue_offset = checkpoint.master_timer_queue_offset = mark.queue_offset
+        checkpoint.last_timer_queue_offset = mark.queue_offset
+        checkpoint.master_timer_queue_offset = mark.replay_until
         checkpoint.timestamp = max(mark.read_time, checkpoint.timestamp)
         checkpoint.counter += 1
         checkpoint.save()

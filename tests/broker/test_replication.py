@@ -406,15 +406,22 @@ def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, ga
     run(work)
 
 
-def test_half_a_report_is_no_slave_and_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_report_is_no_slave_and_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(master_module, "_TICK_SECONDS", 0.05)
 
     async def work() -> None:
         master = await started(settings(tmp_path / "m", haHousekeepingInterval=200))
-        reader, writer = await talk(master)
-        writer.write(b"\0\0\0\0")
-        assert await within(reader.read()) == b""
-        writer.close()
+        for patient in (True, False):
+            caplog.clear()
+            reader, writer = await talk(master)
+            peer = f"127.0.0.1:{writer.get_extra_info('sockname')[1]}"
+            writer.write(b"\0\0\0\0")
+            if patient:
+                assert await within(reader.read()) == b""
+            writer.close()
+            await until(lambda: any(peer in line and "broker-a[0]" in line for line in caplog.messages))  # noqa: B023
         await master.close()
 
     run(work)
@@ -442,22 +449,34 @@ def test_a_peer_that_does_not_read_costs_little_and_others_are_served(tmp_path: 
     run(work)
 
 
-@pytest.mark.parametrize("junk", [b"x" * 100, struct.pack(">qi", 0, -1), struct.pack(">qi", 0, 40) + bytes(40)])
-def test_a_slave_is_not_led_astray_by_what_is_no_master(tmp_path: Path, junk: bytes) -> None:
+@pytest.mark.parametrize(
+    "junk",
+    [b"x" * 100, struct.pack(">qi", 0, -1), struct.pack(">qi", 0, 40) + bytes(40), struct.pack(">qi", 0, 40), b""],
+)
+def test_a_slave_is_not_led_astray_by_what_is_no_master(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, junk: bytes
+) -> None:
+    """It asks less and less often, and says once what it met."""
+
     async def work() -> None:
         asked: list[bytes] = []
 
         async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked.append(await reader.readexactly(8))
             writer.write(junk)
-            await reader.read()
+            if len(junk) > HEADER_SIZE:
+                await reader.read()
             writer.close()
 
         server = await asyncio.start_server(pretend, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         slave = await slave_of(f"127.0.0.1:{port}", tmp_path / "s")
         assert slave.slave is not None
-        await until(lambda: slave.slave and slave.slave.problem and len(asked) > 1)
+        await until(lambda: slave.slave and slave.slave._pause == slave_module._LONGEST_PAUSE and len(asked) > 5)
+        said = [line for line in caplog.messages if "does not follow its master" in line]
+        assert len(said) == 1
+        assert slave.slave.name in said[0]
+        assert f"at 127.0.0.1:{port}:" in said[0]
         assert asked[0] == bytes(8)
         assert slave.service.store.max_physical_offset == 0
         await slave.close()

@@ -208,6 +208,19 @@ def test_two_brokers_of_one_name(tables: Tables, id_: int, cluster: str) -> None
     assert tables.member_group("a") == {id_: "second:1"}
 
 
+def test_a_slave_of_another_cluster_has_no_master_here(tables: Tables) -> None:
+    tables.register(T, U)
+    for id_ in (1, 2):
+        with pytest.raises(
+            RefusedError, match=rf"s:{id_} is broker a of cluster d, but a0:1 \(id 0\) is .* of cluster c"
+        ):
+            tables.register(T, id_=id_, at=f"s:{id_}", cluster="d")
+    assert tables.member_group("a") == {0: "a0:1"}
+    assert tables.register(T, id_=1).master_addr == "a0:1"
+    tables.now += 61  # all of that cluster are dead, and nobody has noticed yet
+    tables.register(T, id_=2, at="s:2", cluster="d")
+
+
 def test_a_broker_with_a_short_time_loses_its_place_after_that(tables: Tables) -> None:
     tables.register(T, at="old:1", timeout_ms=10_000)
     tables.now += 11

@@ -322,6 +322,30 @@ def test_damaged_files_are_made_anew(rig: Rig, kind: str) -> None:
     assert set(keys) == {str(n) for n in range(25) if n != 20}
 
 
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+def test_made_anew_after_the_clock_was_set_back(rig: Rig, restarts: int) -> None:
+    """As on each broker that takes the place of one whose clock was hours ahead, and on who takes its place."""
+    rig.send(START + 500, "before")
+    rig.advance(START + 3_600_000)
+    rig.clock.now = START + 1_000
+    rig.restart()
+    rig.send(START + 5_000, "soon")
+    rig.send(START + 60_000, "in a minute")
+    rig.advance(START + 10_000)
+    for _ in range(restarts):
+        rig.restart()
+        rig.send(START + 40_000, "again")
+        rig.work()
+    rig.close()
+    shutil.rmtree(rig.config.store_path / "timerlog")
+    rig.open()
+    rig.advance(START + 120_000)
+    keys = [key for key, _ in rig.arrived()]
+    assert keys[:2] == ["before", "soon"]
+    assert {"in a minute", *["again"] * bool(restarts)} <= set(keys)
+    assert keys.count("before") == 1, "what was delivered before the clock was set back is so still"
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_damage_anywhere(tmp_path: Path, seed: int) -> None:
     """Refused by name, or nothing that waits is lost and nothing recalled comes.

@@ -117,6 +117,8 @@ class SlaveConnection(asyncio.Protocol):
             _log.info(
                 "%s: the slave at %s is gone, it had the log up to %d", self._master.name, self.address, self.acked
             )
+        elif self._reports.pending:
+            _log.warning("%s: %s left the HA port in the middle of a report", self._master.name, self.address)
         self._master.forget(self)
 
     # --- sending --------------------------------------------------------------------------------------------------

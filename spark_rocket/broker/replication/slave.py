@@ -91,8 +91,6 @@ class _MasterConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
         self._report(self._asked)
-        if self.is_following:
-            self._slave.follows()
 
     def data_received(self, data: bytes) -> None:
         self.last_read = self._slave.loop.time()
@@ -119,6 +117,8 @@ class _MasterConnection(asyncio.Protocol):
         except (_LookElsewhereError, RocketError, OSError) as error:
             self._end(error)
             return
+        if self.is_following and pieces and not self._slave.is_following:
+            self._slave.follows()
         if self._slave.store.max_physical_offset > before:
             self._report(self._slave.store.max_physical_offset)
             self._slave.grew()
@@ -145,7 +145,12 @@ class _MasterConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._process()
-        self._end(exc or ConnectionResetError("the master closed the connection"))
+        where = (
+            f" in the middle of a transfer, {pending} bytes before its end"
+            if (pending := self._decoder.pending)
+            else ""
+        )
+        self._end(exc or ConnectionResetError(f"the master closed the connection{where}"))
 
     def _end(self, error: Exception) -> None:
         self._replica.forget()
@@ -191,7 +196,6 @@ class _MasterConnection(asyncio.Protocol):
             piece = piece[len(own) :]
         if self._compared == end:
             self.is_following = True
-            self._slave.follows()
             self._report(end)
         return piece
 
@@ -270,19 +274,18 @@ class ReplicationSlave:
 
     def follows(self) -> None:
         """The log is the beginning of the master's."""
-        if not self.is_following:
-            _log.info(
-                "%s follows its master at %s from offset %d on",
-                self.name,
-                self.master_address,
-                self.store.max_physical_offset,
-            )
+        _log.info(
+            "%s follows its master at %s from offset %d on",
+            self.name,
+            self.master_address,
+            self.store.max_physical_offset,
+        )
         self.is_following = True
         self.problem = ""
-        self._pause = _FIRST_PAUSE
 
     def grew(self) -> None:
         """The log has grown."""
+        self._pause = _FIRST_PAUSE
         for future in self._grown:
             if not future.done():
                 future.set_result(None)
@@ -336,7 +339,7 @@ class ReplicationSlave:
         host, port = parse_address(address)
         async with asyncio.timeout(_CONNECT_SECONDS):  # wait_for may lose the cancelling by close
             _, connection = await self.loop.create_connection(lambda: _MasterConnection(self, start), host, port)
-        self._connection = connection
+        self._connection, begun = connection, self.loop.time()
         if address != self.master_address:
             connection._end(_LookElsewhereError())
         ticker = self.loop.create_task(self._tick(connection))
@@ -344,6 +347,8 @@ class ReplicationSlave:
             await connection.closed
             return connection
         finally:
+            if self.is_following and self.loop.time() - begun > _LONGEST_PAUSE:
+                self._pause = _FIRST_PAUSE
             self.is_following = False
             self._connection = None
             ticker.cancel()
