@@ -7,8 +7,11 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 * anything else: kept too, with a warning that names the nearest known setting, since it is probably a typing error.
 
 Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
-``maxHeldPulls`` (long polls waiting at once) and ``fileReservedSize`` (bytes of commit log to keep). Apache's proxy has
+``maxHeldPulls`` (long polls waiting at once), ``fileReservedSize`` (bytes of commit log to keep), and those from
+``maxConnections`` to ``maxMemoryBytes`` (what clients may cost). Apache's proxy has
 ``grpcServerPort``, ``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable``: here it runs beside the broker.
+``aclFile`` (Apache: a system property) and ``aclMaxClockSkew`` (ms, of gRPC's signatures; 0: any) are our own;
+``innerClientAuthenticationCredentials`` is Apache's, JSON like ``{"accessKey": "…", "secretKey": "…"}``.
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """
@@ -27,12 +30,15 @@ from typing import Any
 
 from spark_rocket.broker.known_settings import KNOWN_UNUSED
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol import json_codec
+from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delay_levels, delete_hours
 
 _log = logging.getLogger(__name__)
 
 MASTER_ID = 0
+HIDDEN = "******"
 
 
 class BrokerRole(Enum):
@@ -41,6 +47,29 @@ class BrokerRole(Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
+
+
+def inner_credentials(text: str) -> Credentials | None:
+    """``{"accessKey": "…", "secretKey": "…"}``; None if there is no text. ConfigError, without the text, for others."""
+    if not text.strip():
+        return None
+    try:
+        value = json_codec.loads(text.encode())
+        return Credentials(value["accessKey"], value["secretKey"], value.get("securityToken") or "")
+    except (ValueError, LookupError, TypeError, AttributeError, ConfigError):
+        raise ConfigError(
+            "innerClientAuthenticationCredentials cannot be used.",
+            remedy='It is JSON: {"accessKey": "…", "secretKey": "…"}.',
+        ) from None
+
+
+class MetricsExporterType(Enum):
+    """Where figures go: PROM, to whoever asks at metricsPromExporterPort. The other two of Apache's are not served."""
+
+    DISABLE = "DISABLE"
+    OTLP_GRPC = "OTLP_GRPC"
+    PROM = "PROM"
+    LOG = "LOG"
 
 
 class MessageRequestMode(Enum):
@@ -54,6 +83,7 @@ def _setting(
     default: Any,
     *,
     name: str | None = None,
+    secret: bool = False,
     low: int | None = None,
     high: int | None = None,
     step: int = 1,
@@ -64,10 +94,10 @@ def _setting(
 
     A number is a multiple of ``step``.
 
-    ``check`` raises ConfigError for text that is no value of the setting.
+    ``check`` raises ConfigError for text that is no value of the setting. What is ``secret`` is not shown again.
     """
     metadata = {"name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
-    return field(default=default, metadata=metadata)
+    return field(default=default, repr=not secret, metadata={**metadata, "secret": secret})
 
 
 @dataclass(slots=True)
@@ -99,6 +129,15 @@ class BrokerConfig:
     slave_read_enable: bool = _setting(False, dynamic=True)
     access_message_in_memory_max_ratio: int = _setting(40, low=0, high=100, dynamic=True)
     offset_check_in_slave: bool = _setting(False, dynamic=True)
+
+    acl_enable: bool = _setting(False)
+    acl_file: str = _setting("")
+    acl_max_clock_skew: int = _setting(86_400_000, low=0, dynamic=True)
+    inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
+
+    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.PROM)  # noqa: RUF009
+    metrics_prom_exporter_host: str = _setting("")
+    metrics_prom_exporter_port: int = _setting(5557, low=0, high=65535)
 
     broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
     auto_create_topic_enable: bool = _setting(True, dynamic=True)
@@ -157,6 +196,33 @@ class BrokerConfig:
     flush_consumer_offset_interval: int = _setting(5_000, low=100)
     rebalance_lock_max_live_time: int = _setting(60_000, low=1_000)
 
+    broker_fast_failure_enable: bool = _setting(True, dynamic=True)
+    send_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
+    put_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
+    pull_thread_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
+    ack_thread_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
+    query_thread_pool_queue_capacity: int = _setting(20_000, low=1, dynamic=True)
+    heartbeat_thread_pool_queue_capacity: int = _setting(50_000, low=1, dynamic=True)
+    end_transaction_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
+    admin_broker_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
+    wait_time_mills_in_send_queue: int = _setting(200, low=0, dynamic=True)
+    wait_time_mills_in_pull_queue: int = _setting(5_000, low=0, dynamic=True)
+    wait_time_mills_in_ack_queue: int = _setting(3_000, low=0, dynamic=True)
+    wait_time_mills_in_heartbeat_queue: int = _setting(31_000, low=0, dynamic=True)
+    wait_time_mills_in_transaction_queue: int = _setting(3_000, low=0, dynamic=True)
+    wait_time_mills_in_admin_broker_queue: int = _setting(5_000, low=0, dynamic=True)
+    os_page_cache_busy_time_out_mills: int = _setting(1_000, low=1, dynamic=True)
+    server_oneway_semaphore_value: int = _setting(256, low=0, dynamic=True)
+    server_async_semaphore_value: int = _setting(64, low=1, dynamic=True)
+    max_connections: int = _setting(20_000, low=1, dynamic=True)
+    max_connections_per_address: int = _setting(0, low=0, dynamic=True)
+    first_request_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
+    slow_writer_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
+    slow_reader_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
+    max_waiting_request_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
+    max_unread_answer_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
+    max_memory_bytes: int = _setting(0, low=0, dynamic=True)
+
     store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
     flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
     mapped_file_size_commit_log: int = _setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
@@ -179,6 +245,8 @@ class BrokerConfig:
     clean_file_forcibly_enable: bool = _setting(True, dynamic=True)
     file_reserved_size: int = _setting(0, low=0, dynamic=True)
 
+    #: Where the settings were read from, if that was a file.
+    source: Path | None = None
     #: What a file said beyond the above, by name; kept for code 26.
     others: dict[str, str] = field(default_factory=dict)
 
@@ -199,7 +267,7 @@ class BrokerConfig:
         except UnicodeDecodeError as error:
             line = path.read_bytes()[: error.start].count(b"\n") + 1
             raise ConfigError(f"{path}, line {line}: not UTF-8 text.", remedy="Save the file as UTF-8.") from error
-        return cls._from_entries(parse_properties(text, str(path)), str(path), defaults)
+        return cls._from_entries(parse_properties(text, str(path)), str(path), {**defaults, "source": path})
 
     @classmethod
     def from_text(cls, text: str, source: str = "<properties>") -> BrokerConfig:
@@ -276,8 +344,9 @@ class BrokerConfig:
 
     def to_properties(self) -> list[tuple[str, str]]:
         """Every setting by its Apache name, then the rest of the file."""
-        own = [(spec.name, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
-        return own + sorted(self.others.items())
+        own = [(spec, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
+        shown = [(spec.name, HIDDEN if spec.secret and text else text) for spec, text in own]
+        return shown + sorted(self.others.items())
 
     def to_text(self) -> str:
         """As properties text: the body of code 26's answer."""
@@ -335,6 +404,17 @@ class BrokerConfig:
         return next((step for step in (1_000, 500, 200) if step <= self.timer_precision_ms), 100)
 
     @property
+    def acl_path(self) -> Path:
+        """Apache's ``conf/plain_acl.yml``: ``aclFile``, else beside ``broker.conf``, else in the store's ``config``."""
+        beside = self.source.absolute().parent if self.source is not None else self.store_path / "config"
+        return beside / Path(self.acl_file or "plain_acl.yml").expanduser()
+
+    @property
+    def own_credentials(self) -> Credentials | None:
+        """What the broker's own requests, to name servers and to its master, are signed with."""
+        return inner_credentials(self.inner_client_authentication_credentials)
+
+    @property
     def name_servers(self) -> tuple[str, ...]:
         """The addresses in ``namesrvAddr``, which may be many with ``;`` between."""
         return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
@@ -372,6 +452,7 @@ class _Spec:
     step: int
     dynamic: bool
     check: Callable[[str], object] | None
+    secret: bool
 
     def parse(self, text: str, where: str) -> object:
         text = text.strip()
@@ -418,6 +499,7 @@ _ENUMS: dict[str, type[Enum]] = {
     "FlushDiskType": FlushDiskType,
     "BrokerRole": BrokerRole,
     "MessageRequestMode": MessageRequestMode,
+    "MetricsExporterType": MetricsExporterType,
 }
 
 
@@ -438,6 +520,7 @@ _SPECS: dict[str, _Spec] = {
             entry.metadata["step"],
             entry.metadata["dynamic"],
             entry.metadata["check"],
+            entry.metadata["secret"],
         )
         for entry in fields(BrokerConfig)
         if entry.metadata
@@ -450,7 +533,6 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "enableControllerMode": (("false",), "Remove it: there is no controller here."),
     "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),
     "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
-    "aclEnable": (("false",), "Remove it: access control is not there yet. Do not expose this broker."),
     "storePathCommitLog": (
         ("",),
         "Remove it: the commit log is in <storePathRootDir>/commitlog. A symbolic link can put that elsewhere.",

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from spark_rocket.errors import RemotingError, RocketError
+from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.bodies import MASTER_ID, QueueData, TopicRouteData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -67,6 +68,7 @@ class NameServerRegistration:
         period: float,
         timeout: float,
         on_master: Callable[[str | None, str | None], None] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """``on_master(ha_address, address)`` is called on the loop with each answer to a slave's registration."""
         self._loop = loop
@@ -74,7 +76,7 @@ class NameServerRegistration:
         self._identity = (cluster_name, broker_name, broker_id, broker_addr, ha_server_addr)
         self._body = body
         self._queue_data = queue_data
-        self._client = RemotingClient(connect_timeout=timeout)
+        self._client = RemotingClient(connect_timeout=timeout, credentials=credentials)
         self._closed = False
         self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
         self._workers = [_Worker(address, self, period, timeout) for address in name_servers]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig, BrokerRole
@@ -63,6 +63,7 @@ from spark_rocket.broker.transactions import TransactionalMessageService, Transa
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, Handler, RemotingServer
 from spark_rocket.store.config import delay_levels
@@ -70,9 +71,13 @@ from spark_rocket.store.message_store import MessageStore, now_ms
 from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
 from spark_rocket.store.timer_store import TimerMessageStore
 
+if TYPE_CHECKING:
+    from spark_rocket.broker.acl.control import AccessControl
+
 _log = logging.getLogger(__name__)
 
 _CLIENT_SCAN_SECONDS = 10.0
+_ACL_LOOK_SECONDS = 1.0
 _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _ORDER_SAVE_SECONDS = 0.2
 _ASK_AGAIN_SECONDS = 1.0
@@ -88,6 +93,7 @@ class Broker:
         self._clock = clock
         self._server: RemotingServer | None = None
         self._service: BrokerService | None = None
+        self._handlers: Mapping[int, Handler] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._address = ""
         self.slave: ReplicationSlave | None = None
@@ -119,10 +125,10 @@ class Broker:
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
-        """What answers each request code, for what asks in the same process."""
+        """What answers each request code, for what asks in the same process and has checked who asks."""
         if self._server is None:
             raise StateError("The broker is not started.", remedy="Await start() first.")
-        return self._server.handlers
+        return self._handlers
 
     async def start(self) -> None:
         """Serve. ConfigError, StoreLockedError or StoreCorruptError, with nothing left open, when that cannot be."""
@@ -130,6 +136,7 @@ class Broker:
             raise StateError("The broker is already started.")
         config = self.config
         config.check_role()
+        access_control = self._access_control() if config.acl_enable else None
         store_ip = advertised_ip(config)
         server = RemotingServer(
             config.bind_address,
@@ -147,6 +154,11 @@ class Broker:
             ha = self._bind_ha(server.port)
             ha_port = ha.getsockname()[1] if ha is not None else server.port + 1
             service = self._open(server, (store_ip, server.port), ha_port)
+            self._handlers = dict(server.handlers)
+            if access_control is not None:  # before anything is answered: nothing has been awaited since
+                service.access_control = access_control
+                server.handlers = access_control.guarded(server.handlers)
+                self._every("acl", _ACL_LOOK_SECONDS, self._look_at_accounts)
             if ha is not None:
                 await service.replication.start(ha)
         except BaseException:
@@ -161,6 +173,26 @@ class Broker:
                 self._address,
                 config.bind_address,
             )
+
+    def _access_control(self) -> AccessControl:
+        """ConfigError for a file that cannot be used."""
+        from spark_rocket.broker.acl.control import AccessControl  # only then: it loads YAML
+
+        def topic_at(physical_offset: int) -> str | None:
+            record = self.service.store.look_message_by_offset(physical_offset)
+            return None if record is None else decode_messages(record)[0].topic
+
+        path = self.config.acl_path
+        return AccessControl(
+            path, topic_at=topic_at, clock=self._clock, clock_skew_ms=lambda: self.config.acl_max_clock_skew
+        )
+
+    def _look_at_accounts(self) -> None:
+        async def look(control: AccessControl) -> None:
+            await control.look()
+
+        if self.service.access_control is not None:
+            self.service.spawn(look(self.service.access_control))
 
     def _bind_ha(self, port: int) -> socket.socket | None:
         """The socket for slaves. A master that nobody said should have any does without when the port is taken."""
@@ -220,6 +252,7 @@ class Broker:
             period=config.register_name_server_period / 1000,
             timeout=config.register_broker_timeout_mills / 1000,
             on_master=self._master_told,
+            credentials=config.own_credentials,
         )
         name = f"{config.broker_name}[{config.broker_id}] at {self._address}"
         service = self._service = BrokerService(

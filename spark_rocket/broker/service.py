@@ -13,6 +13,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig
@@ -53,6 +54,9 @@ from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.schedule import ScheduleMessageService
 from spark_rocket.store.timer_store import TimerMessageStore
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.acl.control import AccessControl
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0
@@ -138,6 +142,8 @@ class BrokerService:
             pop.on_due = self.drivers[pop.log.topic].expect
             pop.log.on_timed = self.drivers[TIMER_TOPIC].expect
             pop.in_memory = self.in_memory
+        #: Who may do what; None without ``aclEnable``.
+        self.access_control: AccessControl | None = None
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         #: Topics that can be sent to without another look; the send processor looks here first.
         self.targets: dict[str, SendTarget] = {}

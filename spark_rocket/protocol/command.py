@@ -40,6 +40,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 FLAG_RESPONSE = 0x1
 FLAG_ONEWAY = 0x2
 MAX_HEADER_LENGTH = 0xFFFFFF
+_SECRETS = frozenset({"Signature", "SecurityToken", "secretKey"})  # fields that no log shows
 
 
 class SerializeType(IntEnum):
@@ -181,9 +182,10 @@ class RemotingCommand:
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "one-way request" if self.is_oneway else "request"
         remark = f" remark={self.remark!r}" if self.remark else ""
+        ext_fields = {name: "…" if name in _SECRETS else value for name, value in self.ext_fields.items()}
         return (
             f"<RemotingCommand {kind} code={int(self.code)} opaque={self.opaque}{remark} "
-            f"ext_fields={self.ext_fields!r} body={len(self.body)} bytes>"
+            f"ext_fields={ext_fields!r} body={len(self.body)} bytes>"
         )
 
 

@@ -34,6 +34,7 @@ from spark_rocket.errors import (
     RocketError,
     StateError,
 )
+from spark_rocket.protocol.acl import Credentials, RequestSigner
 from spark_rocket.protocol.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.connecting import Connector, Pending
@@ -102,7 +103,10 @@ class _Expiry:
 
 
 class RemotingClient:
-    """See the module. ``max_in_flight`` bounds the requests that wait for an answer, all addresses together."""
+    """See the module. ``max_in_flight`` bounds the requests that wait for an answer, all addresses together.
+
+    With ``credentials`` every request is signed, each time it is sent.
+    """
 
     def __init__(
         self,
@@ -111,7 +115,9 @@ class RemotingClient:
         max_in_flight: int = 4096,
         max_frame_length: int = MAX_FRAME_LENGTH,
         request_handler: RequestHandler | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        self._sign = RequestSigner(credentials).sign if credentials is not None else None
         self._connect_timeout = connect_timeout
         self._max_in_flight = max_in_flight
         self._max_frame_length = max_frame_length
@@ -149,6 +155,8 @@ class RemotingClient:
                     remedy="In a callback or request handler use invoke_async, or hand the work to another thread.",
                 )
             waiter = SyncWaiter()
+            if self._sign is not None:
+                self._sign(request)
             try:
                 opaque = connection.request(request, waiter, deadline)
                 if not connection.wait(waiter, deadline):
@@ -205,6 +213,8 @@ class RemotingClient:
 
     def _send_async(self, addr: str, request: RemotingCommand, waiter: Waiter, deadline: float, timeout: float) -> None:
         connection = self._connection(addr, deadline)
+        if self._sign is not None:
+            self._sign(request)
         try:
             opaque = connection.request(request, waiter, deadline)
             connection.wake_reader()
@@ -226,6 +236,8 @@ class RemotingClient:
             raise _closed(addr)
         deadline = time.monotonic() + timeout
         connection = self._connection(addr, deadline)
+        if self._sign is not None:
+            self._sign(request)
         try:
             connection.post(request, waiter, deadline, timeout)
         except RocketError:
@@ -245,6 +257,8 @@ class RemotingClient:
         self._enter(addr, deadline)
         try:
             connection = self._connection(addr, deadline)
+            if self._sign is not None:
+                self._sign(request)
             request.flag |= FLAG_ONEWAY
             request.opaque = connection.session.next_opaque()
             try:

@@ -68,7 +68,7 @@ class ClientManageProcessor:
         }
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        data = _heartbeat(request)
+        data = heartbeat_of(request)
         service = self._service
         language = _language(request.language)
         for producer in data.producer_data_set:
@@ -166,7 +166,7 @@ class ClientManageProcessor:
         return RemotingCommand.response(request)
 
 
-def _heartbeat(request: RemotingCommand) -> HeartbeatData:
+def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
     """The body, if it is of a size that a client can be: each group in it costs every other client time."""
     value = loads_tolerant(_bounded_body(request), odd_limit=REQUEST_ODD_LIMIT)
     if isinstance(value, dict):

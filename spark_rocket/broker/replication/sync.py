@@ -75,7 +75,7 @@ class SlaveSynchronize:
         self._slave = slave
         self._timer = TimerCheckpoint(service.config.store_path)
         self._period = period
-        self._client = RemotingClient(connect_timeout=_TIMEOUT)
+        self._client = RemotingClient(connect_timeout=_TIMEOUT, credentials=service.config.own_credentials)
         self._known = asyncio.Event()  # there is reason for a round
         self._hurried: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None

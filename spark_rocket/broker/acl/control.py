@@ -1,0 +1,243 @@
+"""Access control: every request of the classic protocol and of gRPC is checked before it is carried out.
+
+In Apache's order: an address of the global white list may do everything; else the access key must be known; from an
+account's own white list its access key is enough, for everything; else the request must be signed, and what it names
+must be permitted. A refusal says who asked for what and which permission is missing, never a secret or a signature.
+
+The file is looked at every second. A change is read when the file has stayed the same from one look to the next, so
+that one that is being written is not taken for less than it will be; it counts from then on, for open connections too.
+A file that cannot be used is told once, with its line, and the rules stay as they are; at the start it is an error.
+
+Thread-safety: event loop only; the file is read on a thread. What was decided is remembered with the account and goes
+with it. Corresponds to PlainAccessValidator, PlainPermissionManager and the hooks of BrokerController.initialAcl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from spark_rocket.broker.acl.addresses import parts_of
+from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, need_of_topic
+from spark_rocket.broker.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
+from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
+from spark_rocket.protocol.acl import ACCESS_KEY, SIGNATURE, Authorization, is_signed_by, seconds_of
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import ViewMessageRequestHeader
+from spark_rocket.remoting.server import Channel, Handler
+
+_log = logging.getLogger(__name__)
+
+_PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
+
+_Stat = tuple[int, int, int] | None
+
+
+class NotAuthenticatedError(RefusedError):
+    """It is not shown who asks: no key, an unknown one, or a signature that is not the account's."""
+
+
+class AccessControl:
+    """The rules of one file, and the checks."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        topic_at: Callable[[int], str | None],
+        clock: Callable[[], int],
+        clock_skew_ms: Callable[[], int],
+    ) -> None:
+        """ConfigError for a file that cannot be used. ``topic_at``: of the message at a physical offset."""
+        self.path = path
+        self.refused = 0
+        self.allowed_by_white_list = 0
+        self._loaded = self._seen = _stat(path)
+        self.rules = AclRules.from_file(path)
+        self._topic_at = topic_at
+        self._clock = clock
+        self._clock_skew_ms = clock_skew_ms
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    async def look(self) -> bool:
+        """Read the file if it has changed, and stayed so since the last look; whether there are other rules now."""
+        found = _stat(self.path)
+        if found == self._loaded:
+            self._seen = found
+            return False
+        if found != self._seen:
+            self._seen = found
+            return False
+        self._loaded = found
+        try:
+            rules = await asyncio.to_thread(AclRules.from_file, self.path)
+        except ConfigError as error:
+            _log.error("Who may do what stays as it was: %s %s", error.message, error.remedy)
+            return False
+        self.take(rules)
+        _log.info("Who may do what is read again from %s: %d accounts.", self.path, len(rules.accounts))
+        return True
+
+    def take(self, rules: AclRules) -> None:
+        """These count from now on."""
+        self.rules = rules
+
+    # --- the classic protocol -------------------------------------------------------------------------------------
+
+    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The same handlers, behind the check."""
+        return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
+
+    def _guard(self, code: int, handler: Handler) -> Handler:
+        needs_of = NEEDS.get(code)
+        if code == RequestCode.VIEW_MESSAGE_BY_ID:
+            needs_of = self._needs_of_view
+        is_open = needs_of is None and code in OPEN
+        check = partial(self._check, needs_of or _nothing, is_for_admins=needs_of is None and not is_open)
+
+        def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            check(channel, request)
+            return handler(channel, request)
+
+        return guarded
+
+    def _check(
+        self,
+        needs_of: Callable[[RemotingCommand], Needs],
+        channel: Channel,
+        request: RemotingCommand,
+        *,
+        is_for_admins: bool,
+    ) -> None:
+        rules = self.rules
+        if rules.white and self._is_white(rules, channel.attributes, channel.remote_addr):
+            return
+        ext = request.ext_fields
+        account = rules.accounts.get(ext.get(ACCESS_KEY, ""))
+        if account is None:
+            raise self._unknown(ext.get(ACCESS_KEY))
+        if account.white is not None and account.white.matches(_parts(channel.attributes, channel.remote_addr)):
+            self.allowed_by_white_list += 1
+            return
+        if not is_signed_by(request, account.key):
+            raise self._wrong_signature(account, SIGNATURE in ext)
+        if is_for_admins and not account.admin:
+            raise self._refusal(
+                f"request code {request.code} is for administrators, which accessKey {account.access_key} is not"
+            )
+        needs = needs_of(request)
+        if needs and needs not in account.met:
+            self._check_needs(account, needs)
+
+    def _needs_of_view(self, request: RemotingCommand) -> Needs:
+        topic = self._topic_at(ViewMessageRequestHeader.from_ext(request.ext_fields).offset)
+        return () if topic is None else (need_of_topic(topic, SUB),)
+
+    # --- gRPC -------------------------------------------------------------------------------------------------------
+
+    def check_grpc(self, peer: str, metadata: Mapping[str, str], needs_of: Callable[[], Needs]) -> None:
+        """RefusedError, its kind NotAuthenticatedError where it is not shown who calls."""
+        rules = self.rules
+        parts = parts_of(peer.rpartition(":")[0])
+        if any(pattern.matches(parts) for pattern in rules.white):
+            self.allowed_by_white_list += 1
+            return
+        header = metadata.get("authorization")
+        if not header:
+            raise self._unknown(None)
+        try:
+            authorization = Authorization.parse(header)
+        except ProtocolError as error:
+            raise self._not_authenticated(f"{error.message} {error.remedy}") from None
+        account = rules.accounts.get(authorization.access_key)
+        if account is None:
+            raise self._unknown(authorization.access_key)
+        if account.white is not None and account.white.matches(parts):
+            self.allowed_by_white_list += 1
+            return
+        date_time = metadata.get("x-mq-date-time", "")
+        if not date_time or not authorization.is_signed_by(account.key, date_time):
+            raise self._wrong_signature(account, has_one=True)
+        self._check_time(account, date_time)
+        needs = needs_of()
+        if needs and needs not in account.met:
+            self._check_needs(account, needs)
+
+    def _check_time(self, account: Account, date_time: str) -> None:
+        most = self._clock_skew_ms()
+        if not most:
+            return
+        try:
+            apart = abs(seconds_of(date_time) * 1000 - self._clock())
+        except ProtocolError as error:
+            raise self._not_authenticated(f"{error.message} {error.remedy}") from None
+        if apart > most:
+            raise self._not_authenticated(
+                f"the request of accessKey {account.access_key} was signed {apart // 1000} s away from the broker's "
+                f"time, more than aclMaxClockSkew allows"
+            )
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    def _is_white(self, rules: AclRules, attributes: dict[str, object], remote_addr: str) -> bool:
+        known = attributes.get("acl")
+        if known is None or known[0] is not rules:  # type: ignore[index]  # a pair, put there below
+            parts = _parts(attributes, remote_addr)
+            known = attributes["acl"] = (rules, any(pattern.matches(parts) for pattern in rules.white))
+        is_white: bool = known[1]  # type: ignore[index]
+        self.allowed_by_white_list += is_white
+        return is_white
+
+    def _check_needs(self, account: Account, needs: Needs) -> None:
+        missing = account.unmet(needs)
+        if missing is not None:
+            raise self._no_permission(account, missing)
+
+    def _no_permission(self, account: Account, need: Need) -> RefusedError:
+        kind, name, permission = need
+        return self._refusal(
+            f"accessKey {account.access_key} has no permission {_PERMISSION[permission]} for the {kind} {name[:255]}"
+        )
+
+    def _unknown(self, access_key: str | None) -> RefusedError:
+        if not access_key:
+            return self._not_authenticated("the request names no accessKey, and its address is on no white list")
+        return self._not_authenticated(f"there is no account with the accessKey {access_key[:100]}")
+
+    def _wrong_signature(self, account: Account, has_one: bool) -> RefusedError:
+        what = "is not signed" if not has_one else "has a signature that its secret key did not make"
+        return self._not_authenticated(f"the request of accessKey {account.access_key} {what}")
+
+    def _not_authenticated(self, text: str) -> NotAuthenticatedError:
+        self.refused += 1
+        return NotAuthenticatedError(text, response_code=ResponseCode.NO_PERMISSION)
+
+    def _refusal(self, text: str) -> RefusedError:
+        self.refused += 1
+        return RefusedError(text, response_code=ResponseCode.NO_PERMISSION)
+
+
+def _nothing(_: RemotingCommand) -> Needs:
+    return ()
+
+
+def _parts(attributes: dict[str, object], remote_addr: str) -> tuple[int, ...]:
+    """Of a connection's address, kept with it."""
+    known = attributes.get("acl_address")
+    if known is None:
+        known = attributes["acl_address"] = parts_of(remote_addr.rpartition(":")[0])
+    assert isinstance(known, tuple)
+    return known
+
+
+def _stat(path: Path) -> _Stat:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

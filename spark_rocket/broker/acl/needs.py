@@ -1,0 +1,185 @@
+"""Which request needs which permission.
+
+A code is in one of three lists, or is an administrator's:
+
+* ``NEEDS``: what the request names must be permitted, see below;
+* ``OPEN``: whoever has signed may ask; nothing of a message comes back and nothing changes;
+* all others, so also those that are added one day, need an account with ``admin: true``.
+
+==================================================  ====================================================================
+sending 10, 310, 320, reply 324, 325, recall 370    PUB on the topic
+sending to ``%RETRY%group``, send back 36           SUB on the group
+pull 11, 361; pop, ack, peek and the like           SUB on the topic and on the group
+offsets 15                                          SUB on the topic and on the group
+look-up 12, 33                                      SUB on the topic, of 33 the found message's
+heartbeat 34                                        SUB on each consumer's group and its topics
+35, 38, 41, 42                                      SUB on the group
+==================================================  ====================================================================
+
+A topic ``%RETRY%group`` is that group's. The topic of message traces and reply topics may be sent to by all.
+Apache's ACL 1.0 asks for nothing where a request pops, acks, peeks, is a reply, locks queues or looks a message up by
+its id; and has a list of administrators' codes, which lets through what was added later.
+
+Thread-safety: pure, but for the look at the store of 33. Corresponds to PlainAccessResource.parse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_rocket.broker.acl.rules import GROUP, PUB, SUB, TOPIC, Need
+from spark_rocket.broker.processors.client_manage import heartbeat_of
+from spark_rocket.broker.topics import RETRY_PREFIX
+from spark_rocket.protocol.bodies import (
+    BatchAckMessageRequestBody,
+    LockBatchRequestBody,
+    QueryAssignmentRequestBody,
+)
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+
+Needs = tuple[Need, ...]
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_REPLY_SUFFIX = "_REPLY_TOPIC"
+
+
+def need_of_topic(topic: str, permission: int) -> Need:
+    """What a topic of this name needs: a retry topic is its group's."""
+    if topic.startswith(RETRY_PREFIX):
+        return (GROUP, topic[len(RETRY_PREFIX) :], SUB)
+    return (TOPIC, topic, permission)
+
+
+def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
+    """Sending: the topic is in one of these fields, and if several are there each must be permitted."""
+
+    def needs(request: RemotingCommand) -> Needs:
+        ext = request.ext_fields
+        return tuple(
+            [need_of_topic(topic, PUB) for field in fields if (topic := ext.get(field)) and not for_all(topic)]
+        )
+
+    return needs
+
+
+def for_all(topic: str) -> bool:
+    """Whether everybody may send there: who may send a message may trace it, who got a request may reply."""
+    return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
+
+
+def _read(request: RemotingCommand) -> Needs:
+    """Topic and consumer group, by the names that they have everywhere."""
+    ext = request.ext_fields
+    topic, group = ext.get("topic"), ext.get("consumerGroup")
+    if topic and group:
+        return (need_of_topic(topic, SUB), (GROUP, group, SUB))
+    return (*((need_of_topic(topic, SUB),) if topic else ()), *(((GROUP, group, SUB),) if group else ()))
+
+
+def _group(field: str) -> Callable[[RemotingCommand], Needs]:
+    def needs(request: RemotingCommand) -> Needs:
+        group = request.ext_fields.get(field)
+        return ((GROUP, group, SUB),) if group else ()
+
+    return needs
+
+
+def _heartbeat(request: RemotingCommand) -> Needs:
+    found: dict[Need, None] = {}
+    for consumer in heartbeat_of(request).consumer_data_set:
+        found[(GROUP, consumer.group_name, SUB)] = None
+        for subscription in consumer.subscription_data_set:
+            found[need_of_topic(subscription.topic, SUB)] = None
+    return tuple(found)
+
+
+def _locked(request: RemotingCommand) -> Needs:
+    group = LockBatchRequestBody.from_request(request.body).consumer_group if request.body else None
+    return ((GROUP, group, SUB),) if group else ()
+
+
+def _assigned(request: RemotingCommand) -> Needs:
+    asked = QueryAssignmentRequestBody.from_request(request.body)
+    return (need_of_topic(asked.topic, SUB), (GROUP, asked.consumer_group, SUB))
+
+
+def _acked(request: RemotingCommand) -> Needs:
+    found: dict[Need, None] = {}
+    body = BatchAckMessageRequestBody.from_request(request.body) if request.body else BatchAckMessageRequestBody()
+    for ack in body.acks:
+        found[(GROUP, ack.consumer_group, SUB)] = None
+        found[need_of_topic(ack.topic, SUB)] = None
+    return tuple(found)
+
+
+NEEDS: dict[int, Callable[[RemotingCommand], Needs]] = {
+    RequestCode.SEND_MESSAGE: _sent("topic", "b"),  # the processor takes either name, the last that it finds
+    RequestCode.SEND_MESSAGE_V2: _sent("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _sent("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _sent("topic"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _sent("b"),
+    RequestCode.RECALL_MESSAGE: _sent("topic"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _group("group"),
+    RequestCode.PULL_MESSAGE: _read,
+    RequestCode.LITE_PULL_MESSAGE: _read,
+    RequestCode.QUERY_MESSAGE: _read,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _read,
+    RequestCode.POP_MESSAGE: _read,
+    RequestCode.PEEK_MESSAGE: _read,
+    RequestCode.ACK_MESSAGE: _read,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _read,
+    RequestCode.NOTIFICATION: _read,
+    RequestCode.BATCH_ACK_MESSAGE: _acked,
+    RequestCode.QUERY_ASSIGNMENT: _assigned,
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _group("consumerGroup"),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _group("consumerGroup"),
+    RequestCode.LOCK_BATCH_MQ: _locked,
+    RequestCode.UNLOCK_BATCH_MQ: _locked,
+}
+
+OPEN: frozenset[int] = frozenset(
+    {
+        RequestCode.QUERY_BROKER_OFFSET,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_TOPIC_CONFIG_LIST,
+        RequestCode.GET_TOPIC_NAME_LIST,
+        RequestCode.GET_TOPIC_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.END_TRANSACTION,  # names no topic; it takes the offset of a half message to answer for it
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+        RequestCode.GET_TIMER_CHECK_POINT,
+        RequestCode.GET_TIMER_METRICS,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_BROKER_CONSUME_STATS,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.VIEW_BROKER_STATS_DATA,
+        RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.POLLING_INFO,
+    }
+)
