@@ -63,6 +63,10 @@ class ConsumerOffsetManager:
     def query_pulled(self, group: str, topic: str, queue_id: int) -> int:
         return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, -1)
 
+    def pulled_of(self, group: str, topic: str) -> dict[int, int]:
+        """How far a group has pulled, by queue id; not to be changed."""
+        return self._pulled.get(topic + _SEPARATOR + group) or {}
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Move a group: its next pull of the queue is told so, and commits are ignored until then."""
         self._reset.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset

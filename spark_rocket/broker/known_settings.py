@@ -28,7 +28,7 @@ _NAMES = """
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalanceThreadPoolNums
     mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageStorePlugIn
-    metricsExporterType metricsGrpcExporterTarget metricsPromExporterHost metricsPromExporterPort
+    metricsGrpcExporterTarget
     notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills
     preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums queryThreadPoolQueueCapacity

@@ -100,6 +100,10 @@ class NameServerRegistration:
             done.set_result(None)
         return done
 
+    def states(self) -> dict[str, bool]:
+        """Whether each name server has taken the last registration."""
+        return {worker.address: worker.registered for worker in self._workers}
+
     async def close(self) -> None:
         """Unregister where we are registered, and stop."""
         self._closed = True
@@ -200,6 +204,7 @@ class _Worker:
     def __init__(self, address: str, owner: NameServerRegistration, period: float, timeout: float) -> None:
         self.address = address
         self.healthy = True
+        self.registered = False
         self.wanted = 0
         self._owner = owner
         self._period = period
@@ -282,11 +287,11 @@ class _Worker:
                     self.address,
                     error.message,
                 )
-            self.healthy = False
+            self.healthy = self.registered = False
             with self._condition:
                 self._everything = True
             return False
         if not self.healthy:
             _log.warning("Registered with name server %s again.", self.address)
-        self.healthy = True
+        self.healthy = self.registered = True
         return True

@@ -124,6 +124,16 @@ class Broker:
         return self._service
 
     @property
+    def running(self) -> BrokerService | None:
+        """The operations while it serves; None before and after that."""
+        return self._service if self._server is not None else None
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._server.channels) if self._server is not None else 0
+
+    @property
     def handlers(self) -> Mapping[int, Handler]:
         """What answers each request code, for what asks in the same process and has checked who asks."""
         if self._server is None:

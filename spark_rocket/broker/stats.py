@@ -115,6 +115,10 @@ class BrokerStats:
         count = sum(sample.get((group, topic), 0) for sample in self._fetched_lately)
         return count / (len(self._fetched_lately) * SAMPLE_SECONDS) if count else 0.0
 
+    def minute_rates(self) -> tuple[float, float]:
+        """Puts and gets a second over the last minute of samples."""
+        return self._rate(0, 60), self._rate(1, 60)
+
     def rates(self) -> tuple[str, str, str]:
         """Puts, found gets and missed gets a second over 10 s, 1 min and 10 min, as Apache spells them."""
         # The checker cannot count: range(3) makes three.

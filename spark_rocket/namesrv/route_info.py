@@ -299,6 +299,11 @@ class RouteInfoManager:
                 count += 1
         return count
 
+    def silences(self) -> list[tuple[LiveBroker, float]]:
+        """Each live broker, and how many seconds ago it was heard of."""
+        now = self._clock()
+        return [(broker, max(now - broker.last_update, 0.0)) for broker in self._live.values()]
+
     def topics(self) -> list[str]:
         return sorted(self._queues)
 

@@ -55,6 +55,16 @@ class NameServer:
         """``host:port``, with the real port when 0 was asked for."""
         return self._server.address
 
+    @property
+    def serves(self) -> bool:
+        """Whether it answers."""
+        return self._scanner is not None and not self._scanner.cancelled()
+
+    @property
+    def connections(self) -> int:
+        """How many are connected."""
+        return len(self._server.channels)
+
     async def bind(self) -> None:
         """Take the port without answering yet, so that a broker of the same process can recover before."""
         await self._server.bind()

@@ -27,7 +27,7 @@ from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.foreign import refuse_foreign
 from spark_rocket.store.index_service import IndexService
-from spark_rocket.store.layout import ENTRY
+from spark_rocket.store.layout import ENTRY, STORE_TIME_END, store_time
 from spark_rocket.store.mapped_file import make_directory
 from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
@@ -335,6 +335,10 @@ class MessageStore:
         """Topics that have had a message."""
         return {topic for topic, _ in self._queues.known()}
 
+    def queue_keys(self) -> list[tuple[str, int]]:
+        """Topic and id of every queue there is, with messages or without."""
+        return list(self._queues.table)
+
     def queues(self, topic: str) -> list[int]:
         """Ids of a topic's queues that have had a message."""
         return sorted(queue_id for name, queue_id in self._queues.known() if name == topic)
@@ -364,6 +368,11 @@ class MessageStore:
     def min_physical_offset(self) -> int:
         """Beginning of the commit log."""
         return self._log.min_offset
+
+    def first_store_time(self) -> int:
+        """When the oldest message of the log was stored; −1 without one."""
+        head = self._log.read(self._log.min_offset, STORE_TIME_END)
+        return store_time(head) if head else -1
 
     @property
     def store_timestamp(self) -> int:

@@ -178,6 +178,10 @@ class Retention:
         log, queue = (self._usage(path if path.exists() else config.store_path) for path in paths)
         return log, queue
 
+    def log_disk(self) -> DiskUsage:
+        """Of the disk that the log is on."""
+        return self._usages()[0]
+
     def runtime_info(self) -> dict[str, str]:
         """Figures of the disk for request 28, under Apache's names."""
         log, queue = self._usages()
