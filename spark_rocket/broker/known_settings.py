@@ -8,7 +8,7 @@ from __future__ import annotations
 
 _NAMES = """
     abortFile adminBrokerThreadPoolNums
-    autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerFastFailureEnable brokerHeartbeatInterval
+    autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerHeartbeatInterval
     brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover
     clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
     commercialEnable commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
@@ -18,31 +18,31 @@ _NAMES = """
     dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
     enableConsumeQueueExt enableLmq enableMultiDispatch enablePopBatchAck
     enablePopBufferMerge enableScheduleMessageStats enableSlaveActingMaster
-    enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums
+    enableSplitRegistration endTransactionThreadPoolNums
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer
     fileNameExtendable filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages
     flushCommitLogThoroughInterval flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister
     haSlaveFallbehindMax haTransferBatchSize
-    heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity highSpeedMode isEnableBatchPush
+    heartbeatThreadPoolNums highSpeedMode isEnableBatchPush
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalanceThreadPoolNums
     mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageStorePlugIn
     metricsGrpcExporterTarget
-    notifyConsumerIdsChangedEnable osPageCacheBusyTimeOutMills
-    preferredLeaderId pullMessageThreadPoolNums pullThreadPoolQueueCapacity
-    putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums queryThreadPoolQueueCapacity
+    notifyConsumerIdsChangedEnable
+    preferredLeaderId pullMessageThreadPoolNums
+    putMessageFutureThreadPoolNums putMsgTimeout queryMessageThreadPoolNums
     readLocalFileEnable redeleteHangedFileInterval
     replyMessageThreadPoolNums replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveQueueNum
-    rocketmqHome sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
-    serverCallbackExecutorThreads serverOnewaySemaphoreValue
+    rocketmqHome sendMessageThreadPoolNums
+    serverCallbackExecutorThreads
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
     serverWorkerThreads splitRegistrationSize storeCheckpoint
     storePathConsumeQueue storePathIndex syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
-    validateSystemTopicWhenUpdateTopic waitTimeMillsInHeartbeatQueue waitTimeMillsInPullQueue
-    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue warmMapedFileEnable
+    validateSystemTopicWhenUpdateTopic
+    warmMapedFileEnable
 """
 
 KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())

@@ -30,6 +30,7 @@ from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
@@ -157,13 +158,14 @@ class Broker:
             name="broker",
             port_options=": rocket up --broker-port, rocket broker --port, listenPort",
         )
+        overload = BrokerOverload(config, server, self._clock)
         await server.start()
         self._server = server
         ha = None
         try:
             ha = self._bind_ha(server.port)
             ha_port = ha.getsockname()[1] if ha is not None else server.port + 1
-            service = self._open(server, (store_ip, server.port), ha_port)
+            service = self._open(server, (store_ip, server.port), ha_port, overload)
             self._handlers = dict(server.handlers)
             if access_control is not None:  # before anything is answered: nothing has been awaited since
                 service.access_control = access_control
@@ -216,7 +218,9 @@ class Broker:
             _log.warning("%s Until then no slave can follow this broker.", error)
             return None
 
-    def _open(self, server: RemotingServer, store_host: tuple[str, int], ha_port: int) -> BrokerService:
+    def _open(
+        self, server: RemotingServer, store_host: tuple[str, int], ha_port: int, overload: BrokerOverload
+    ) -> BrokerService:
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         waiting = PopLongPollingService(loop, config, clock)
@@ -289,6 +293,7 @@ class Broker:
             pop=pop,
             transactions=transactions,
             replication=ReplicationMaster(loop, store, config, name),
+            overload=overload,
         )
         unique_keys = UniqKeyGenerator(store_host[0], os.getpid(), clock, seed=store_host[1])
         for processor in (

@@ -24,6 +24,7 @@ from spark_rocket.broker.delivery_driver import DeliveryDriver
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
 from spark_rocket.broker.long_polling import PullRequestHoldService
+from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
@@ -104,6 +105,7 @@ class BrokerService:
         pop: PopService | None,
         transactions: TransactionalMessageService,
         replication: ReplicationMaster,
+        overload: BrokerOverload,
     ) -> None:
         self.config = config
         self.store = store
@@ -128,6 +130,7 @@ class BrokerService:
         self.pop = pop
         self.transactions = transactions
         self.replication = replication
+        self.overload = overload
         self.stored = StoredMessages(loop, store, replication, config)
         self.delays = DelayRules(config, clock)
         #: What delivers the messages that wait, by the topic that they wait in.
@@ -212,6 +215,7 @@ class BrokerService:
     def settings_changed(self) -> None:
         """Look at every setting again that was taken into account once."""
         self.targets.clear()
+        self.overload.settings_changed()
         self.store.retention.config = self.config.store_config()
         self.registration.register()
 

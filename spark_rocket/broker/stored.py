@@ -41,17 +41,26 @@ class StoredMessages:
         self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
         self.waits = self._sync_flush or self._sync_master
         """Whether there is anything to wait for."""
+        self.waiting = 0
+        """Senders that wait."""
         self._flushed: deque[tuple[int, StoredCallback, bool]] = deque()
         self._scheduled = False
 
     def when_stored(self, end_offset: int, callback: StoredCallback) -> None:
         """Call back on the loop with what became of a message that ends at a physical offset; perhaps at once."""
+        if not self.waits:
+            callback(ResponseCode.SUCCESS)
+            return
+        self.waiting += 1
+        callback = partial(self._answer, callback)
         if self._sync_flush:
             self._store.when_flushed(end_offset, partial(self._was_flushed, end_offset, callback))
-        elif self._sync_master:
-            self._replication.when_replicated(end_offset, callback)
         else:
-            callback(ResponseCode.SUCCESS)
+            self._replication.when_replicated(end_offset, callback)
+
+    def _answer(self, callback: StoredCallback, code: ResponseCode) -> None:
+        self.waiting -= 1
+        callback(code)
 
     def _was_flushed(self, end_offset: int, callback: StoredCallback, ok: bool) -> None:
         """Called by the flush thread."""

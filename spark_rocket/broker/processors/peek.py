@@ -31,8 +31,10 @@ class PeekMessageProcessor:
         return {RequestCode.PEEK_MESSAGE: self.peek}
 
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        header = PeekMessageRequestHeader.from_ext(request.ext_fields)
         service, config = self._service, self._service.config
+        if service.overload.pulls is not None:
+            service.overload.check_pull()
+        header = PeekMessageRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
         found = check_reader(service, topic, queue_id, group, ResponseCode.INVALID_PARAMETER)
         own = [(topic, queue) for queue in (range(found.read_queue_nums) if queue_id < 0 else [queue_id])]

@@ -49,8 +49,10 @@ class PopMessageProcessor:
         return {RequestCode.POP_MESSAGE: self.pop}
 
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        header = PopMessageRequestHeader.from_ext(request.ext_fields)
         service, now = self._service, self._service.clock()
+        if service.overload.pulls is not None:
+            service.overload.check_pull()
+        header = PopMessageRequestHeader.from_ext(request.ext_fields)
         born = header.born_time or now
         host = service.store_host[0]
         if now - born - header.poll_time > _TOO_OLD_MS:

@@ -119,12 +119,15 @@ class PullMessageProcessor:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._overload = service.overload
         self._config = service.config
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        if self._overload.pulls is not None:
+            self._overload.check_pull()
         ext = request.ext_fields
         try:
             group = ext["consumerGroup"]

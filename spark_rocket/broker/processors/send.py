@@ -94,6 +94,8 @@ class SendMessageProcessor:
         self._store = service.store
         self._config = service.config
         self._unique_key: Callable[[], str] = unique_keys.next
+        self._overload = service.overload
+        self._clock = service.clock
         self._stored = service.stored
         self._waits = service.stored.waits
         self._suffix = f"CLUSTER\x01{service.config.broker_cluster_name}"
@@ -112,6 +114,10 @@ class SendMessageProcessor:
         return self.send_v2(channel, request)
 
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        if self._overload.sends is not None:
+            self._overload.check_send()
+        if self._waits:
+            self._overload.check_put(self._stored.waiting)
         ext = request.ext_fields
         try:
             topic = ext["b"]
@@ -162,6 +168,9 @@ class SendMessageProcessor:
                 born_host=host,
                 reconsume_times=reconsume_times,
             )
+        took = self._clock() - result.store_timestamp
+        if took > self._config.os_page_cache_busy_time_out_mills and result.store_timestamp:
+            self._overload.append_took(took)
         code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
