@@ -61,7 +61,7 @@ def test_a_machine_that_says_nothing_leaves_time_for_another_broker(
     cluster.topics["t"] = route(
         {"alive": (1, 1, 6), "dead": (1, 1, 6)}, {"alive": {0: cluster.brokers[0].address}, "dead": {0: silent()}}
     )
-    producer = closing(Producer("g", name_server=cluster.name_server.address, member=False, send_timeout=2.0))
+    producer = closing(Producer("g", name_server=cluster.name_server.address, member=False, send_timeout=6.0))
     for _ in range(2):  # one of them meets the dead one first
         sent = getattr(producer, how)(Message("t", b"x"))
         result = sent.result(20) if isinstance(sent, Future) else sent

@@ -203,7 +203,7 @@ def test_a_broker_that_does_not_answer_holds_up_no_other_topic(
     mq: FakeCluster, produce: Callable[..., Producer], silent: Callable[[], str]
 ) -> None:
     mq.topics["dead"] = route({"dead": (1, 1, 6)}, {"dead": {0: silent()}})
-    producer = produce(batch_max_delay=0.01, send_timeout=2.0)
+    producer = produce(batch_max_delay=0.01, send_timeout=5.0)
     lost = [producer.send_async(Message.of("dead", "a"), queue=MessageQueue("dead", "dead", 0)) for _ in range(2)]
     for _ in range(3):
         assert producer.send(Message.of("t", "a")).queue_offset == 100

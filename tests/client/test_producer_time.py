@@ -261,8 +261,8 @@ def test_names_of_topics_that_may_be_sent_to() -> None:
 @pytest.mark.parametrize("block", [True, False])
 def test_places_in_flight(mq: FakeCluster, produce: Callable[..., Producer], block: bool) -> None:
     mq.everywhere(SEND, lambda request: None)
-    producer = produce(max_in_flight=2, block_when_full=block, send_timeout=2.0)
-    under_way = [producer.send_async(MESSAGE, timeout=1.0) for _ in range(2)]
+    producer = produce(max_in_flight=2, block_when_full=block, send_timeout=10.0)
+    under_way = [producer.send_async(MESSAGE, timeout=3.0) for _ in range(2)]
     with pytest.raises(RemotingTooMuchRequestError) as caught:
         producer.send_async(MESSAGE, timeout=0.05)
     assert caught.value.retriable
