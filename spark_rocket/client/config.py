@@ -13,8 +13,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
+from spark_rocket.client.credentials import find_credentials
 from spark_rocket.errors import ConfigError, RemotingConnectError
+from spark_rocket.protocol.acl import Credentials
 from spark_rocket.remoting.address import format_address, parse_address
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -22,6 +25,18 @@ NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
 _ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+")
+
+
+class Connecting(TypedDict, total=False):
+    """What every client takes about its connections, each for itself.
+
+    ``access_key`` and ``secret_key``: who it is and what its requests are signed with, where brokers ask for that
+    (``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY`` without); ``security_token``: of temporary keys.
+    """
+
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,8 @@ class ClientConfig:
     rebalance_interval: float = 20.0
     instance_name: str = ""
     """Clients with different names share nothing: connections, client id, one producer and consumer per group."""
+    credentials: Credentials | None = None
+    """What all requests are signed with. Clients with different ones share nothing either."""
 
     @classmethod
     def of(
@@ -47,12 +64,16 @@ class ClientConfig:
         environment: Mapping[str, str] = os.environ,
         *,
         instance_name: str = "",
+        **connecting: Unpack[Connecting],
     ) -> ClientConfig:
         """From ``"a:9876;b:9876"``, or for want of it from the environment."""
+        credentials = find_credentials(
+            connecting.get("access_key"), connecting.get("secret_key"), connecting.get("security_token"), environment
+        )
         text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
         if _ADDRESS_SERVER.fullmatch(text.strip()):
-            return cls((), text.strip(), instance_name=instance_name)
-        return cls(parse_name_servers(text), instance_name=instance_name)
+            return cls((), text.strip(), instance_name=instance_name, credentials=credentials)
+        return cls(parse_name_servers(text), instance_name=instance_name, credentials=credentials)
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:

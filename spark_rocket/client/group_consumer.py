@@ -10,10 +10,10 @@ import logging
 import os
 import threading
 import time
-from typing import ClassVar, Self
+from typing import ClassVar, Self, Unpack
 
 import spark_rocket
-from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.config import ClientConfig, Connecting
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
 from spark_rocket.client.reader import Reader
@@ -46,12 +46,13 @@ class GroupConsumer(Client):
         instance_name: str,
         message_model: MessageModel,
         consume_from_where: ConsumeFromWhere,
+        **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self.group = check_group(group)
         self.message_model = message_model
         self.consume_from_where = consume_from_where
-        self._reader = Reader(self.name_server, group=group, instance_name=instance_name)
+        self._reader = Reader(self.name_server, group=group, instance_name=instance_name, **connecting)
         self._subscriptions = Subscriptions()
         self._lock = threading.Lock()
         self._pid = 0  # of the process that started it; 0: nobody has

@@ -67,7 +67,11 @@ class ClientInstance:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self.members = Membership(self)
-        self.remoting = RemotingClient(connect_timeout=config.request_timeout, request_handler=self.members.handle)
+        self.remoting = RemotingClient(
+            connect_timeout=config.request_timeout,
+            request_handler=self.members.handle,
+            credentials=config.credentials,
+        )
         self.routes = RouteTable(self.remoting, config)
         self.users = 0
         self._begin()
@@ -258,7 +262,7 @@ def _own_ip(name_server: str) -> str:
 
 
 _lock = threading.Lock()
-_instances: dict[tuple[tuple[str, ...] | str, str], ClientInstance] = {}
+_instances: dict[tuple[object, ...], ClientInstance] = {}
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -275,8 +279,8 @@ def acquire(config: ClientConfig) -> ClientInstance:
         return instance
 
 
-def _key(config: ClientConfig) -> tuple[tuple[str, ...] | str, str]:
-    return config.address_server or config.name_servers, config.instance_name
+def _key(config: ClientConfig) -> tuple[object, ...]:
+    return config.address_server or config.name_servers, config.instance_name, config.credentials
 
 
 def release(instance: ClientInstance) -> None:

@@ -29,11 +29,12 @@ import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
 from spark_rocket.client.assigned_queues import Assigned, AssignedQueues
+from spark_rocket.client.config import Connecting
 from spark_rocket.client.group_consumer import GroupConsumer
 from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel, MessageQueueListener
 from spark_rocket.client.offset_store import make_offset_store
@@ -80,8 +81,9 @@ class LitePullConsumer(GroupConsumer):
         pull_threshold_size_for_queue_mib: int = 100,
         pull_threshold_for_all: int = 10_000,
         message_queue_listener: MessageQueueListener | None = None,
+        **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(group, name_server, instance_name, message_model, consume_from_where)
+        super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
         check_range("auto_commit_interval", auto_commit_interval, 0, 86_400)
         check_range("poll_timeout", poll_timeout, 0, 86_400)
         check_range("pull_batch_size", pull_batch_size, 1, MAX_PULL)

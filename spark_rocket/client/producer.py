@@ -30,12 +30,12 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from spark_rocket.client.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.answers import error_of
 from spark_rocket.client.async_send import AsyncSend, InFlight
-from spark_rocket.client.config import MAX_MESSAGE_SIZE, ClientConfig
+from spark_rocket.client.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
 from spark_rocket.client.destinations import Destinations, left
 from spark_rocket.client.fault_latency import FaultStrategy
 from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook
@@ -127,6 +127,7 @@ class Producer(Client):
         send_hooks: Sequence[SendHook] = (),
         forbidding_hooks: Sequence[ForbiddingHook] = (),
         member: bool = True,
+        **connecting: Unpack[Connecting],
     ) -> None:
         self.group = check_group(group)
         self.max_message_size = max_message_size
@@ -153,7 +154,8 @@ class Producer(Client):
         self.member = member and group != DEFAULT_GROUP
         self.destinations = Destinations(self.running, self.faults, member=self.member)
         self._closing = False
-        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))  # from here on a fork finds it
+        # From here on a fork finds it.
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self._begin()
 
     def _begin(self) -> None:

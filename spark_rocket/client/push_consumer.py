@@ -27,9 +27,11 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
+from typing import Unpack
 
 from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
+from spark_rocket.client.config import Connecting
 from spark_rocket.client.consume_batches import ConsumeBatches
 from spark_rocket.client.consume_concurrently import ConsumeConcurrently
 from spark_rocket.client.consume_hooks import Hooks
@@ -104,8 +106,9 @@ class PushConsumer(GroupConsumer):
         consume_timeout: float = 900.0,
         shutdown_timeout: float = 30.0,
         message_queue_listener: MessageQueueListener | None = None,
+        **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(group, name_server, instance_name, message_model, consume_from_where)
+        super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
         self._settings = PushSettings(
             listener=listener,
             orderly=orderly,

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Self, TypeVar, Unpack
 
 from spark_rocket.client import questions
-from spark_rocket.client.config import ClientConfig
+from spark_rocket.client.config import ClientConfig, Connecting
 from spark_rocket.client.instance import Client
 from spark_rocket.client.pull import (
     STATUS_CODES,
@@ -74,8 +74,9 @@ class Reader(Client):
         group: str = DEFAULT_GROUP,
         request_timeout: float = 3.0,
         instance_name: str = "",
+        **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(ClientConfig.of(name_server, instance_name=instance_name))
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self.group = group
         self._timeout = request_timeout
 
