@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.proxy import definitions, health, reflection
+from spark_rocket.proxy.access import check_access
 from spark_rocket.proxy.clients import ClientRegistry
 from spark_rocket.proxy.context import Rpc
 from spark_rocket.proxy.dead_letters import DeadLetterFamily
@@ -32,6 +33,7 @@ class Families:
     """Every method for one broker. ``listening`` gives the endpoint's own address."""
 
     def __init__(self, broker: Broker, listening: Callable[[], tuple[str, int]]) -> None:
+        self._broker = broker
         local = LocalBroker(broker)
         clients = self.clients = ClientRegistry(local)
         Relay(local, clients)
@@ -53,7 +55,7 @@ class Families:
             **health.rpcs([definitions.SERVICE]),
             **reflection.rpcs([definitions.messaging(), health.definitions()]),
         }
-        return {**rpcs(self._made), **asked}
+        return {**rpcs(self._made, check_access(self._broker.service.access_control)), **asked}
 
     def close(self) -> None:
         """The server has stopped: end what goes on by itself."""

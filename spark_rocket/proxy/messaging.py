@@ -46,8 +46,15 @@ class Family:
         """The server has stopped: end what goes on by itself, timers and tasks."""
 
 
-def rpcs(families: Iterable[Family]) -> dict[str, Rpc]:
-    """The table for a server: every method of the service; what no family has is UNIMPLEMENTED."""
+Check = Callable[[Context, Any, bool], None]
+
+
+def rpcs(families: Iterable[Family], check: Check | None = None) -> dict[str, Rpc]:
+    """The table for a server: every method of the service; what no family has is UNIMPLEMENTED.
+
+    ``check`` sees each request before its handler does, and whether it is the call's first; it raises StatusError for
+    what is not allowed.
+    """
     handlers: dict[str, Callable[..., Any]] = {}
     for family in families:
         handlers |= family.handlers()
@@ -56,13 +63,17 @@ def rpcs(families: Iterable[Family]) -> dict[str, Rpc]:
     for method in service.methods:
         handler = handlers.pop(method.name, None)
         if handler is not None:
-            found[f"/{service.full_name}/{method.name}"] = _rpc(method, handler)
+            found[f"/{service.full_name}/{method.name}"] = _rpc(method, handler, check or _let_pass)
     if handlers:
         raise ValueError(f"The protocol has no methods {sorted(handlers)}.")
     return found
 
 
-def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
+def _let_pass(context: Context, request: Any, is_first: bool) -> None:
+    """No access control."""
+
+
+def _rpc(method: Any, handler: Callable[..., Any], check: Check) -> Rpc:
     request_class = getattr(definitions, method.input_type.name)
     answer_class = getattr(definitions, method.output_type.name)
     decode = request_class.FromString
@@ -82,6 +93,7 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
         request = request_of(raw)
         try:
             check_client(context)
+            check(context, request, True)
             answer = await handler(context, request)
         except RpcError:
             raise
@@ -104,6 +116,7 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
         request = request_of(raw)
         try:
             check_client(context)
+            check(context, request, True)
         except StatusError as error:
             yield failed(error)
             return
@@ -113,8 +126,12 @@ def _rpc(method: Any, handler: Callable[..., Any]) -> Rpc:
 
     async def stream_both(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async def requests() -> AsyncIterator[Any]:
+            is_first = True
             async for raw in raws:
-                yield request_of(raw)
+                request = request_of(raw)
+                check(context, request, is_first)
+                is_first = False
+                yield request
 
         try:
             check_client(context)

@@ -93,4 +93,6 @@ class ClientFamily(Family):
 def _rpc_code(code: int) -> GrpcCode:
     if code in (_Code.UNSUPPORTED, _Code.NOT_IMPLEMENTED):
         return GrpcCode.UNIMPLEMENTED
+    if code in (_Code.UNAUTHORIZED, _Code.FORBIDDEN):
+        return GrpcCode.UNAUTHENTICATED if code == _Code.UNAUTHORIZED else GrpcCode.PERMISSION_DENIED
     return GrpcCode.INVALID_ARGUMENT if code < _Code.INTERNAL_ERROR else GrpcCode.INTERNAL

@@ -13,6 +13,7 @@ Thread-safety: one thread at a time. After ``kill_broker`` the data directory is
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import tempfile
@@ -26,8 +27,10 @@ from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.client.credentials import find_credentials
 from spark_rocket.errors import BrokerError, StateError
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -54,6 +57,9 @@ class LocalCluster:
     ``config`` holds broker settings under Apache's names (``{"flushDiskType": "SYNC_FLUSH"}``). With ``data_dir`` the
     messages outlive the cluster and the next one on the same directory has them again. With ``brokers`` the servers are
     processes of their own, ``config`` is for all of them, and what is said of the one broker is said of the first.
+
+    With ``access_key`` and ``secret_key`` the brokers ask for signed requests: that account may do everything, and is
+    what the cluster's own requests are signed with. Others are added to ``acl_file``.
     """
 
     def __init__(
@@ -66,7 +72,11 @@ class LocalCluster:
         slaves: bool = False,
         name_servers: int = 1,
         start_timeout: float = 60.0,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        security_token: str | None = None,
     ) -> None:
+        self._credentials = find_credentials(access_key, secret_key, security_token, {})
         self._temporary = data_dir is None
         self._given = None if data_dir is None else Path(data_dir)
         self._config: dict[str, object] = {**_DISK_RATIOS, "grpcServerPort": 0, **(config or {})}
@@ -103,6 +113,8 @@ class LocalCluster:
             raise StateError("This cluster is already running.")
         self.data_dir = self._given or Path(tempfile.mkdtemp(prefix="rocket-"))
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        if self._credentials is not None:
+            self._config = {**_with_accounts(self._credentials, self.acl_file.absolute()), **self._config}
         self._start_servers()
 
     def stop(self) -> None:
@@ -154,6 +166,11 @@ class LocalCluster:
         self._server = kind(self.data_dir, {**self._config, **again}, self._ports, self._start_timeout)
         self._ports = (_port(self.name_server), _port(self.broker_address))
         self._grpc_port = None if self._server.grpc is None else _port(self._server.grpc)
+
+    @property
+    def acl_file(self) -> Path:
+        """The brokers' ``plain_acl.yml``; they see within two seconds that it has changed."""
+        return self.data_dir / "plain_acl.yml"
 
     def _running(self) -> _ServerProcess | _ServerThread | _FirstMember:
         if self._server is None:
@@ -275,13 +292,25 @@ class LocalCluster:
 
     def _invoke(self, request: RemotingCommand, address: str) -> None:
         if self._client is None:
-            self._client = RemotingClient()
+            self._client = RemotingClient(credentials=self._credentials)
         answer = self._client.invoke(address, request, timeout=10.0)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
                 f"{address} answered {answer.code}: {answer.remark or 'no remark'}.",
                 response_code=answer.code,
             )
+
+
+def _with_accounts(credentials: Credentials, file: Path) -> dict[str, object]:
+    """Settings of brokers for which ``file`` says who may do what. It is made if it is not there."""
+    access_key, secret_key = json.dumps(credentials.access_key), json.dumps(credentials.secret_key)
+    if not file.exists():
+        file.touch(0o600)
+        file.write_text(
+            f"accounts:\n  - accessKey: {access_key}\n    secretKey: {secret_key}\n    admin: true\n", encoding="utf-8"
+        )
+    own = f'{{"accessKey": {access_key}, "secretKey": {secret_key}}}'
+    return {"aclEnable": True, "aclFile": str(file), "innerClientAuthenticationCredentials": own}
 
 
 def _port(address: str) -> int:
