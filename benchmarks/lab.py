@@ -144,6 +144,10 @@ class Lab:
         """Likewise the one that speaks gRPC."""
         return self._run("grpc_load", verb, settings)
 
+    def overload_load(self, verb: str, **settings: Any) -> dict[str, Any]:
+        """Likewise the many, and those without measure."""
+        return self._run("overload_load", verb, settings)
+
     @staticmethod
     def _run(module: str, verb: str, settings: Mapping[str, object]) -> dict[str, Any]:
         command = [sys.executable, "-m", f"benchmarks.{module}", verb, json.dumps(settings)]
@@ -159,6 +163,14 @@ class Lab:
         self._stack.callback(process.terminate)
         assert process.stdout is not None
         return int(process.stdout.readline())
+
+    def own_echo(self) -> tuple[int, int]:
+        """Port and process of an echo server for one benchmark only."""
+        command = [sys.executable, "-m", "benchmarks.echo", str(len(frames.send_answer()))]
+        process = self._for_one.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        self._for_one.callback(process.terminate)
+        assert process.stdout is not None
+        return int(process.stdout.readline()), process.pid
 
     def empty_grpc(self, size: int, *, hold: bool = False) -> tuple[int, int]:
         """Port and process of a gRPC server whose handlers do nothing, for one benchmark only."""

@@ -94,7 +94,8 @@ def fill(port: int, topic: str, size: int, conns: int, messages: int, queues: in
     return {**done, "messages": done["requests"] * frames.BATCH}
 
 
-def _percentiles(waits_ns: list[int]) -> dict[str, Any]:
+def percentiles(waits_ns: list[int]) -> dict[str, Any]:
+    """Of times in nanoseconds, in milliseconds."""
     waits_ns.sort()
     count = len(waits_ns)
     return {"p50": waits_ns[count // 2] / 1e6, "p99": waits_ns[min(count - 1, count * 99 // 100)] / 1e6, "count": count}
@@ -120,7 +121,7 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: s
     later = int(delay.get("TIMER_DELAY_MS", "1000" if delay else "0")) * 1_000_000
     at = template.index(frames.STAMP) + len(frames.STAMP) - frames.STAMP_DIGITS
     stamped = re.compile(rb"sent at (\d{%d})" % frames.STAMP_DIGITS)
-    offset = _first_offset(consumer, topic)
+    offset = first_offset(consumer, topic)
     waits: list[int] = []
 
     def ask() -> None:
@@ -142,7 +143,7 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: s
                 continue
             answer = receive_frame(consumer)
             now = time.perf_counter_ns()
-            offset = _next_offset(answer)
+            offset = next_offset(answer)
             waits.extend(now - later - int(stamp) for stamp in stamped.findall(answer))
             ask()
 
@@ -153,7 +154,7 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: s
         on_readable(0.1)
     if len(waits) != count:
         raise RuntimeError(f"{count} messages sent, {len(waits)} delivered")
-    return _percentiles(waits)
+    return percentiles(waits)
 
 
 def _header(answer: bytes) -> dict[str, Any]:
@@ -162,14 +163,14 @@ def _header(answer: bytes) -> dict[str, Any]:
     return header
 
 
-def _next_offset(answer: bytes) -> int:
+def next_offset(answer: bytes) -> int:
     return int(_header(answer)["extFields"]["nextBeginOffset"])
 
 
-def _first_offset(consumer: socket.socket, topic: str) -> int:
+def first_offset(consumer: socket.socket, topic: str) -> int:
     """The queue's end, from the answer to a pull far beyond it (which is not held)."""
     consumer.sendall(frames.pull(topic, 0, 1 << 40))
-    return _next_offset(receive_frame(consumer))
+    return next_offset(receive_frame(consumer))
 
 
 def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, Any]:
@@ -198,7 +199,7 @@ def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, A
     _paced(count, rate, send_one, on_readable)
     while len(waits) < count:
         on_readable(1.0)
-    return _percentiles(waits)
+    return percentiles(waits)
 
 
 VERBS: dict[str, Callable[..., dict[str, Any]]] = {

@@ -29,7 +29,7 @@ from spark_rocket.remoting.overload import OTHER, OVERLOAD, BusyAnswer, Limits, 
 if TYPE_CHECKING:
     from spark_rocket.remoting.server import Channel
 
-TURN = 10e-3  # seconds of a turn of the loop for requests that were read in it, and for those that wait
+TURN = 5e-3  # seconds of a turn of the loop for requests that were read in it, and for those that wait
 _SHORTEST = 0.1e-3  # of it, for one connection
 _AT_ONCE = 32  # requests sent away before it is the others' turn
 _PER_FRAME = 200  # bytes of memory beside its own

@@ -1,0 +1,202 @@
+"""`python -m benchmarks.overload_load VERB JSON`: clients in great number, and clients that send without measure.
+
+Like `benchmarks.load`: bare sockets, prebuilt frames, one JSON object on one line; who answers makes no difference.
+Times are `time.monotonic`, the same for all processes of this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import selectors
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import frames
+from benchmarks.load import connect, first_offset, next_offset, percentiles, receive_frame
+from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+
+_CHUNK = 100  # requests written at once
+_OK, _BUSY = b'"code":0,', b'"code":2,'
+_LONGEST = 16  # bytes that may be cut between two reads
+
+
+def heartbeat(name: str) -> bytes:
+    """As a producer sends one every 30 s."""
+    body = HeartbeatData(client_id=name, producer_data_set=[ProducerData("benchmark")]).to_json()
+    return RemotingCommand.request(RequestCode.HEART_BEAT, {}, body).encode()
+
+
+def memory(pid: int) -> dict[str, float]:
+    """MiB of a process: most that it had in memory, and what it has now without the files that it maps."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return {"most": int(status["VmHWM"].split()[0]) / 1024, "own": int(status["RssAnon"].split()[0]) / 1024}
+
+
+def idle(port: int, topic: str, idle: int, held: int, rate: int, count: int, size: int, pid: int) -> dict[str, Any]:
+    """Connections that sent one heartbeat, and pulls that wait, one on each queue; messages for any of them.
+
+    How long messages take, in milliseconds from just before they are sent, and the server's memory.
+    """
+    quiet = []
+    for number in range(idle):
+        connection = connect(port)
+        connection.sendall(heartbeat(f"idle-{number}"))
+        quiet.append(connection)
+        if number % 100 == 99:
+            for one in quiet[-100:]:
+                receive_frame(one)
+    return {**deliver(port, topic, held, rate, count, size), "MiB": memory(pid)["most"], "idle": len(quiet)}
+
+
+def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) -> dict[str, Any]:
+    """Messages at a rate, each to whichever of the pulls that wait."""
+    chooser = selectors.DefaultSelector()
+    producer = connect(port)
+    chooser.register(producer, selectors.EVENT_READ, -1)
+    pulls = [connect(port) for _ in range(held)]
+    bodies = [frames.send(topic, queue, frames.payload(size)) for queue in range(held)]
+    offset = first_offset(pulls[0], topic)
+    sent_at: list[deque[int]] = [deque() for _ in range(held)]
+    for queue, connection in enumerate(pulls):
+        connection.sendall(frames.pull(topic, queue, offset))
+        chooser.register(connection, selectors.EVENT_READ, queue)
+    waits: list[int] = []
+
+    def look(patience: float) -> None:
+        for key, _ in chooser.select(patience):
+            assert isinstance(key.fileobj, socket.socket)
+            answer = receive_frame(key.fileobj)
+            queue: int = key.data
+            if queue < 0 or not sent_at[queue]:
+                continue  # a send's answer, or a pull whose time was up
+            waits.append(time.perf_counter_ns() - sent_at[queue].popleft())
+            key.fileobj.sendall(frames.pull(topic, queue, next_offset(answer)))
+
+    turns = random.Random(7)
+    begun = time.perf_counter()
+    for number in range(count):
+        while (left := begun + number / rate - time.perf_counter()) > 0:
+            look(left)
+        queue = turns.randrange(held)
+        while sent_at[queue]:  # one message for each pull
+            queue = turns.randrange(held)
+        sent_at[queue].append(time.perf_counter_ns())
+        producer.sendall(bodies[queue])
+    give_up = time.perf_counter() + 20
+    while len(waits) < count and time.perf_counter() < give_up:
+        look(0.1)
+    if len(waits) != count:
+        raise RuntimeError(f"{count} messages sent, {len(waits)} delivered")
+    return percentiles(waits)
+
+
+def echoes(port: int, idle: int, held: int, rate: int, count: int, pid: int) -> dict[str, Any]:
+    """The same with a server that answers every frame at once: one request at a time, on any of the connections."""
+    quiet = [connect(port) for _ in range(idle + held)]
+    frame = heartbeat("idle")
+    for connection in quiet:
+        connection.sendall(frame)
+        receive_frame(connection)
+    waits = []
+    turns = random.Random(7)
+    begun = time.perf_counter()
+    for number in range(count):
+        time.sleep(max(0.0, begun + number / rate - time.perf_counter()))
+        connection = turns.choice(quiet)
+        asked = time.perf_counter_ns()
+        connection.sendall(frame)
+        receive_frame(connection)
+        waits.append(time.perf_counter_ns() - asked)
+    return {**percentiles(waits), "MiB": memory(pid)["most"]}
+
+
+def flood(port: int, topic: str, size: int, conns: int, rate: int, seconds: float) -> dict[str, Any]:
+    """Sends at a rate, whether they are answered or not, as far as the server's sockets take them."""
+    os.nice(5)  # whoever floods has a machine of his own elsewhere
+    chunk = b"".join(frames.send(topic, queue % 4, frames.payload(size)) for queue in range(_CHUNK))
+    connections = [connect(port) for _ in range(conns)]
+    chooser = selectors.DefaultSelector()
+    left: dict[socket.socket, memoryview] = {}
+    tails: dict[socket.socket, bytes] = {}
+    for connection in connections:
+        connection.setblocking(False)
+        chooser.register(connection, selectors.EVENT_READ)
+        tails[connection] = b""
+    offered = sent = ok = busy = 0
+    begun = time.monotonic()
+    end = begun + seconds
+    last_write = begun
+    while True:
+        now = time.monotonic()
+        if now < end:
+            due = int((now - begun) * rate)
+            for connection in connections:
+                if offered >= due:
+                    break
+                offered += _CHUNK
+                data = left.get(connection) or memoryview(chunk)
+                try:
+                    done = connection.send(data)
+                except BlockingIOError:
+                    continue
+                if done == len(data):
+                    left.pop(connection, None)
+                    sent += _CHUNK
+                else:
+                    left[connection] = data[done:]
+                last_write = time.monotonic()
+            random.shuffle(connections)
+        elif ok + busy >= sent or now > end + 10:
+            break
+        for key, _ in chooser.select(0.001):
+            assert isinstance(key.fileobj, socket.socket)
+            try:
+                data_in = key.fileobj.recv(1 << 18)
+            except BlockingIOError:
+                continue
+            if not data_in:
+                raise ConnectionError("the server closed the connection")
+            text = tails[key.fileobj] + data_in
+            ok += text.count(_OK)
+            busy += text.count(_BUSY)
+            cut = max(text.rfind(_OK), text.rfind(_BUSY))
+            tails[key.fileobj] = text[max(len(text) - _LONGEST, cut + len(_OK)) :]
+    return {"offered": offered, "sent": sent, "ok": ok, "busy": busy, "end": last_write, "seconds": seconds}
+
+
+def probe(port: int, topic: str, seconds: float, pid: int) -> dict[str, Any]:
+    """One well-behaved client: a heartbeat and a send in turn, a hundred pairs a second; the server's memory beside.
+
+    When each was begun, how long it took (seconds), and its answer's code.
+    """
+    connection = connect(port)
+    pair = (heartbeat("probe"), frames.send(topic, 0, frames.payload(128)))
+    seen: list[tuple[float, float, int, int]] = []
+    most = 0.0
+    begun = time.monotonic()
+    while (now := time.monotonic()) < begun + seconds:
+        for kind, frame in enumerate(pair):
+            asked = time.monotonic()
+            connection.sendall(frame)
+            answer = receive_frame(connection)
+            found = int(RemotingCommand.decode(answer[4:]).code)
+            seen.append((asked, time.monotonic() - asked, kind, found))
+        most = max(most, memory(pid)["own"])
+        time.sleep(max(0.0, 0.01 - (time.monotonic() - now)))
+    return {"seen": seen, "MiB": most}
+
+
+VERBS: dict[str, Callable[..., dict[str, Any]]] = {"idle": idle, "echoes": echoes, "flood": flood, "probe": probe}
+
+if __name__ == "__main__":
+    print(json.dumps(VERBS[sys.argv[1]](**json.loads(sys.argv[2]))))
