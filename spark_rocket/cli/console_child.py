@@ -1,0 +1,115 @@
+"""The console that ``rocket up`` starts: a process of its own, so that it takes nothing of the broker's.
+
+It ends with whoever started it: it holds the end of a pipe. That a port is taken is said in one line, and is no reason
+for ``rocket up`` not to be up. Thread-safety: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+_STOP_SECONDS = 5.0
+
+
+class ConsoleWanted(Protocol):
+    """The options that say so."""
+
+    @property
+    def console_port(self) -> int | None: ...
+    @property
+    def no_console(self) -> bool: ...
+    @property
+    def ready_fd(self) -> int | None: ...
+
+
+def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: str) -> None:
+    """Start it beside the servers, without waiting: it says by itself where it is, or why it is not.
+
+    A program that starts ``rocket up`` (``--ready-fd``) has none unless it names a port.
+    """
+    if options.no_console or (options.ready_fd is not None and options.console_port is None):
+        return
+    port = 8080 if options.console_port is None else options.console_port
+    task = asyncio.create_task(_run(name_server, port))
+
+    async def stop() -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    servers.push_async_callback(stop)
+
+
+async def _run(name_server: str, port: int) -> None:
+    missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        say(f"No console: {' and '.join(missing)} are not installed.")
+        return
+    ready_read, ready_write = os.pipe()
+    lifeline_read, lifeline = os.pipe()
+    command = [sys.executable, "-m", "spark_rocket.cli", "console", "-n", name_server, "--port", str(port)]
+    command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(ready_write, lifeline_read),
+            start_new_session=True,  # Ctrl-C in the terminal is for this process, which then stops the console
+        )
+    except OSError as error:
+        say(f"No console: {error.strerror or error}.")
+        os.close(ready_read)
+        os.close(lifeline)
+        return
+    finally:
+        os.close(ready_write)
+        os.close(lifeline_read)
+    try:
+        assert process.stderr is not None
+        words = asyncio.create_task(_last_words(process.stderr))
+        line = await _line(ready_read)
+        if line:
+            say(f"Console: {json.loads(line)['console']}")
+        status = await process.wait()
+        said = (await words).removeprefix("rocket: ") or f"It ended with status {status}."
+        say(f"The console has ended. {said}" if line else f"No console: {said}")
+    finally:
+        os.close(lifeline)  # by which it ends
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, flush=True)
+
+
+async def _line(descriptor: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    with os.fdopen(descriptor, "rb") as pipe:
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        try:
+            return await reader.readline()
+        finally:
+            transport.close()
+
+
+async def _last_words(stream: asyncio.StreamReader) -> str:
+    last = ""
+    with contextlib.suppress(ValueError, OSError):  # a line without an end; a terminal that is gone
+        async for line in stream:
+            last = line.decode(errors="replace").rstrip() or last
+    return last

@@ -1,0 +1,1 @@
+"""The web console: a cluster seen and mended in a browser. See ``serve.serve_console``."""

@@ -1,0 +1,99 @@
+"""The overview and the console's own health.
+
+Corresponds to ClusterController and DashboardController of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+import time
+from typing import Any
+
+import spark_rocket
+from spark_rocket.console.bodies import can_avro
+from spark_rocket.console.context import Asked, Context
+from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
+from spark_rocket.model import MessageQueue
+
+_BEGAN = time.time()
+_MOST_BEHIND = 8
+
+
+class ClusterApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def overview(self, asked: Asked) -> dict[str, Any]:
+        sampler = self._context.sampler
+        sampler.look(OVERVIEW)
+        with sampler.lock:
+            groups = [record for record in sampler.groups.values() if not record.is_own]
+            behind = sorted(
+                (g for g in groups if g.state and g.state.lag), key=lambda g: -(g.state.lag if g.state else 0)
+            )
+            topics = [record.to_json() for record in sampler.topics.values()]
+            user_topics = [topic for topic in topics if topic["kind"] == "user"]
+            return {
+                "known": sampler.is_known(OVERVIEW),
+                "refresh": self._context.refresh_ms(),
+                "nameServers": [record.to_json() for record in sampler.name_servers.values()],
+                "brokers": [record.to_json() for record in sampler.brokers.values()],
+                "rates": sampler.rates.to_json(),
+                "topics": len(user_topics),
+                "deadLetters": sum(t["messages"] or 0 for t in topics if t["kind"] == "dlq"),
+                "groups": len(groups),
+                "online": sum(1 for group in groups if group.kind in ("online", "stream")),
+                "lag": sum(group.state.lag for group in groups if group.state),
+                "behind": [group.to_json() for group in behind[:_MOST_BEHIND]],
+                "streams": [group.to_json() for group in groups if group.kind == "stream"],
+                "trouble": sampler.trouble.to_json() if sampler.trouble else None,
+                "failed": {name: trouble.to_json() for name, trouble in sampler.failed.items()},
+            }
+
+    def broker(self, asked: Asked) -> dict[str, Any]:
+        """One broker's figures and settings, under Apache's names."""
+        address = asked.text("address")
+        runtime = self._context.admin.runtime_info(address)
+        return {"runtime": runtime, "config": self._context.admin.broker_config(address)}
+
+    def health(self, asked: Asked) -> dict[str, Any]:
+        """Of this process: what it asks, how long that takes, what it holds."""
+        sampler = self._context.sampler
+        looking = sampler.looking
+        with sampler.lock:
+            samples = len(sampler.rates) + sum(len(group.lag) for group in sampler.groups.values())
+            numbers = sum(len(g.lag) * (1 + len(g.lag.columns)) for g in sampler.groups.values())
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        now = time.monotonic()
+        return {
+            "refresh": 2000,
+            "version": spark_rocket.__version__,
+            "nameServer": self._context.settings.name_server,
+            "started": round(_BEGAN * 1000),
+            "passes": sampler.passes,
+            "passSeconds": round(sampler.last_seconds, 3),
+            "interval": round(sampler.interval, 1),
+            "looking": sorted(looking),
+            "ages": {
+                what: round(now - sampler.sampled[what], 1)
+                for what in (OVERVIEW, TOPICS, GROUPS)
+                if what in sampler.sampled
+            },
+            "samples": samples,
+            "sampleBytes": numbers * 8,
+            "memory": memory,
+            "threads": threading.active_count(),
+            "waiting": self._context.links.waiting,
+            "avro": can_avro(),
+            "readOnly": self._context.settings.read_only,
+            "trouble": sampler.trouble.to_json() if sampler.trouble else None,
+            "failed": {name: trouble.to_json() for name, trouble in sampler.failed.items()},
+        }
+
+
+def place(queue: MessageQueue) -> dict[str, Any]:
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}

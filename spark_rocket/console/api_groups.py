@@ -1,0 +1,164 @@
+"""Consumer groups: the list, one with its lag, its members and its queues, where it reads from, and what changes it.
+
+Corresponds to ConsumerController of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_rocket.console.api_cluster import place
+from spark_rocket.console.api_topics import confirmed
+from spark_rocket.console.context import Asked, Context, page_of
+from spark_rocket.console.sampler import GROUPS
+from spark_rocket.console.state import GroupRecord, queue_label
+from spark_rocket.console.trouble import Refused
+from spark_rocket.errors import ClientError
+from spark_rocket.model import MessageQueue
+
+_COLUMNS = ("name", "kind", "members", "lag", "delay", "rate", "topics")
+_DRAWN = 8  # queues
+EARLIEST, LATEST = 0, -1
+
+
+class GroupApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sampler = context.sampler
+
+    def list(self, asked: Asked) -> dict[str, Any]:
+        self._sampler.look(GROUPS)
+        own = asked.flag("own")
+        with self._sampler.lock:
+            rows = [record.to_json() for record in self._sampler.groups.values() if own or not record.is_own]
+        trouble = self._sampler.trouble
+        return {
+            "known": self._sampler.is_known(GROUPS),
+            "refresh": self._context.refresh_ms(),
+            "trouble": trouble.to_json() if trouble else None,
+            "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
+            **page_of(rows, asked, order="name", names=_COLUMNS),
+        }
+
+    def names(self, asked: Asked) -> dict[str, Any]:
+        with self._sampler.lock:
+            return {"names": sorted(name for name, record in self._sampler.groups.items() if not record.is_own)}
+
+    def show(self, asked: Asked) -> dict[str, Any]:
+        record = self._record(asked.path["group"])
+        with self._sampler.lock:
+            return {"refresh": self._context.refresh_ms(), "group": record.to_json(), **self._details(record)}
+
+    def _record(self, group: str) -> GroupRecord:
+        record = self._sampler.fresh_group(group)
+        if record is None:
+            raise ClientError(
+                f"No broker knows a group {group!r}.",
+                remedy="It may have been deleted: see the list.",
+                code="NO_SUCH_GROUP",
+            )
+        return record
+
+    def _details(self, record: GroupRecord) -> dict[str, Any]:
+        state = record.state
+        if state is None:
+            return {"queues": [], "members": [], "subscriptions": [], "series": record.lag.to_json(), "drawn": 0}
+        by_lag = sorted(state.queues, key=lambda q: (-q.lag, q.queue))
+        labels = [queue_label(progress.queue) for progress in by_lag[:_DRAWN]]
+        return {
+            "queues": [
+                {
+                    **place(progress.queue),
+                    "end": progress.broker_offset,
+                    "committed": progress.consumer_offset,
+                    "lag": progress.lag,
+                    "delay": progress.delay_ms,
+                    "lastConsumed": progress.last_timestamp or None,
+                }
+                for progress in sorted(state.queues, key=lambda q: q.queue)
+            ],
+            "members": [
+                {
+                    "id": member.client_id,
+                    "address": member.address,
+                    "language": member.language,
+                    "version": member.version,
+                    "brokers": member.brokers,
+                }
+                for member in state.members
+            ],
+            "subscriptions": [
+                {"topic": name, "expression": data.sub_string, "type": data.expression_type}
+                for name, data in sorted(state.subscriptions.items())
+            ],
+            "consumeType": state.consume_type,
+            "messageModel": state.message_model,
+            "series": record.lag.to_json(["total", *sorted(labels)]),
+            "drawn": len(labels),
+            "configs": {
+                name: {
+                    "consumeEnable": config.consume_enable,
+                    "retryQueues": config.retry_queue_nums,
+                    "retries": config.retry_max_times,
+                    "ordered": config.consume_message_orderly,
+                    "broadcast": config.consume_broadcast_enable,
+                }
+                for name, config in sorted(record.info.configs.items())
+            },
+        }
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def put(self, asked: Asked) -> dict[str, Any]:
+        group = asked.text("group").strip()
+        self._context.admin.create_group(
+            group,
+            ordered=asked.flag("ordered") if "ordered" in asked.body else None,
+            retry_max_times=asked.number("retries", 16, least=-1, most=1000) if "retries" in asked.body else None,
+        )
+        self._sampler.ask_lists_again()
+        return {"done": f"Group {group} is there on all brokers."}
+
+    def delete(self, asked: Asked) -> dict[str, Any]:
+        group = asked.path["group"]
+        confirmed(asked, group)
+        self._context.admin.delete_group(group, offsets=True)
+        with self._sampler.lock:
+            self._sampler.groups.pop(group, None)
+        self._sampler.ask_lists_again()
+        return {"done": f"Group {group} is deleted, with how far it was."}
+
+    def plan(self, asked: Asked) -> dict[str, Any]:
+        """Where a reset would go, queue by queue; nothing is changed."""
+        group, topic, moment = self._reset(asked)
+        plan = self._context.admin.plan_reset(group, topic, moment)
+        rows = []
+        for planned in plan:
+            moved = None if planned.committed is None else planned.target - planned.committed
+            rows.append(
+                {**place(planned.queue), "committed": planned.committed, "target": planned.target, "moved": moved}
+            )
+        record = self._sampler.fresh_group(group)
+        return {
+            "rows": rows,
+            "again": sum(-row["moved"] for row in rows if row["moved"] is not None and row["moved"] < 0),
+            "skipped": sum(row["moved"] for row in rows if row["moved"] is not None and row["moved"] > 0),
+            "members": len(record.state.members) if record is not None and record.state is not None else 0,
+        }
+
+    def reset(self, asked: Asked) -> dict[str, Any]:
+        group, topic, moment = self._reset(asked)
+        online = asked.flag("online")
+        found: dict[MessageQueue, int] = self._context.admin.reset_offsets(group, topic, moment, online=online)
+        self._sampler.fresh_group(group)
+        return {"done": f"Group {group} goes on elsewhere in {len(found)} queues of {topic}."}
+
+    def _reset(self, asked: Asked) -> tuple[str, str, int]:
+        to = asked.text("to")
+        moments = {"earliest": EARLIEST, "latest": LATEST}
+        moment = moments[to] if to in moments else asked.number("timestamp", least=1)
+        if to not in (*moments, "time"):
+            raise Refused(f"{to[:40]!r} is no place to go to.", remedy="Go to earliest, latest or a time.")
+        return asked.path["group"], asked.text("topic"), moment

@@ -1,0 +1,209 @@
+"""Messages: found by key, id or time; one with its body in every form; sent, sent again; dead letters.
+
+A message is named by its place, ``topic``, ``broker``, ``queue``, ``offset``: unlike its ids that is always there and
+names one only.
+Corresponds to MessageController, DlqMessageController and MessageTraceController of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.responses import Response
+
+from spark_rocket.console import bodies
+from spark_rocket.console.context import Asked, Context, attachment
+from spark_rocket.console.trouble import Refused, describe
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt
+
+MOST_FOUND = 256
+MOST_RESENT = 200
+_DAY_MS = 24 * 3600 * 1000
+
+
+class MessageApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # --- finding ----------------------------------------------------------------------------------------------
+
+    def search(self, asked: Asked) -> dict[str, Any]:
+        admin, topic, by = self._context.admin, asked.text("topic").strip(), asked.text("by", "time")
+        limit = asked.number("limit", 64, least=1, most=MOST_FOUND)
+        if by == "id":
+            wanted = asked.text("id").strip()
+            message = admin.message(topic, wanted)
+            found = [] if message is None else [message]
+        elif by == "key":
+            found = admin.query_messages(topic, asked.text("key").strip(), max_num=limit)[::-1]
+        elif by == "time":
+            end = asked.number("end", round(time.time() * 1000) + _DAY_MS)
+            begin = asked.number("begin", 0, most=max(end, 0))
+            found = admin.messages_by_time(topic, begin, end, limit=limit)
+        else:
+            raise Refused(f"Nothing is found by {by[:40]!r}.", remedy="Search by key, id or time.")
+        return {"rows": summaries(found), "limit": limit}
+
+    def show(self, asked: Asked) -> dict[str, Any]:
+        message = self._message(asked)
+        return {"message": details(message), "body": bodies.show(message.body), "avro": bodies.can_avro()}
+
+    def decode(self, asked: Asked) -> dict[str, Any]:
+        """The body by an Avro schema."""
+        return {"body": bodies.show(self._message(asked).body, asked.text("schema"))}
+
+    def body(self, asked: Asked) -> Response:
+        message = self._message(asked)
+        return attachment(message.body, f"{message.topic}-{message.queue_id}-{message.queue_offset}.bin")
+
+    def track(self, asked: Asked) -> dict[str, Any]:
+        """Which groups have had it."""
+        message = self._message(asked)
+        try:
+            tracks = self._context.admin.message_track(message)
+        except RocketError as error:
+            return {"rows": [], "trouble": describe(error).to_json()}
+        rows = [{"group": t.group, "status": t.status.value, "detail": t.detail} for t in tracks]
+        return {"rows": rows, "trouble": None}
+
+    def _message(self, asked: Asked) -> MessageExt:
+        queue, offset = asked.queue()
+        for message in self._context.admin.messages_at(queue, offset, 1):
+            if message.queue_offset == offset:
+                return message
+        raise ClientError(
+            f"Queue {queue.queue_id} of {queue.topic} on {queue.broker_name} has no message at offset {offset}.",
+            remedy="It may be deleted by now: brokers keep messages for a time only.",
+            code="NO_SUCH_MESSAGE",
+        )
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def send(self, asked: Asked) -> dict[str, Any]:
+        message = _message_of(asked)
+        result = self._context.admin.send(message)
+        return {
+            "done": f"Sent to queue {result.queue.queue_id} of {result.queue.topic} on {result.queue.broker_name},"
+            f" offset {result.queue_offset}.",
+            "status": result.status.value,
+            "msgId": result.msg_id,
+            "topic": result.queue.topic,
+            "broker": result.queue.broker_name,
+            "queue": result.queue.queue_id,
+            "offset": result.queue_offset,
+        }
+
+    def resend(self, asked: Asked) -> dict[str, Any]:
+        """A copy of a message, to its topic for all groups, or to one group alone."""
+        group = asked.text("group", "") or None
+        result = self._context.admin.resend(self._message(asked), group=group)
+        to = f"group {group} alone" if group else f"topic {result.queue.topic}"
+        return {"done": f"Sent again to {to}; its id is {result.msg_id}.", "msgId": result.msg_id}
+
+    # --- dead letters -----------------------------------------------------------------------------------------
+
+    def dead_groups(self, asked: Asked) -> dict[str, Any]:
+        failed: dict[str, RocketError] = {}
+        found = self._context.admin.dead_letter_topics(failed=failed)
+        return {
+            "refresh": 5000,
+            "rows": [
+                {"name": d.group, "topic": d.topic, "messages": d.messages, "lastUpdate": d.last_update_ms or None}
+                for d in sorted(found, key=lambda d: (-d.messages, d.group))
+            ],
+            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+        }
+
+    def dead_letters(self, asked: Asked) -> dict[str, Any]:
+        limit = asked.number("limit", 64, least=1, most=MOST_FOUND)
+        found = self._context.admin.dead_letters(asked.path["group"], limit=limit)
+        return {"rows": summaries(found), "limit": limit}
+
+    def resend_dead(self, asked: Asked) -> dict[str, Any]:
+        """Each by itself: one that fails is said, and the others go on."""
+        group = asked.path["group"]
+        places = asked.body.get("messages")
+        if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
+            raise Refused("No message is chosen.", remedy="Choose one or more.")
+        if len(places) > MOST_RESENT:
+            raise Refused(f"{len(places)} messages are chosen.", remedy=f"Choose up to {MOST_RESENT} at once.")
+        sent, failures = 0, []
+        for place in places:
+            one = Asked({}, {}, place)
+            try:
+                self._context.admin.resend(self._message(one), group=group)
+                sent += 1
+            except RocketError as error:
+                at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
+                failures.append({**at, "error": describe(error).to_json()})
+        return {"done": f"{sent} of {len(places)} sent again to {group}.", "sent": sent, "failures": failures}
+
+
+def _message_of(asked: Asked) -> Message:
+    """What the form says."""
+    text = asked.text("body", "")
+    if asked.text("encoding", "text") == "base64":
+        try:
+            body = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise Refused("The body is not base64.", remedy="Send it as text, or as base64.") from None
+    else:
+        body = text.encode()
+    properties = asked.body.get("properties") or {}
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise Refused("The properties are not names with texts.", remedy="Write each as name=value.")
+    clash = sorted(properties.keys() & {KEYS, TAGS, SHARDING_KEY})
+    if clash:
+        raise Refused(f"{clash[0]} is not a property of yours.", remedy="Use the field of that name.")
+    delay = asked.number("delay", 0)
+    return Message.of(
+        asked.text("topic").strip(),
+        body,
+        tags=asked.text("tags", "").strip() or None,
+        keys=asked.text("keys", "").strip() or None,
+        sharding_key=asked.text("shardingKey", "").strip() or None,
+        delay_ms=delay or None,
+        properties=properties,
+    )
+
+
+def summaries(messages: Iterable[MessageExt]) -> list[dict[str, Any]]:
+    return [_summary(message) for message in messages]
+
+
+def _summary(message: MessageExt) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "msgId": message.msg_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "stored": message.store_timestamp,
+        "size": len(message.body),
+        "preview": bodies.preview(message.body),
+        "retries": message.reconsume_times,
+    }
+
+
+def details(message: MessageExt) -> dict[str, Any]:
+    return {
+        **_summary(message),
+        "offsetMsgId": message.offset_msg_id,
+        "born": message.born_timestamp,
+        "bornHost": f"{message.born_host[0]}:{message.born_host[1]}",
+        "storeHost": f"{message.store_host[0]}:{message.store_host[1]}",
+        "physicalOffset": message.physical_offset,
+        "storeSize": message.store_size,
+        "sysFlag": message.sys_flag,
+        "flag": message.flag,
+        "properties": dict(sorted(message.properties.items())),
+    }

@@ -1,0 +1,156 @@
+"""Topics: the list, one of them with its queues and its groups, and what changes them.
+
+Corresponds to TopicController of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_rocket.console.api_cluster import place
+from spark_rocket.console.context import Asked, Context, page_of
+from spark_rocket.console.sampler import TOPICS
+from spark_rocket.console.state import GroupRecord, is_listed
+from spark_rocket.console.trouble import Refused, describe
+from spark_rocket.errors import RocketError, TopicNotFoundError
+
+_COLUMNS = ("name", "queues", "messages", "bytes", "rate", "lastUpdate", "type", "brokers")
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+_KINDS = ("user", "retry", "dlq", "system", "all")
+MOST_QUEUES = 1_024
+
+
+class TopicApi:
+    """See the module."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sampler = context.sampler
+
+    def list(self, asked: Asked) -> dict[str, Any]:
+        self._sampler.look(TOPICS)
+        kind = asked.text("kind", "user")
+        if kind not in _KINDS:
+            raise Refused(f"There are no topics of the kind {kind[:40]!r}.", remedy=f"Kinds are {', '.join(_KINDS)}.")
+        with self._sampler.lock:
+            rows = [r.to_json() for r in self._sampler.topics.values() if is_listed(r.info.kind, kind)]
+            counts = dict.fromkeys(_KINDS, 0)
+            for record in self._sampler.topics.values():
+                counts[record.info.kind.value.lower()] += 1
+        counts["all"] = len(self._sampler.topics)
+        trouble = self._sampler.trouble
+        return {
+            "known": self._sampler.is_known(TOPICS),
+            "refresh": self._context.refresh_ms(),
+            "counts": counts,
+            "trouble": trouble.to_json() if trouble else None,
+            "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
+            **page_of(rows, asked, order="name", names=_COLUMNS),
+        }
+
+    def names(self, asked: Asked) -> dict[str, Any]:
+        """For fields that name a topic."""
+        with self._sampler.lock:
+            names = sorted(r.info.name for r in self._sampler.topics.values() if r.info.kind.value != "SYSTEM")
+        return {"names": names}
+
+    def show(self, asked: Asked) -> dict[str, Any]:
+        topic = asked.path["topic"]
+        record = self._sampler.fresh_topic(topic)
+        if record is None:
+            raise TopicNotFoundError(
+                f"No broker has a topic {topic!r}.", remedy="It may have been deleted: see the list."
+            )
+        problems = []
+        try:
+            route: Any = self._context.admin.topic_route(topic)
+        except RocketError as error:
+            route = None
+            problems.append(describe(error).to_json())
+        try:
+            groups = self._context.admin.groups_of(topic)
+        except RocketError as error:
+            groups = []
+            problems.append(describe(error).to_json())
+        with self._sampler.lock:
+            offsets = sorted(record.stats.offset_table.items()) if record.stats else []
+            readers = [self._reader(self._sampler.groups.get(name), name, topic) for name in groups]
+            row = record.to_json()
+        return {
+            "refresh": self._context.refresh_ms(),
+            "topic": row,
+            "offsets": [
+                {
+                    **place(queue),
+                    "min": offset.min_offset,
+                    "max": offset.max_offset,
+                    "lastUpdate": offset.last_update_timestamp or None,
+                }
+                for queue, offset in offsets
+            ],
+            "configs": {
+                name: {
+                    "readQueues": config.read_queue_nums,
+                    "writeQueues": config.write_queue_nums,
+                    "perm": config.perm,
+                    "order": config.order,
+                    "attributes": config.attributes,
+                }
+                for name, config in sorted(record.info.configs.items())
+            },
+            "route": []
+            if route is None
+            else [
+                {
+                    "broker": b.broker_name,
+                    "cluster": b.cluster,
+                    "addresses": {str(i): a for i, a in b.broker_addrs.items()},
+                }
+                for b in sorted(route.broker_datas, key=lambda b: b.broker_name)
+            ],
+            "groups": readers,
+            "problems": problems,
+        }
+
+    def _reader(self, record: GroupRecord | None, name: str, topic: str) -> dict[str, Any]:
+        if record is None or record.state is None:
+            return {"name": name, "kind": "unknown", "lag": None, "members": None, "rate": None}
+        state = record.state
+        lag = state.lag_of(topic)
+        return {"name": name, "kind": record.kind, "lag": lag, "members": len(state.members), "rate": record.rate.value}
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def put(self, asked: Asked) -> dict[str, Any]:
+        """Create a topic, or give it these numbers."""
+        topic = asked.text("topic").strip()
+        kind = asked.text("type", "") or None
+        if kind is not None and kind not in _TYPES:
+            raise Refused(f"{kind[:40]!r} is no type of messages.", remedy=f"Types are {', '.join(_TYPES)}.")
+        queues = asked.number("queues", 8, least=1, most=MOST_QUEUES)
+        self._context.admin.create_topic(
+            topic,
+            queues,
+            asked.number("perm", 6, least=0, most=7),
+            write_queues=asked.number("writeQueues", queues, least=0, most=MOST_QUEUES),
+            broker=asked.text("broker", "") or None,
+            order=asked.flag("order"),
+            message_type=kind,
+        )
+        self._sampler.ask_lists_again()
+        return {"done": f"Topic {topic} has {queues} queues on each broker."}
+
+    def delete(self, asked: Asked) -> dict[str, Any]:
+        topic = asked.path["topic"]
+        confirmed(asked, topic)
+        self._context.admin.delete_topic(topic)
+        with self._sampler.lock:
+            self._sampler.topics.pop(topic, None)
+        self._sampler.ask_lists_again()
+        return {"done": f"Topic {topic} is deleted, with its messages."}
+
+
+def confirmed(asked: Asked, name: str) -> None:
+    """Whoever deletes has written the name."""
+    if asked.text("confirm", "") != name:
+        raise Refused("What was written is not the name.", remedy=f"Write {name} to confirm.", code="NOT_CONFIRMED")

@@ -1,0 +1,198 @@
+"""The console as a web application: its paths, who is logged in, and the one page that shows everything.
+
+``/api/…`` speaks JSON, ``/static/…`` are files of this package, every other path is the same page, whose scripts read
+the path. Corresponds to the controllers of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import spark_rocket
+from spark_rocket.console.api_cluster import ClusterApi
+from spark_rocket.console.api_groups import GroupApi
+from spark_rocket.console.api_messages import MessageApi
+from spark_rocket.console.api_topics import TopicApi
+from spark_rocket.console.context import Context, log
+from spark_rocket.console.guard import Guard, cookie_name, failure, json_response, read_json
+from spark_rocket.console.links import Links
+from spark_rocket.console.passwords import Session, Sessions
+from spark_rocket.console.sampler import Sampler
+from spark_rocket.console.settings import ConsoleSettings
+from spark_rocket.console.trouble import Refused, describe
+
+STATIC = Path(__file__).parent / "static"
+MOST_LOGINS = 16  # waiting
+
+
+class _Static(StaticFiles):
+    """Asked again each time, and sent again only if it has changed: there is no version in the names."""
+
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+class _Login:
+    """Who is there, and how they come and go."""
+
+    def __init__(self, settings: ConsoleSettings, sessions: Sessions) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._pool = ThreadPoolExecutor(2, "console-login")  # hashing is made to be slow
+        self._waiting = 0
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def session(self, request: Request) -> Response:
+        session: Session | None = request.state.session
+        return json_response(
+            {
+                "login": self._settings.needs_login,
+                "user": session.user if session else None,
+                "csrf": session.csrf if session else None,
+                "version": spark_rocket.__version__ if session else None,
+                "nameServer": self._settings.name_server if session else None,
+                "readOnly": self._settings.read_only,
+            }
+        )
+
+    async def login(self, request: Request) -> Response:
+        peer = request.client.host if request.client else "?"
+        try:
+            value = await read_json(request)
+            user, password = value.get("user"), value.get("password")
+            if not isinstance(user, str) or not isinstance(password, str) or not self._settings.needs_login:
+                raise Refused("There is nobody to log in.", remedy="Give user and password.")
+            self._sessions.check_pause(peer)
+            if not await self._is_user(user, password):
+                self._sessions.failed(peer)
+                log.warning("a login as %r from %s failed", user[:80], peer)
+                raise Refused("User and password do not fit.", remedy="Try again.", status=401, code="LOGIN_FAILED")
+        except Refused as error:
+            return failure(describe(error))
+        token, session = self._sessions.begin(user, peer)
+        log.info("%r logged in from %s", user, peer)
+        response = json_response({"user": session.user, "csrf": session.csrf})
+        response.set_cookie(
+            cookie_name(self._settings), token, httponly=True, samesite="strict", secure=self._settings.is_tls, path="/"
+        )
+        return response
+
+    async def _is_user(self, user: str, password: str) -> bool:
+        if self._waiting >= MOST_LOGINS:
+            raise Refused("Too many logins at once.", remedy="Try again.", status=429, code="TOO_MANY_ATTEMPTS")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._sessions.is_user, user, password)
+        finally:
+            self._waiting -= 1
+
+    async def logout(self, request: Request) -> Response:
+        self._sessions.end(request.cookies.get(cookie_name(self._settings)))
+        response = json_response({"done": "You are logged out."})
+        response.delete_cookie(
+            cookie_name(self._settings), path="/", secure=self._settings.is_tls, httponly=True, samesite="strict"
+        )
+        return response
+
+
+async def _alive(request: Request) -> Response:
+    return json_response({"status": "UP"})
+
+
+async def _page(request: Request) -> Response:
+    return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+
+async def _nothing(request: Request) -> Response:
+    return failure(
+        describe(Refused("There is nothing here.", remedy="See docs/console.md.", status=404, code="NOT_FOUND"))
+    )
+
+
+def make_app(settings: ConsoleSettings, *, fast: float | None = None) -> Starlette:
+    """The application; it asks the cluster from its start to its end."""
+    links = Links(settings.name_server, settings.connecting)
+    sampler = Sampler(links) if fast is None else Sampler(links, fast=fast)
+    context = Context(settings, links, sampler)
+    sessions = Sessions(settings.users)
+    login = _Login(settings, sessions)
+    cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
+
+    def get(path: str, answer: Any) -> Route:
+        return Route(path, context.endpoint(answer), methods=["GET"])
+
+    def change(method: str, path: str, answer: Any, what: str) -> Route:
+        return Route(path, context.endpoint(answer, changes=what), methods=[method])
+
+    def read(path: str, answer: Any) -> Route:
+        """Changes nothing, but says too much for an address."""
+        return Route(path, context.endpoint(answer, body=True), methods=["POST"])
+
+    routes = [
+        Route("/api/alive", _alive, methods=["GET"]),
+        Route("/api/session", login.session, methods=["GET"]),
+        Route("/api/login", login.login, methods=["POST"]),
+        Route("/api/logout", login.logout, methods=["POST"]),
+        get("/api/overview", cluster.overview),
+        get("/api/broker", cluster.broker),
+        get("/api/health", cluster.health),
+        get("/api/topics", topics.list),
+        get("/api/topic-names", topics.names),
+        change("POST", "/api/topics", topics.put, "a topic is made or changed"),
+        get("/api/topics/{topic}", topics.show),
+        change("DELETE", "/api/topics/{topic}", topics.delete, "a topic is deleted"),
+        get("/api/groups", groups.list),
+        get("/api/group-names", groups.names),
+        change("POST", "/api/groups", groups.put, "a group is made or changed"),
+        get("/api/groups/{group}", groups.show),
+        change("DELETE", "/api/groups/{group}", groups.delete, "a group is deleted"),
+        read("/api/groups/{group}/plan", groups.plan),
+        change("POST", "/api/groups/{group}/reset", groups.reset, "a group's offsets are reset"),
+        get("/api/messages", messages.search),
+        change("POST", "/api/messages", messages.send, "a message is sent"),
+        get("/api/message", messages.show),
+        get("/api/message/body", messages.body),
+        get("/api/message/track", messages.track),
+        read("/api/message/decode", messages.decode),
+        change("POST", "/api/message/resend", messages.resend, "a message is sent again"),
+        get("/api/dead-letters", messages.dead_groups),
+        get("/api/dead-letters/{group}", messages.dead_letters),
+        change("POST", "/api/dead-letters/{group}/resend", messages.resend_dead, "dead letters are sent again"),
+        Route("/api/{rest:path}", _nothing),
+        Mount("/static", _Static(directory=STATIC)),
+        Route("/{rest:path}", _page, methods=["GET"]),
+    ]
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        sampler.start()
+        try:
+            yield
+        finally:
+            login.close()
+            await run_in_threadpool(sampler.close)
+            await run_in_threadpool(links.close)
+
+    open_session = Session("", secrets.token_urlsafe(32), 0.0, 0.0)
+    guard = Middleware(Guard, settings=settings, sessions=sessions, open_session=open_session)
+    app = Starlette(routes=routes, middleware=[guard], lifespan=life)
+    app.state.sampler = sampler
+    return app

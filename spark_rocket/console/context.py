@@ -1,0 +1,154 @@
+"""What every part of the JSON interface has at hand, and how it reads a request.
+
+An endpoint is a function of the request that gives a JSON value; it blocks, and runs on the pool's threads. Whatever it
+raises becomes ``{"error": {"code", "text", "remedy"}}``.
+
+Thread-safety: values. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from spark_rocket.client import Admin
+from spark_rocket.console.guard import failure, json_response, read_json
+from spark_rocket.console.links import Links
+from spark_rocket.console.passwords import Session
+from spark_rocket.console.sampler import Sampler
+from spark_rocket.console.settings import ConsoleSettings
+from spark_rocket.console.trouble import Refused, describe
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+
+log = logging.getLogger("spark_rocket.console")
+
+MOST_PAGE = 500
+MOST_REFRESH = 15.0
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request, read: what is in its path, its query and its body."""
+
+    path: dict[str, str]
+    query: dict[str, str]
+    body: dict[str, Any] = field(default_factory=dict)
+    user: str = ""
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """From the body or the query; Refused when it is not there and there is no default."""
+        value = self.body.get(name, self.query.get(name, default))
+        if value is None:
+            value = default
+        if not isinstance(value, str):
+            raise Refused(f"The request says no {name}.", remedy=f"Fill in {name}.")
+        return value
+
+    def number(self, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1) -> int:
+        value = self.body.get(name, self.query.get(name))
+        if value is None or value == "":
+            value = default
+        try:
+            found = int(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise Refused(f"{name} is no whole number.", remedy=f"Give {name} as a number.") from None
+        if not least <= found <= most or isinstance(value, bool | float):
+            raise Refused(f"{name} is {found}.", remedy=f"Give one from {least} to {most}.")
+        return found
+
+    def flag(self, name: str) -> bool:
+        return self.body.get(name, self.query.get(name)) in (True, "true", "1")
+
+    def queue(self) -> tuple[MessageQueue, int]:
+        """A message's place: ``topic``, ``broker``, ``queue``, ``offset``."""
+        return MessageQueue(self.text("topic"), self.text("broker"), self.number("queue")), self.number("offset")
+
+
+@dataclass(slots=True)
+class Context:
+    """The console's parts."""
+
+    settings: ConsoleSettings
+    links: Links
+    sampler: Sampler
+
+    @property
+    def admin(self) -> Admin:
+        return self.links.admin
+
+    def endpoint(
+        self, answer: Callable[[Asked], Any], *, changes: str | None = None, body: bool = False
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """As Starlette calls it. ``changes``: what it does to the cluster, for the log; refused by --read-only."""
+
+        async def handle(request: Request) -> Response:
+            try:
+                session: Session | None = request.state.session
+                said = await read_json(request) if body or changes is not None else {}
+                asked = Asked(request.path_params, dict(request.query_params), said, session.user if session else "")
+                if changes is not None:
+                    self._note(changes, asked, request)
+                value = await self.links.run(lambda: answer(asked))
+            except Exception as error:
+                if changes is not None and isinstance(error, RocketError):
+                    log.warning("%s failed: %s", changes, error)
+                return failure(describe(error))
+            return value if isinstance(value, Response) else json_response(value)
+
+        return handle
+
+    def _note(self, changes: str, asked: Asked, request: Request) -> None:
+        if self.settings.read_only:
+            raise Refused(
+                "This console is for reading only.",
+                remedy="Start it without --read-only to change things.",
+                status=403,
+                code="READ_ONLY",
+            )
+        what: dict[str, Any] = {
+            name: asked.body[name] for name in ("topic", "group", "to", "key") if name in asked.body
+        }
+        peer = request.client.host if request.client else "?"
+        log.info("%s: %s by %s from %s", changes, asked.path | what, asked.user or "the user", peer)
+
+    def refresh_ms(self) -> int:
+        """After how long a page that looks asks again."""
+        return round(min(self.sampler.pace, MOST_REFRESH) * 1000)
+
+
+def page_of(rows: Sequence[dict[str, Any]], asked: Asked, *, order: str, names: Iterable[str]) -> dict[str, Any]:
+    """``search``, ``sort``, ``desc``, ``page`` and ``size`` of a list."""
+    wanted = asked.text("search", "").strip().lower()
+    found = [row for row in rows if wanted in row["name"].lower()] if wanted else list(rows)
+    order = asked.text("sort", order)
+    if order not in names:
+        raise Refused(f"There is no column {order[:40]!r}.", remedy="Sort by one of the table's columns.")
+    found.sort(key=lambda row: row["name"])
+    found.sort(key=lambda row: _place(row.get(order)), reverse=asked.flag("desc"))
+    size = asked.number("size", 50, least=1, most=MOST_PAGE)
+    pages = max(1, math.ceil(len(found) / size))
+    page = min(asked.number("page", 0), pages - 1)
+    return {"rows": found[page * size : (page + 1) * size], "found": len(found), "page": page, "pages": pages}
+
+
+def _place(value: Any) -> tuple[int, float, str]:
+    """What is not known comes before everything."""
+    if value is None:
+        return 0, 0.0, ""
+    if isinstance(value, str):
+        return 2, 0.0, value.lower()
+    return 1, float(len(value)) if isinstance(value, list) else float(value), ""
+
+
+def attachment(body: bytes, name: str) -> Response:
+    """A download, never shown by the browser itself."""
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(body, media_type="application/octet-stream", headers=headers)

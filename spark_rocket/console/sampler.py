@@ -1,0 +1,289 @@
+"""Asks the cluster what the pages show, and keeps it: one thread for all who look, however many there are.
+
+=====================  =====================================================================================
+while somebody looks   brokers, and topics or groups if their pages are open, every ``FAST`` seconds, or as
+                       much more seldom that asking takes a tenth of the time
+while nobody looks     brokers' rates and groups' lag every ``SLOW`` seconds, so that the lines have a past; no topics
+a page of one topic    asks for that one itself if what is known is older than a second
+=====================  =====================================================================================
+
+Pages read what is here and wait for nobody; what is not known yet is None. A broker that does not answer is noted with
+its reason, what it said before stays, and the others go on.
+
+Thread-safety: all methods. Corresponds to the collectors of RocketMQ's dashboard and exporter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from spark_rocket.console.links import REQUEST_SECONDS, Links
+from spark_rocket.console.series import Series
+from spark_rocket.console.state import BrokerRecord, GroupRecord, TopicRecord
+from spark_rocket.console.trouble import Trouble, describe
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+
+_log = logging.getLogger(__name__)
+
+FAST = 2.0
+SLOW = 30.0
+DUTY, IDLE_DUTY = 10.0, 50.0
+LOOKING = 12.0
+"""For so long after a page's last question somebody is taken to look at it."""
+FRESH = 1.0
+LISTS = 10.0
+"""Which topics and groups there are is asked so often."""
+PIECE = 100
+MEASURE_AGAIN = 600.0
+MEASURED = 16
+MEASURES = 50  # topics a pass
+
+OVERVIEW, TOPICS, GROUPS = "overview", "topics", "groups"
+
+
+@dataclass(slots=True)
+class NameServerRecord:
+    """One name server and whether it answers."""
+
+    address: str
+    millis: float | None = None
+    trouble: Trouble | None = None
+
+    def to_json(self) -> dict[str, object]:
+        trouble = None if self.trouble is None else self.trouble.to_json()
+        return {"address": self.address, "millis": self.millis, "trouble": trouble}
+
+
+class Sampler:
+    """See the module. ``brokers``, ``topics`` and ``groups`` are read with ``lock`` held."""
+
+    def __init__(self, links: Links, *, fast: float = FAST, slow: float = SLOW) -> None:
+        self.lock = threading.Lock()
+        self.name_servers: dict[str, NameServerRecord] = {}
+        self.brokers: dict[str, BrokerRecord] = {}
+        self.topics: dict[str, TopicRecord] = {}
+        self.groups: dict[str, GroupRecord] = {}
+        self.rates = Series()
+        self.trouble: Trouble | None = None
+        """Why nothing is known of the cluster now."""
+        self.failed: dict[str, Trouble] = {}
+        """By broker name, why its topics and groups are as they were."""
+        self.passes = 0
+        self.last_seconds = 0.0
+        self.interval = fast
+        self.sampled: dict[str, float] = {}
+        self._links = links
+        self.fast, self._slow = fast, slow
+        self._looked: dict[str, float] = {}
+        self._listed = 0.0
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="console-sampler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+        self._thread.join(REQUEST_SECONDS * 2)
+
+    def look(self, what: str) -> None:
+        """Somebody looks at pages of this kind. What is older than it has to be is asked at once."""
+        now = time.monotonic()
+        first = now - self._looked.get(what, -LOOKING) >= LOOKING
+        self._looked[what] = now
+        if first and now - self.sampled.get(what, -self._slow) > self.pace:
+            self._wake.set()
+
+    @property
+    def pace(self) -> float:
+        """Seconds from pass to pass while somebody looks."""
+        return max(self.fast, self.last_seconds * DUTY)
+
+    def is_known(self, what: str) -> bool:
+        return what in self.sampled
+
+    def ask_lists_again(self) -> None:
+        """Something was created or deleted."""
+        self._listed = 0.0
+        self._wake.set()
+
+    @property
+    def looking(self) -> frozenset[str]:
+        oldest = time.monotonic() - LOOKING
+        return frozenset(what for what, moment in list(self._looked.items()) if moment > oldest)
+
+    # --- one topic, one group ---------------------------------------------------------------------------------
+
+    def fresh_topic(self, topic: str) -> TopicRecord | None:
+        """The topic as it is now; None if no broker has it."""
+        record = self.topics.get(topic)
+        if record is None or (record.stats is None and not self._links.admin.topics_stats([topic])):
+            self._ask_lists({})
+            record = self.topics.get(topic)
+        if record is not None and time.time() - record.sampled >= FRESH:
+            self._ask_topics([topic], {})
+            self._measure([record])
+        return record
+
+    def fresh_group(self, group: str) -> GroupRecord | None:
+        record = self.groups.get(group)
+        if record is None:
+            self._ask_lists({})
+            record = self.groups.get(group)
+        if record is not None and time.time() - record.sampled >= FRESH:
+            self._ask_groups([group], {})
+        return record
+
+    # --- the thread -------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            looking = self.looking if self.passes else frozenset((OVERVIEW, TOPICS, GROUPS))
+            began = time.monotonic()
+            try:
+                self.sample(looking)
+            except Exception as error:  # the thread must live: what went wrong is on the page
+                self.trouble = describe(error)
+            self.last_seconds = took = time.monotonic() - began
+            self.passes += 1
+            self.interval = self.pace if self.looking else max(self._slow, took * IDLE_DUTY)
+            self._wake.wait(self.interval)
+            self._wake.clear()
+
+    def sample(self, looking: frozenset[str]) -> None:
+        """One pass."""
+        failed: dict[str, RocketError] = {}
+        self._ask_name_servers()
+        self._ask_brokers()
+        if self.trouble is not None:
+            return
+        self.sampled[OVERVIEW] = time.monotonic()
+        if time.monotonic() - self._listed >= LISTS:
+            self._ask_lists(failed)
+        if TOPICS in looking:
+            for piece in _pieces(list(self.topics)):
+                self._ask_topics(piece, failed)
+            self._measure(list(self.topics.values()))
+            self.sampled[TOPICS] = time.monotonic()
+        for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
+            self._ask_groups(piece, failed)
+        self.sampled[GROUPS] = time.monotonic()
+        self.failed = {name: describe(error) for name, error in failed.items()}
+
+    def _ask_name_servers(self) -> None:
+        addresses = self._links.name_servers
+        records = {}
+        for address in addresses:
+            record = records[address] = NameServerRecord(address)
+            began = time.monotonic()
+            try:
+                request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+                self._links.reader.remoting.invoke(address, request, REQUEST_SECONDS / 2)
+                record.millis = round((time.monotonic() - began) * 1000, 1)
+            except RocketError as error:
+                record.trouble = describe(error)
+        with self.lock:
+            self.name_servers = records
+
+    def _ask_brokers(self) -> None:
+        try:
+            found = self._links.admin.brokers()
+        except RocketError as error:
+            self.trouble = describe(error)
+            return
+        self.trouble = None
+        now = time.time()
+        with self.lock:
+            known, self.brokers = self.brokers, {}
+            for status in found:
+                key = f"{status.name}/{status.broker_id}"
+                record = self.brokers[key] = known.get(key) or BrokerRecord(status)
+                record.answered(now, status)
+            rates = [record.rates() for record in self.brokers.values()]
+            self.rates.add(now, {"in": sum(r[0] for r in rates), "out": sum(r[1] for r in rates)})
+
+    def _ask_lists(self, failed: dict[str, RocketError]) -> None:
+        """Which there are. What only a broker has that does not answer stays."""
+        admin = self._links.admin
+        lost: dict[str, RocketError] = {}
+        topics = {info.name: info for info in admin.topic_list(failed=lost)}
+        groups = {info.name: info for info in admin.groups(failed=lost)}
+        failed.update(lost)
+        with self.lock:
+            for name, record in list(self.topics.items()):
+                if name not in topics and not (lost.keys() & record.info.configs.keys()):
+                    del self.topics[name]
+            for name, topic in topics.items():
+                if name in self.topics:
+                    self.topics[name].info = topic
+                else:
+                    self.topics[name] = TopicRecord(topic)
+            for name, kept in list(self.groups.items()):
+                if name not in groups and not (lost.keys() & kept.info.configs.keys()):
+                    del self.groups[name]
+            for name, group in groups.items():
+                if name in self.groups:
+                    self.groups[name].info = group
+                else:
+                    self.groups[name] = GroupRecord(group)
+        self._listed = time.monotonic()
+
+    def _ask_topics(self, names: list[str], failed: dict[str, RocketError]) -> None:
+        found = self._links.admin.topics_stats(names, failed=failed)
+        now = time.time()
+        with self.lock:
+            for name, stats in found.items():
+                record = self.topics.get(name)
+                if record is None:
+                    continue
+                if failed and record.stats is not None:  # a broker that is silent has what it had
+                    kept = record.stats.offset_table.items()
+                    stats.offset_table.update((q, o) for q, o in kept if q.broker_name in failed)
+                record.answered(now, stats)
+
+    def _ask_groups(self, names: list[str], failed: dict[str, RocketError]) -> None:
+        found = self._links.admin.group_states(names, failed=failed)
+        now = time.time()
+        with self.lock:
+            for name, state in found.items():
+                record = self.groups.get(name)
+                if record is not None:
+                    record.answered(now, state)
+
+    def _measure(self, records: Iterable[TopicRecord]) -> None:
+        """How large a message is, of topics of which that is not known, or was known long ago."""
+        now = time.time()
+        due = (r for r in records if r.stats is not None and r.messages and now - r.measured > MEASURE_AGAIN)
+        for record in islice(due, MEASURES):
+            assert record.stats is not None
+            record.measured = now
+            queue, offset = max(record.stats.offset_table.items(), key=_newest)
+            first = max(offset.min_offset, offset.max_offset - MEASURED)
+            try:
+                page = self._links.admin.consume_queue(queue, first, offset.max_offset - first)
+            except RocketError as error:
+                _log.info("the size of messages of %s is not known: %s", record.info.name, error)
+                continue
+            sizes = [entry.size for entry in page.entries]
+            if sizes:
+                record.message_bytes = sum(sizes) / len(sizes)
+
+
+def _newest(item: tuple[MessageQueue, Any]) -> int:
+    return int(item[1].last_update_timestamp) if item[1].max_offset > item[1].min_offset else -1
+
+
+def _pieces(names: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(names), PIECE):
+        yield names[first : first + PIECE]

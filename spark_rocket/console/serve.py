@@ -1,0 +1,107 @@
+"""The console in a process of its own: until SIGTERM, Ctrl-C, or the end of whoever started it.
+
+Corresponds to RocketMQ's dashboard as a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+
+import uvicorn
+
+from spark_rocket.console.app import make_app
+from spark_rocket.console.settings import ConsoleSettings
+from spark_rocket.errors import ConfigError
+
+MOST_CONNECTIONS = 512
+STOP_SECONDS = 3
+
+
+async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None], stopped: Awaitable[object]) -> None:
+    """Serve until ``stopped``. ``ready`` is told the address; ConfigError when the port is taken."""
+    listener = _listen(settings)
+    config = uvicorn.Config(
+        make_app(settings),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_keep_alive=30,
+        ws="none",
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        listener.close()
+        raise ConfigError(
+            f"The console's certificate {settings.certificate} and key {settings.key} cannot be used: {error}.",
+            remedy="Give --tls-cert and --tls-key PEM files that belong together.",
+        ) from None
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    stop = asyncio.ensure_future(stopped)
+    begun = asyncio.create_task(server.begun.wait())
+    try:
+        await asyncio.wait([serving, begun, stop], return_when=asyncio.FIRST_COMPLETED)
+        if begun.done():
+            ready(address_of(settings, listener.getsockname()[1]))
+            await asyncio.wait([serving, stop], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        server.should_exit = True
+        begun.cancel()
+        stop.cancel()
+        await serving
+        with suppress(OSError):
+            listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Says when it serves; signals are for who started it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun.set()
+
+    def capture_signals(self):  # type: ignore[no-untyped-def]  # a context manager that does nothing
+        return nullcontext()
+
+
+def address_of(settings: ConsoleSettings, port: int) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host, settings.host)
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"{'https' if settings.is_tls else 'http'}://{host}:{port}"
+
+
+def _listen(settings: ConsoleSettings) -> socket.socket:
+    host = settings.host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, settings.port))
+        listener.listen(MOST_CONNECTIONS)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"The console cannot listen on {settings.host}:{settings.port}: {error.strerror or error}.",
+            remedy="Choose another port with --port, 0 for a free one (--console-port with rocket up).",
+        ) from None
+    return listener

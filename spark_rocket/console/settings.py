@@ -1,0 +1,103 @@
+"""Where the console listens, which cluster it shows, and who may see it.
+
+On a loopback address there is no login unless users are given; on any other there must be users, or it does not start.
+Users are in a file of lines ``name:scrypt$…`` (made by ``rocket console --hash-password``), or one is in the
+environment: ``ROCKET_CONSOLE_USER`` (admin) and ``ROCKET_CONSOLE_PASSWORD``.
+
+Immutable. Corresponds to application.yml and users.properties of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.client.config import ClientConfig
+from spark_rocket.console.passwords import PREFIX, check_hash, hashed
+from spark_rocket.errors import ConfigError
+
+DEFAULT_PORT = 8080
+USER_VARIABLE = "ROCKET_CONSOLE_USER"
+PASSWORD_VARIABLE = "ROCKET_CONSOLE_PASSWORD"
+LEAST_PASSWORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """See the module."""
+
+    name_server: str
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    read_only: bool = False
+    connecting: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What clients are told beside the name server: credentials, TLS."""
+
+    def __post_init__(self) -> None:
+        ClientConfig.of(self.name_server, **self.connecting)
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError(
+                "TLS needs a certificate and its key.", remedy="Give --tls-cert and --tls-key, or neither."
+            )
+        if not self.is_loopback and not self.users:
+            raise ConfigError(
+                f"The console is to listen on {self.host}, which others reach, and nobody has a password.",
+                remedy=f"Set {PASSWORD_VARIABLE}, or give --users FILE with lines made by rocket console"
+                " --hash-password; or listen on 127.0.0.1.",
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    @property
+    def needs_login(self) -> bool:
+        return bool(self.users)
+
+    @property
+    def is_tls(self) -> bool:
+        return self.certificate is not None
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Names and password hashes of a file and of the environment."""
+    users: dict[str, str] = {}
+    if path is not None:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            name, colon, secret = text.partition(":")
+            if not colon or not name or not secret.startswith(PREFIX) or not check_hash(secret):
+                raise ConfigError(
+                    f"{path}, line {number} is not a user with a hashed password.",
+                    remedy="Write name:hash, with the hash that rocket console --hash-password prints.",
+                )
+            users[name] = secret
+        if not users:
+            raise ConfigError(f"{path} names no user.", remedy="Write one line for each: name:hash.")
+    password = environment.get(PASSWORD_VARIABLE)
+    if password is not None:
+        if len(password) < LEAST_PASSWORD:
+            raise ConfigError(
+                f"{PASSWORD_VARIABLE} has fewer than {LEAST_PASSWORD} characters.", remedy="Choose a longer password."
+            )
+        users[environment.get(USER_VARIABLE) or "admin"] = hashed(password)
+    return users

@@ -1,0 +1,191 @@
+"""What the console knows of brokers, topics and groups: the last answers, the rates made of them, lag over time.
+
+Thread-safety: none of its own; the sampler's lock is held around it. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_rocket.client.admin import BrokerStatus, GroupInfo, GroupState, TopicInfo, TopicKind
+from spark_rocket.client.reader import DEFAULT_GROUP
+from spark_rocket.console.series import Rate, Series
+from spark_rocket.console.trouble import Trouble
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import TopicStatsTable
+
+STREAM_SECONDS = 300.0
+"""A group without members whose commits went on within so long is being read: Spark streams commit like that."""
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """One broker process, as the name servers name it and as it speaks of itself."""
+
+    status: BrokerStatus
+    rate_in: Rate = field(default_factory=Rate)
+    rate_out: Rate = field(default_factory=Rate)
+    trouble: Trouble | None = None
+    away_since: float = 0.0
+    sampled: float = 0.0
+
+    def answered(self, moment: float, status: BrokerStatus) -> None:
+        """One more sample; ``error`` in it says that there was no answer."""
+        if status.runtime is None:
+            self.status = BrokerStatus(
+                status.cluster, status.name, status.broker_id, status.address, self.status.runtime, status.error
+            )
+            self.trouble = said(status.error or "")
+            self.away_since = self.away_since or moment
+            self.rate_in, self.rate_out = Rate(), Rate()
+            return
+        self.status, self.trouble, self.away_since, self.sampled = status, None, 0.0, moment
+        self.rate_in.count(moment, status.runtime.put_total)
+        self.rate_out.count(moment, status.runtime.get_total)
+
+    def rates(self) -> tuple[float, float]:
+        """Messages a second in and out, by the counters or, before they say, by the broker's own average."""
+        runtime = self.status.runtime
+        if runtime is None or self.trouble is not None:
+            return 0.0, 0.0
+        came, went = self.rate_in.value, self.rate_out.value
+        return runtime.put_tps if came is None else came, runtime.get_tps if went is None else went
+
+    def to_json(self) -> dict[str, object]:
+        status, runtime = self.status, self.status.runtime
+        came, went = self.rates()
+        return {
+            "name": status.name,
+            "cluster": status.cluster,
+            "id": status.broker_id,
+            "address": status.address,
+            "role": "master" if status.is_master else "slave",
+            "version": runtime.version if runtime else None,
+            "in": came,
+            "out": went,
+            "putTotal": runtime.put_total if runtime else None,
+            "diskUsed": runtime.disk_ratio if runtime else None,
+            "logBytes": runtime.commit_log_bytes if runtime else None,
+            "logEnd": runtime.commit_log_max_offset if runtime else None,
+            "oldestMessage": runtime.earliest_message_ms if runtime else None,
+            "started": runtime.started_ms if runtime else None,
+            "trouble": None if self.trouble is None else self.trouble.to_json(),
+            "awaySince": round(self.away_since * 1000) if self.away_since else None,
+        }
+
+
+@dataclass(slots=True)
+class TopicRecord:
+    """A topic on all of its brokers."""
+
+    info: TopicInfo
+    stats: TopicStatsTable | None = None
+    sampled: float = 0.0
+    message_bytes: float | None = None
+    """Of one message, on average of some of the last ones."""
+    measured: float = 0.0
+    rate: Rate = field(default_factory=Rate)
+
+    @property
+    def messages(self) -> int:
+        return sum(o.max_offset - o.min_offset for o in self.stats.offset_table.values()) if self.stats else 0
+
+    @property
+    def last_update(self) -> int:
+        return max((o.last_update_timestamp for o in self.stats.offset_table.values()), default=0) if self.stats else 0
+
+    def answered(self, moment: float, stats: TopicStatsTable) -> None:
+        self.stats, self.sampled = stats, moment
+        self.rate.count(moment, sum(offset.max_offset for offset in stats.offset_table.values()))
+
+    def to_json(self) -> dict[str, object]:
+        known = self.stats is not None
+        messages = self.messages
+        return {
+            "name": self.info.name,
+            "kind": self.info.kind.value.lower(),
+            "queues": self.info.read_queues,
+            "writeQueues": self.info.write_queues,
+            "perm": self.info.perm,
+            "brokers": sorted(self.info.configs),
+            "type": self.info.message_type,
+            "messages": messages if known else None,
+            "bytes": round(messages * self.message_bytes) if known and self.message_bytes is not None else None,
+            "rate": self.rate.value,
+            "lastUpdate": self.last_update or None,
+            "sampled": round(self.sampled * 1000) if known else None,
+        }
+
+
+@dataclass(slots=True)
+class GroupRecord:
+    """A consumer group on all brokers."""
+
+    info: GroupInfo
+    state: GroupState | None = None
+    sampled: float = 0.0
+    moved: float = 0.0
+    """When its commits were last seen to go on."""
+    rate: Rate = field(default_factory=Rate)
+    lag: Series = field(default_factory=Series)
+    committed: int = -1
+
+    @property
+    def is_own(self) -> bool:
+        """RocketMQ's own, or what this package reads by where no group is named."""
+        return self.info.is_system or self.info.name == DEFAULT_GROUP
+
+    @property
+    def kind(self) -> str:
+        """``online``; ``stream``: commits without members, as Spark streams do; ``idle``; ``new``: nothing consumed."""
+        if self.state is None:
+            return "unknown"
+        if self.state.members:
+            return "online"
+        if not any(queue.consumer_offset > 0 for queue in self.state.queues):
+            return "new"
+        return "stream" if self.moved and self.sampled - self.moved < STREAM_SECONDS else "idle"
+
+    def answered(self, moment: float, state: GroupState) -> None:
+        """One more sample of lag and rate."""
+        committed = sum(max(queue.consumer_offset, 0) for queue in state.queues)
+        if committed > self.committed >= 0:
+            self.moved = moment
+        self.state, self.sampled, self.committed = state, moment, committed
+        self.rate.count(moment, committed)
+        values = {queue_label(queue.queue): float(queue.lag) for queue in state.queues}
+        self.lag.add(moment, {"total": float(sum(values.values())), **values})
+
+    def to_json(self) -> dict[str, object]:
+        state = self.state
+        return {
+            "name": self.info.name,
+            "kind": self.kind,
+            "own": self.is_own,
+            "members": len(state.members) if state else None,
+            "topics": [topic for topic in state.topics if not topic.startswith("%RETRY%")] if state else [],
+            "lag": state.lag if state else None,
+            "delay": state.delay_ms if state else None,
+            "rate": self.rate.value,
+            "ordered": self.info.ordered,
+            "retries": self.info.retry_max_times,
+            "sampled": round(self.sampled * 1000) if state else None,
+        }
+
+
+def said(text: str) -> Trouble:
+    """Of an error that comes as text, ``[CODE] what happened and what to do``."""
+    code, bracket, rest = text.partition("] ")
+    if bracket and code.startswith("["):
+        return Trouble(code[1:], rest, "")
+    return Trouble("NO_ANSWER", text or "It does not answer.", "")
+
+
+def queue_label(queue: MessageQueue) -> str:
+    """Of a queue in a drawing."""
+    return f"{queue.topic} · {queue.broker_name} · {queue.queue_id}"
+
+
+def is_listed(kind: TopicKind, wanted: str) -> bool:
+    """Whether a list of ``user``, ``retry``, ``dlq``, ``system`` or ``all`` topics has this one."""
+    return wanted == "all" or kind.value.lower() == wanted

@@ -1,0 +1,59 @@
+// Questions to the console. Whatever goes wrong is a Failure with code, text and remedy.
+export class Failure extends Error {
+  constructor({ code, text, remedy }, status) {
+    super(text);
+    this.code = code;
+    this.text = text;
+    this.remedy = remedy;
+    this.status = status;
+  }
+}
+
+export const session = { login: false, user: null, csrf: null, nameServer: "", version: "", readOnly: false };
+
+let loggedOut = () => {};
+export const onLoggedOut = (action) => { loggedOut = action; };
+
+export async function ask(path, { method = "GET", body = null, signal = null } = {}) {
+  const headers = {};
+  if (method !== "GET") {
+    headers["Content-Type"] = "application/json";
+    headers["X-CSRF-Token"] = session.csrf ?? "";
+  }
+  let response;
+  try {
+    response = await fetch(path, {
+      method, headers, signal, credentials: "same-origin", cache: "no-store",
+      body: method === "GET" ? undefined : JSON.stringify(body ?? {}),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure({
+      code: "CONSOLE_AWAY", text: "The console does not answer.",
+      remedy: "See whether its process (rocket console, or rocket up) still runs. This page goes on by itself when it does.",
+    }, 0);
+  }
+  let value = null;
+  try { value = await response.json(); } catch { /* said below */ }
+  if (response.ok && value !== null) return value;
+  if (response.status === 401 && path !== "/api/login") loggedOut();
+  throw new Failure(value?.error ?? {
+    code: `HTTP_${response.status}`, text: "The console gave an answer that is none.", remedy: "Load the page again.",
+  }, response.status);
+}
+
+export const get = (path, parameters = {}, options = {}) => {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    if (value !== null && value !== undefined && value !== "") query.set(name, value);
+  }
+  const text = query.toString();
+  return ask(text ? `${path}?${text}` : path, options);
+};
+export const post = (path, body) => ask(path, { method: "POST", body });
+export const remove = (path, body) => ask(path, { method: "DELETE", body });
+
+export async function openSession() {
+  Object.assign(session, await ask("/api/session"));
+  return session;
+}

@@ -1,0 +1,44 @@
+// Numbers, sizes and times as people read them.
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+export const NONE = "–";
+const none = (value) => value === null || value === undefined;
+
+export const count = (value) => (none(value) ? NONE : whole.format(value));
+export const brief = (value) => (none(value) ? NONE : value < 100000 ? whole.format(value) : short.format(value));
+export const rate = (value) => (none(value) ? NONE : `${value > 0 && value < 100 ? one.format(value) : whole.format(value)}/s`);
+
+export function size(bytes) {
+  if (none(bytes)) return NONE;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let power = 0;
+  let left = bytes;
+  while (left >= 1024 && power < units.length - 1) { left /= 1024; power += 1; }
+  return `${power ? one.format(left) : whole.format(left)} ${units[power]}`;
+}
+
+export const percent = (ratio) => (none(ratio) ? NONE : `${whole.format(ratio * 100)} %`);
+
+const two = (number) => String(number).padStart(2, "0");
+
+export function moment(ms, { millis = false } = {}) {
+  if (!ms) return NONE;
+  const d = new Date(ms);
+  if (Number.isNaN(d.getTime())) return String(ms);
+  const day = `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
+  const time = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
+  return `${day} ${time}${millis ? `.${String(d.getMilliseconds()).padStart(3, "0")}` : ""}`;
+}
+
+export function duration(seconds) {
+  if (none(seconds)) return NONE;
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return `${whole.format(Math.floor(s / 86400))} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+export const ago = (ms) => (ms ? `${duration((Date.now() - ms) / 1000)} ago` : NONE);

@@ -1,0 +1,188 @@
+// The frame: which page is shown for a path, its life, the session, light and dark.
+import { onLoggedOut, openSession, post, session } from "./api.js";
+import { h, put } from "./dom.js";
+import { asTrouble, note, trouble } from "./parts.js";
+
+const main = document.getElementById("main");
+const nav = document.getElementById("nav");
+const live = document.getElementById("live");
+
+const PAGES = [
+  [/^\/$/, "overview"],
+  [/^\/broker$/, "broker"],
+  [/^\/topics$/, "topics"],
+  [/^\/topics\/([^/]+)$/, "topic"],
+  [/^\/groups$/, "groups"],
+  [/^\/groups\/([^/]+)$/, "group"],
+  [/^\/messages$/, "messages"],
+  [/^\/message$/, "message"],
+  [/^\/send$/, "send"],
+  [/^\/dead-letters$/, "dead"],
+  [/^\/dead-letters\/([^/]+)$/, "dead-group"],
+  [/^\/console$/, "health"],
+];
+
+let view = null;
+
+/** One page while it is shown: its elements, its query, what it asks again and again. */
+class View {
+  constructor(argument) {
+    this.argument = argument;
+    this.query = new URLSearchParams(location.search);
+    this.root = h("div", { class: "page" });
+    this.alerts = h("div");
+    this.gone = new AbortController();
+    this.timer = 0;
+    this.again = () => {};
+  }
+
+  get isOpen() { return !this.gone.signal.aborted; }
+
+  title(text) { document.title = `${text} · rocket console`; }
+
+  show(...children) { this.root.replaceChildren(this.alerts, ...children.filter(Boolean)); }
+
+  go(path) { go(path); }
+
+  /** Keep what was chosen in the address, so that it can be kept and sent on. */
+  remember(values) {
+    for (const [name, value] of Object.entries(values)) {
+      if (value === null || value === undefined || value === "" || value === false) this.query.delete(name);
+      else this.query.set(name, String(value));
+    }
+    const text = this.query.toString();
+    history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+  }
+
+  /** Calls `load` now and again after as many ms as it says, while the page is looked at. */
+  poll(load) {
+    let running = false;
+    let wanted = false;
+    const turn = async () => {
+      clearTimeout(this.timer);
+      if (running) { wanted = true; return; }
+      running = true;
+      let wait = 3000;
+      try {
+        wait = (await load()) ?? 5000;
+        this.alerts.replaceChildren();
+        this.alerts.said = "";
+        setLive(true);
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        this.fail(error);
+        setLive(false);
+      } finally { running = false; }
+      if (!this.isOpen) return;
+      if (wanted) { wanted = false; turn(); return; }
+      this.timer = setTimeout(() => { if (!document.hidden) turn(); }, wait);
+    };
+    this.again = turn;
+    return turn();
+  }
+
+  fail(error) {
+    const said = asTrouble(error);
+    if (!error.code) console.error(error);
+    if (this.alerts.said === said.text) return;
+    this.alerts.said = said.text;
+    this.alerts.replaceChildren(trouble(said));
+  }
+
+  /** Do something that may fail, and say so. */
+  async try(action) {
+    try { return await action(); } catch (error) { this.fail(error); this.alerts.scrollIntoView({ block: "nearest" }); return null; }
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.gone.abort();
+  }
+}
+
+function setLive(is) {
+  live.classList.toggle("away", !is);
+  put(live.lastElementChild, is ? "live" : "stale");
+  live.setAttribute("aria-label", is ? "Live: the console's own health" : "Stale: the last answer was an error");
+}
+
+async function open(path, { focus = true } = {}) {
+  view?.close();
+  const pathname = path.split("?")[0];
+  const found = PAGES.map(([pattern, name]) => [pattern.exec(pathname), name]).find(([match]) => match);
+  const mine = view = new View(found?.[0][1] ? decodeURIComponent(found[0][1]) : null);
+  for (const link of nav.children) {
+    const here = link.getAttribute("href");
+    const is = here === "/" ? pathname === "/" : pathname.startsWith(here) || (here === "/messages" && pathname === "/message");
+    if (is) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+  }
+  if (!found) {
+    mine.title("Nothing here");
+    mine.show(h("h1", { tabindex: "-1" }, "Nothing here"), h("p", {}, "There is no such page. ", h("a", { href: "/" }, "Go to the overview.")));
+    main.replaceChildren(mine.root);
+    return;
+  }
+  try {
+    const page = await import(`./pages/${found[1]}.js`);
+    if (view !== mine) return;
+    page.default(mine);
+    main.replaceChildren(mine.root);
+    if (focus) { window.scrollTo(0, 0); main.querySelector("h1")?.focus({ preventScroll: true }); }
+  } catch (error) {
+    main.replaceChildren(trouble(asTrouble(error)));
+  }
+}
+
+export function go(path) {
+  history.pushState(null, "", path);
+  open(path);
+}
+
+document.addEventListener("click", (event) => {
+  if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  const link = event.target.closest?.("a[href]");
+  if (!link || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
+  if (link.classList.contains("skip")) { event.preventDefault(); main.focus(); return; }
+  if (link.pathname.startsWith("/api/")) return;
+  event.preventDefault();
+  go(link.pathname + link.search);
+});
+window.addEventListener("popstate", () => open(location.pathname + location.search));
+document.addEventListener("visibilitychange", () => { if (!document.hidden) view?.again(); });
+
+document.getElementById("theme").addEventListener("click", () => {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
+  const next = now === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  try { localStorage.setItem("rocket-theme", next); } catch { /* for this page only, then */ }
+});
+
+const logout = document.getElementById("logout");
+logout.addEventListener("click", async () => {
+  try { await post("/api/logout"); } catch { /* it is over either way */ }
+  location.assign("/");
+});
+
+async function showLogin() {
+  view?.close();
+  nav.hidden = logout.hidden = live.hidden = true;
+  const page = await import("./pages/login.js");
+  page.default(main, begin);
+}
+onLoggedOut(showLogin);
+
+async function begin() {
+  try { await openSession(); } catch (error) {
+    main.replaceChildren(trouble(asTrouble(error)));
+    setTimeout(begin, 3000);
+    return;
+  }
+  if (session.login && !session.user) { showLogin(); return; }
+  nav.hidden = live.hidden = false;
+  logout.hidden = !session.login;
+  document.body.classList.toggle("read-only", session.readOnly);
+  open(location.pathname + location.search, { focus: false });
+}
+begin();
+export { note };

@@ -1,0 +1,69 @@
+// All consumer groups: search, sort, make one.
+import { get, post } from "../api.js";
+import { groupPath, h } from "../dom.js";
+import { brief, count, duration, rate } from "../format.js";
+import { button, dialog, field, head, note, pager, Table, Troubles } from "../parts.js";
+
+const STATES = { online: ["online", "pill good"], stream: ["Spark stream", "pill info"], idle: ["nobody reads", "pill"], new: ["nothing read yet", "pill"], unknown: ["–", ""] };
+export const stateText = (group) => (STATES[group.kind] ?? STATES.unknown)[0];
+export const stateTone = (group) => (STATES[group.kind] ?? STATES.unknown)[1];
+
+export default function groups(view) {
+  view.title("Groups");
+  const state = { search: view.query.get("search") ?? "", own: view.query.get("own") === "1", sort: view.query.get("sort") ?? "name", desc: view.query.get("desc") === "1", page: Number(view.query.get("page") ?? 0) || 0 };
+  const change = (values) => {
+    Object.assign(state, "page" in values ? values : { ...values, page: 0 });
+    view.remember({ ...state, own: state.own ? 1 : "", sort: state.sort === "name" ? "" : state.sort, desc: state.desc ? 1 : "", page: state.page || "" });
+    view.again();
+  };
+  const search = h("input", { type: "search", placeholder: "Find a group …", "aria-label": "Find a group", value: state.search });
+  search.addEventListener("input", () => change({ search: search.value }));
+  const own = h("input", { type: "checkbox", id: "own", checked: state.own, onchange: () => change({ own: own.checked }) });
+  const troubles = new Troubles();
+  const pages = pager((page) => change({ page }));
+  const table = new Table({
+    caption: "Consumer groups", key: (g) => g.name,
+    onSort: (key, now) => change({ sort: key, desc: now?.key === key ? !now.desc : key !== "name" }),
+    empty: h("p", {}, "No group is named like that. Groups appear with their first consumer. ", button("Make one", () => create(view), "quiet")),
+    columns: [
+      { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name), sub: (g) => some(g.topics) },
+      { key: "kind", title: "State", text: stateText, tone: stateTone },
+      { key: "members", title: "Members", num: true, text: (g) => count(g.members) },
+      { key: "lag", title: "Lag", num: true, text: (g) => brief(g.lag), hint: (g) => count(g.lag) },
+      { key: "delay", title: "Behind by", num: true, text: (g) => (g.delay ? duration(g.delay / 1000) : "–"), hint: () => "How old the oldest message is that it has not read" },
+      { key: "rate", title: "Reads", num: true, text: (g) => rate(g.rate) },
+    ],
+  });
+  view.show(
+    head("Groups", { actions: [button("New group", () => create(view), "primary change")] }), troubles.element,
+    h("div", { class: "toolbar" }, search, h("span", { class: "check" }, own, h("label", { for: "own" }, "RocketMQ's own too"))), table.element, pages.element);
+  view.poll(async () => {
+    const data = await get("/api/groups", { ...state, own: state.own ? 1 : "", desc: state.desc ? 1 : "" }, { signal: view.gone.signal });
+    if (!data.known && !data.trouble && !data.rows.length) return 300;
+    troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
+    table.showSort(state.sort, state.desc);
+    table.update(data.rows);
+    pages.show(data, "groups");
+    return data.known ? data.refresh : 500;
+  });
+}
+
+const some = (topics) => (topics.length > 3 ? `${topics.slice(0, 3).join(", ")} and ${topics.length - 3} more` : topics.join(", "));
+
+export async function create(view, known = null) {
+  const name = h("input", { required: true, autocomplete: "off", spellcheck: "false", pattern: "[%\\|a-zA-Z0-9_\\-]+", maxlength: 120, value: known?.group ?? "", title: "Letters, digits, %, |, _ and -" });
+  if (known) name.readOnly = true;
+  const retries = h("input", { type: "number", min: 0, max: 1000, value: known?.retries ?? 16, required: true });
+  const ordered = h("input", { type: "checkbox", checked: known?.ordered ?? false });
+  const done = await dialog({
+    title: known ? `Change ${known.group}` : "New group", action: known ? "Change" : "Create",
+    content: [
+      field("Name", name), field("Retries", retries, { hint: "A message that failed once more than that is a dead letter." }),
+      field("In order", ordered, { hint: "For consumers by POP, RocketMQ 5's own clients among them." }),
+    ],
+    act: () => post("/api/groups", { group: name.value.trim(), retries: Number(retries.value), ordered: ordered.checked }),
+  });
+  if (!done) return;
+  note(done.done);
+  if (known) view.again(); else view.go(groupPath(name.value.trim()));
+}

@@ -1,0 +1,97 @@
+// One message: its body in every form, its properties and times, who has had it; sending it again.
+import { get, post } from "../api.js";
+import { groupPath, h, topicPath } from "../dom.js";
+import { count, moment, size } from "../format.js";
+import { button, choice, dialog, facts, field, head, linkButton, note, section, Table, trouble } from "../parts.js";
+
+const FORMS = { json: "JSON", avro: "Avro", text: "Text", binary: "Hex" };
+const STATUS = {
+  CONSUMED: ["has it", "pill good"], CONSUMED_BUT_FILTERED: ["filtered out", "pill"], PULL: ["pulls by itself", "pill info"],
+  NOT_CONSUME_YET: ["not yet", "pill warn"], NOT_CONSUMED_YET: ["not yet", "pill warn"], NOT_ONLINE: ["nobody online", "pill"], CONSUME_BROADCASTING: ["broadcasting", "pill info"], UNKNOWN: ["not known", "pill"],
+};
+
+export default function message(view) {
+  const place = Object.fromEntries(["topic", "broker", "queue", "offset"].map((name) => [name, view.query.get(name) ?? ""]));
+  const key = { ...place, queue: Number(place.queue), offset: Number(place.offset) };
+  view.title(`Message in ${place.topic}`);
+  const content = h("div");
+  view.show(
+    head("Message", { sub: `${place.topic} · ${place.broker} · queue ${place.queue} · offset ${place.offset}`, back: [`/messages?${new URLSearchParams({ topic: place.topic })}`, `Messages of ${place.topic}`], actions: [
+      h("a", { class: "button", href: `/api/message/body?${new URLSearchParams(place)}`, download: true }, "Download body"),
+      linkButton("Send one like it", `/send?${new URLSearchParams({ like: JSON.stringify(key) })}`, "change"),
+      button("Send again", () => again(view, key), "change"),
+    ] }), content);
+  view.again = () => {};
+  view.try(async () => {
+    content.replaceChildren(h("p", { class: "muted" }, "Loading …"));
+    let data;
+    try { data = await get("/api/message", place, { signal: view.gone.signal }); } catch (error) { content.replaceChildren(); throw error; }
+    const m = data.message;
+    const at = m.offset === 0 ? null : { ...place, offset: m.offset - 1 };
+    const next = { ...place, offset: m.offset + 1 };
+    content.replaceChildren(
+      section("Body", bodyOf(view, place, data)),
+      h("div", { class: "halves" },
+        section("Message", h("div", { class: "card" }, facts([
+          ["Id", h("code", {}, m.msgId)], ["Offset id", h("code", {}, m.offsetMsgId)], ["Topic", h("a", { href: topicPath(m.topic) }, m.topic)], ["Keys", m.keys || null], ["Tags", m.tags || null],
+          ["Sent", `${moment(m.born, { millis: true })} by ${m.bornHost}`], ["Stored", `${moment(m.stored, { millis: true })} at ${m.storeHost}`],
+          ["Size", `${count(m.size)} bytes, ${count(m.storeSize)} in the log at ${count(m.physicalOffset)}`], ["Deliveries before", count(m.retries)], ["Flags", `${m.flag}, system ${m.sysFlag}`],
+        ]))),
+        section("Properties", h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, "It has none.")))),
+      section("Who has it", tracks(view, place)),
+      h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, "‹ The one before") : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, "The next ›")));
+  });
+}
+
+function bodyOf(view, place, data) {
+  let body = data.body;
+  const shown = h("pre", { tabindex: "0", "aria-label": "Body" });
+  const said = h("div");
+  const holder = h("div", { class: "card" });
+  const schema = h("textarea", { rows: 5, spellcheck: "false", placeholder: '{"type": "record", "name": …}' });
+  const avro = h("details", {}, h("summary", {}, "Read it by an Avro schema"), field("Schema", schema), button("Read", () => view.try(async () => {
+    body = (await post("/api/message/decode", { ...place, queue: Number(place.queue), offset: Number(place.offset), schema: schema.value })).body;
+    draw(body.avro === null ? "binary" : "avro");
+  })));
+  const draw = (form) => {
+    const forms = Object.entries(FORMS).filter(([name]) => name === "binary" || body[name] !== null);
+    shown.textContent = form === "binary" ? body.hex : body[form];
+    if (!body.size) shown.textContent = "(empty)";
+    const cut = form === "binary" ? body.hexCut : body.textCut;
+    said.replaceChildren(...[
+      body.avroProblem ? trouble({ code: "NOT_AVRO", text: body.avroProblem, remedy: "" }, { tone: "warn" }) : null,
+      cut ? h("p", { class: "muted" }, `The beginning of ${size(body.size)}; download it to see all.`) : null].filter(Boolean));
+    holder.replaceChildren(choice("Form", "form", forms, form, draw), said, shown, avro);
+  };
+  draw(body.kind);
+  return holder;
+}
+
+function tracks(view, place) {
+  const holder = h("div", { class: "card" }, h("p", { class: "muted" }, "Asking the groups …"));
+  view.try(async () => {
+    const data = await get("/api/message/track", place, { signal: view.gone.signal });
+    if (data.trouble) { holder.replaceChildren(trouble(data.trouble)); return; }
+    const table = new Table({
+      caption: "Who has it", key: (t) => t.group, empty: "No group reads this topic.",
+      columns: [
+        { key: "group", title: "Group", main: true, text: (t) => t.group, href: (t) => groupPath(t.group) },
+        { key: "status", title: "State", text: (t) => (STATUS[t.status] ?? [t.status])[0], tone: (t) => (STATUS[t.status] ?? ["", "pill"])[1] },
+        { key: "detail", title: "Why", text: (t) => t.detail },
+      ],
+    });
+    table.update(data.rows);
+    holder.replaceWith(table.element);
+  });
+  return holder;
+}
+
+async function again(view, key) {
+  const group = h("input", { autocomplete: "off", spellcheck: "false", placeholder: "all groups" });
+  const done = await dialog({
+    title: "Send again", action: "Send",
+    content: [h("p", {}, "A copy with a new id goes to the topic, for every group that reads it; or to one group alone."), field("Only to the group", group)],
+    act: () => post("/api/message/resend", { ...key, ...(group.value.trim() ? { group: group.value.trim() } : {}) }),
+  });
+  if (done) note(done.done);
+}

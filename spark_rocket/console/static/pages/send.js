@@ -1,0 +1,60 @@
+// Send a message.
+import { get, post } from "../api.js";
+import { h, messagePath } from "../dom.js";
+import { button, field, head, names, note } from "../parts.js";
+
+const OWN = new Set(["KEYS", "TAGS", "__SHARDINGKEY", "UNIQ_KEY", "WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET", "DELAY", "MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "PGROUP", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "CONSUME_START_TIME", "RECONSUME_TIME", "MAX_RECONSUME_TIMES"]);
+
+export default function send(view) {
+  view.title("Send a message");
+  view.again = () => {};
+  const list = names([]);
+  const text = (more = {}) => h("input", { autocomplete: "off", spellcheck: "false", ...more });
+  const topic = text({ required: true, list: list.id, value: view.query.get("topic") ?? "" });
+  const tags = text();
+  const keys = text();
+  const shardingKey = text();
+  const delay = h("input", { type: "number", min: 0, step: "any", placeholder: "0" });
+  const body = h("textarea", { rows: 9, spellcheck: "false" });
+  const properties = h("textarea", { rows: 3, spellcheck: "false", placeholder: "name=value" });
+  const done = h("div", { "aria-live": "polite" });
+  const form = h("form", { class: "card wide" },
+    field("Topic", topic), list, field("Body", body),
+    h("div", { class: "fields" }, field("Keys", keys, { hint: "With blanks between; messages are found by them." }), field("Tags", tags, { hint: "Consumers choose by them." }), field("Sharding key", shardingKey, { hint: "Messages of one key go to one queue." }), field("Delay in seconds", delay)),
+    field("Properties", properties, { hint: "One on each line: name=value." }),
+    h("div", { class: "actions" }, button("Set out JSON", () => { try { body.value = JSON.stringify(JSON.parse(body.value), null, 2); } catch (e) { note(`This is no JSON: ${e.message}`, "bad"); } }, "quiet"), h("button", { type: "submit", class: "primary change" }, "Send")),
+    done);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const own = {};
+    for (const line of properties.value.split("\n")) {
+      const at = line.indexOf("=");
+      if (at > 0) own[line.slice(0, at).trim()] = line.slice(at + 1);
+      else if (line.trim()) { note(`“${line.trim()}” is no property: write name=value.`, "bad"); return; }
+    }
+    const go = form.querySelector("button[type=submit]");
+    go.disabled = true;
+    done.replaceChildren();
+    view.try(async () => {
+      const sent = await post("/api/messages", { topic: topic.value, body: body.value, keys: keys.value, tags: tags.value, shardingKey: shardingKey.value, delay: Math.round(Number(delay.value || 0) * 1000), properties: own });
+      view.alerts.replaceChildren();
+      view.alerts.said = "";
+      const is = Number(delay.value || 0) > 0;
+      done.replaceChildren(h("p", { class: "trouble good" }, `${sent.status}. ${sent.done} `, is ? "It is there when its time has come." : h("a", { href: messagePath(sent) }, "Look at it")));
+    }).finally(() => { go.disabled = false; });
+  });
+  view.show(head("Send a message"), form);
+  view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
+  const like = view.query.get("like");
+  if (like) view.try(async () => {
+    const data = await get("/api/message", JSON.parse(like), { signal: view.gone.signal });
+    const m = data.message;
+    topic.value = m.topic;
+    keys.value = m.keys ?? "";
+    tags.value = m.tags ?? "";
+    shardingKey.value = m.properties.__SHARDINGKEY ?? "";
+    properties.value = Object.entries(m.properties).filter(([name]) => !OWN.has(name)).map(([name, value]) => `${name}=${value}`).join("\n");
+    if (data.body.text !== null && !data.body.textCut) body.value = data.body.text;
+    else note("Its body is not text, or too long for a form: write one.", "bad");
+  });
+}

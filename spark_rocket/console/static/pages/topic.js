@@ -1,0 +1,80 @@
+// One topic: its queues on each broker, who reads it, where it is, how it is set.
+import { get, remove } from "../api.js";
+import { groupPath, h, messagePath } from "../dom.js";
+import { ago, brief, count, moment, rate, size } from "../format.js";
+import { button, confirmName, facts, head, linkButton, note, section, Table, Tiles, Troubles } from "../parts.js";
+import { stateText, stateTone } from "./groups.js";
+import { create } from "./topics.js";
+
+export default function topic(view) {
+  const name = view.argument;
+  const q = new URLSearchParams({ topic: name });
+  view.title(name);
+  let data = null;
+  const tiles = new Tiles([["messages", "Messages"], ["bytes", "Size"], ["rate", "In"], ["queues", "Queues"], ["last", "Last message"]]);
+  const troubles = new Troubles();
+  const queues = new Table({
+    caption: "Queues", key: (o) => `${o.broker}/${o.queue}`, empty: "No broker says anything of its queues.",
+    columns: [
+      { key: "queue", title: "Queue", main: true, text: (o) => `${o.broker} · ${o.queue}` },
+      { key: "min", title: "First", num: true, text: (o) => count(o.min) },
+      { key: "max", title: "End", num: true, text: (o) => count(o.max) },
+      { key: "messages", title: "Messages", num: true, text: (o) => count(o.max - o.min) },
+      { key: "last", title: "Last message", num: true, text: (o) => ago(o.lastUpdate), hint: (o) => moment(o.lastUpdate), href: (o) => (o.max > o.min ? messagePath({ ...o, offset: o.max - 1 }) : null) },
+    ],
+  });
+  const readers = new Table({
+    caption: "Groups that read it", key: (g) => g.name, empty: "Nobody has read it yet. A group appears here with its first commit.",
+    columns: [
+      { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name) },
+      { key: "kind", title: "State", text: (g) => stateText(g), tone: (g) => stateTone(g) },
+      { key: "lag", title: "Lag here", num: true, text: (g) => count(g.lag) },
+      { key: "members", title: "Members", num: true, text: (g) => count(g.members) },
+    ],
+  });
+  const settings = h("div", { class: "card" });
+  const route = h("div", { class: "card" });
+  const edit = () => {
+    const first = data && Object.values(data.configs)[0];
+    if (first) create(view, { topic: name, queues: first.readQueues, writeQueues: first.writeQueues, perm: first.perm, order: first.order, type: data.topic.type });
+  };
+  const drop = async () => {
+    const done = await confirmName({
+      title: `Delete ${name}`, says: `The topic and all of its ${count(data?.topic.messages)} messages go on all brokers. Nothing brings them back.`,
+      name, action: "Delete", act: (confirm) => remove(`/api/topics/${encodeURIComponent(name)}`, { confirm }),
+    });
+    if (done) { note(done.done); view.go("/topics"); }
+  };
+  view.show(
+    head(name, { back: ["/topics", "Topics"], actions: [
+      linkButton("Messages", `/messages?${q}`), linkButton("Send", `/send?${q}`, "change"), button("Change", edit, "change"), button("Delete", drop, "danger change"),
+    ] }),
+    troubles.element, tiles.element,
+    section("Queues", queues.element), section("Groups that read it", readers.element),
+    h("div", { class: "halves" }, section("Settings", settings), section("Where it is", route)));
+  let said = "";
+  view.poll(async () => {
+    data = await get(`/api/topics/${encodeURIComponent(name)}`, {}, { signal: view.gone.signal });
+    const t = data.topic;
+    troubles.show(data.problems.map((problem) => ["", problem]));
+    tiles.set("messages", brief(t.messages), { sub: t.messages >= 100000 ? count(t.messages) : "" });
+    tiles.set("bytes", t.bytes === null ? "–" : `≈ ${size(t.bytes)}`, { sub: "by its last messages" });
+    tiles.set("rate", rate(t.rate));
+    tiles.set("queues", count(t.queues), { sub: t.brokers.length > 1 ? `on ${t.brokers.length} brokers` : "" });
+    tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? moment(t.lastUpdate) : "" });
+    queues.update(data.offsets);
+    readers.update(data.groups);
+    const now = JSON.stringify([data.configs, data.route]);
+    if (now !== said) {
+      said = now;
+      settings.replaceChildren(...Object.entries(data.configs).map(([broker, c]) => [h("h3", {}, broker), facts([
+        ["Queues to read", count(c.readQueues)], ["Queues to write", count(c.writeQueues)], ["Permission", permission(c.perm)], ["Keeps order", c.order ? "yes" : "no"], ...Object.entries(c.attributes),
+      ])]).flat());
+      route.replaceChildren(...data.route.map((r) => [h("h3", {}, r.broker), facts([["Cluster", r.cluster], ...Object.entries(r.addresses).map(([id, a]) => [id === "0" ? "Master" : `Slave ${id}`, a])])]).flat());
+      if (!data.route.length) route.replaceChildren(h("p", { class: "muted" }, "The name servers have no route for it."));
+    }
+    return data.refresh;
+  });
+}
+
+const permission = (perm) => [perm & 4 ? "read" : "", perm & 2 ? "write" : ""].filter(Boolean).join(" and ") || "none";
