@@ -1,0 +1,151 @@
+"""The text is Prometheus' own format: read with its parser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_rocket.remoting import monitor as monitor_module
+from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
+from spark_rocket.remoting.http import HttpAnswer
+from spark_rocket.remoting.monitor import MONITOR_METRICS, Monitor
+
+TABLE = (
+    Metric("sent_total", COUNTER, "How many.", "own"),
+    Metric("lag", GAUGE, "How far.", "own"),
+    Metric("size", HISTOGRAM, "How large.", "own"),
+    Metric("unused", GAUGE, "Nothing.", "own"),
+)
+
+
+def test_kinds() -> None:
+    exposition = Exposition(TABLE)
+    exposition.add("sent_total", label_text({"topic": "a"}), 12)
+    exposition.add("lag", label_text({"group": "g", "is_retry": False}), 0.5)
+    exposition.add_histogram("size", label_text({"topic": "a"}), [1024, 4096], [1, 2, 3], 20_000)
+    families = {family.name: family for family in text_string_to_metric_families(exposition.render().decode())}
+    assert {name: family.type for name, family in families.items()} == {
+        "sent": "counter",
+        "lag": "gauge",
+        "size": "histogram",
+    }
+    assert families["lag"].samples[0].labels == {"group": "g", "is_retry": "false"}
+    buckets = {sample.labels.get("le", sample.name): sample.value for sample in families["size"].samples}
+    assert buckets == {"1024": 1, "4096": 3, "+Inf": 6, "size_sum": 20_000, "size_count": 6}
+
+
+@given(st.text(max_size=20).filter(lambda text: text.isprintable() or "\n" in text))
+def test_any_label_comes_back(value: str) -> None:
+    exposition = Exposition(TABLE)
+    exposition.add("lag", label_text({"topic": value}), 1)
+    text = exposition.render().decode()
+    if not any(mark in value for mark in "\x85\u2028\u2029\r\x0b\x0c\x1c\x1d\x1e"):  # which its parser takes for ends
+        (family,) = text_string_to_metric_families(text)
+        assert family.samples[0].labels == {"topic": value}
+
+
+def test_many_lines_in_parts() -> None:
+    exposition = Exposition(TABLE)
+    for number in range(10_000):
+        exposition.add("lag", f'n="{number}"', number)
+    parts = list(exposition.parts())
+    assert len(parts) == 4
+    assert len(b"".join(parts).splitlines()) == 10_002
+
+
+class Source:
+    """Counts how often it is collected, and waits between two steps until told."""
+
+    metrics: Sequence[Metric] = TABLE
+
+    def __init__(self) -> None:
+        self.collected = 0
+        self.reasons: list[str] = []
+
+    def node_labels(self) -> dict[str, object]:
+        return {"node_id": "one"}
+
+    def collect(self, exposition: Exposition) -> Iterator[None]:
+        self.collected += 1
+        for _ in range(10):
+            yield
+        exposition.add("lag", label_text(self.node_labels()), self.collected)
+
+    def problems(self) -> list[str]:
+        return self.reasons
+
+    def facts(self) -> dict[str, Any]:
+        return {"broker": "one"}
+
+
+def test_scrapers_share_a_collection_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "SLICE_SECONDS", 0.0)
+    source, monitor = Source(), Monitor("127.0.0.1", 0, [Source()])
+    monitor._sources = [source]
+
+    async def main() -> None:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(others())
+        answers: list[HttpAnswer] = await asyncio.gather(*(monitor._metrics() for _ in range(5)))
+        assert source.collected == 1
+        assert turns > 10
+        assert len({answer.body for answer in answers}) == 1
+        await monitor._metrics()
+        assert source.collected == 2
+        other.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_failing_source_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Source):
+        def collect(self, exposition: Exposition) -> Iterator[None]:
+            self.collected += 1
+            if self.collected == 1:
+                raise ValueError("not yet")
+            yield from ()
+
+    monitor = Monitor("127.0.0.1", 0, [Broken()])
+
+    async def main() -> None:
+        with pytest.raises(ValueError, match="not yet"):
+            await monitor._metrics()
+        assert b"rocket_build_info" in (await monitor._metrics()).body
+
+    asyncio.run(main())
+
+
+def test_health_and_readiness() -> None:
+    source = Source()
+    monitor = Monitor("127.0.0.1", 0, [source])
+
+    async def main() -> None:
+        await monitor.start()
+        try:
+            ready = await monitor._ready()
+            assert (ready.status, json.loads(ready.body)) == (200, {"status": "UP", "reasons": [], "broker": "one"})
+            source.reasons = ["the disk is full"]
+            down = await monitor._ready()
+            assert (down.status, json.loads(down.body)["reasons"]) == (503, ["the disk is full"])
+            health = await monitor._health()
+            assert (health.status, json.loads(health.body)) == (200, {"status": "UP", "broker": "one"})
+            names = {family.name for family in text_string_to_metric_families((await monitor._metrics()).body.decode())}
+            assert {metric.name.removesuffix("_total") for metric in MONITOR_METRICS} <= names
+        finally:
+            await monitor.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))

@@ -1,0 +1,186 @@
+"""The HTTP server of figures: what it answers, and what peers get that are not Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.remoting import http
+from spark_rocket.remoting.http import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer, is_loopback
+
+LIMIT = 30
+
+
+async def _text() -> HttpAnswer:
+    return HttpAnswer(b"figures\n")
+
+
+async def _fails() -> HttpAnswer:
+    raise ValueError("of no concern to a peer")
+
+
+ROUTES = {"/metrics": _text, "/fails": _fails}
+
+
+def serve(work: Callable[[HttpServer], Awaitable[None]], host: str = "127.0.0.1") -> None:
+    async def main() -> None:
+        server = HttpServer(host, 0, ROUTES, name="test")
+        await server.start()
+        try:
+            async with asyncio.timeout(LIMIT):
+                await work(server)
+        finally:
+            await server.close()
+
+    asyncio.run(main())
+
+
+async def ask(server: HttpServer, raw: bytes, *, ends: bool = False) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        writer.write(raw)
+        with suppress(ConnectionError):
+            if ends:
+                writer.write_eof()
+            return await reader.read()
+        return b""
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def request(first: str = "GET /metrics HTTP/1.1", host: str = "localhost:5557", more: str = "") -> bytes:
+    return f"{first}\r\nHost: {host}\r\n{more}\r\n".encode("latin-1")
+
+
+def test_get_and_head() -> None:
+    async def work(server: HttpServer) -> None:
+        answer = await ask(server, request())
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Content-Length: 8" in head
+        assert body == b"figures\n"
+        assert (await ask(server, request("HEAD /metrics HTTP/1.1"))).partition(b"\r\n\r\n")[::2] == (head, b"")
+        assert b"200 OK" in await ask(server, b"GET /metrics?x=1 HTTP/1.0\r\n\r\n")
+
+    serve(work)
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (request("POST /metrics HTTP/1.1", more="Content-Length: 3\r\n"), 405),
+        (request("GET /secret HTTP/1.1"), 404),
+        (request("GET /../metrics HTTP/1.1"), 404),
+        (request("GET http://localhost/metrics HTTP/1.1"), 400),
+        (request("GET /metrics"), 400),
+        (request("GET /metrics SPDY/3"), 400),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", 400),
+        (request(more="Host: localhost\r\n"), 400),
+        (request(more="no colon\r\n"), 400),
+        (request(more=" folded: x\r\n"), 400),
+        (request(more="a: b\nc: d\r\n"), 400),
+        (request(more=f"X: {'y' * HEADER_LIMIT}\r\n"), 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+        (request("GET /fails HTTP/1.1"), 500),
+    ],
+)
+def test_what_is_not_served(raw: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(server: HttpServer) -> None:
+        answer = await ask(server, raw)
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"of no concern" not in answer
+
+    serve(work)
+    assert bool(caplog.records) == (status == 500)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:5557", "localhost.evil.example", "a@localhost", "", "[", "10.0.0.1"]
+)
+def test_a_page_of_another_site_reads_nothing_of_a_loopback_server(host: str) -> None:
+    async def work(server: HttpServer) -> None:
+        assert (await ask(server, request(host=host))).startswith(b"HTTP/1.1 403 ")
+
+    serve(work)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost", "LOCALHOST:80", "[::1]:5557", "127.8.8.8"])
+def test_names_of_this_machine(host: str) -> None:
+    async def work(server: HttpServer) -> None:
+        assert (await ask(server, request(host=host))).startswith(b"HTTP/1.1 200 ")
+
+    serve(work)
+
+
+def test_a_server_for_everyone_is_asked_by_any_name() -> None:
+    async def work(server: HttpServer) -> None:
+        assert (await ask(server, request(host="prometheus.example"))).startswith(b"HTTP/1.1 200 ")
+
+    serve(work, "0.0.0.0")
+
+
+def test_a_header_without_end_and_none() -> None:
+    async def work(server: HttpServer) -> None:
+        assert (await ask(server, b"GET / HTTP/1.1\r\nHost", ends=True)).startswith(b"HTTP/1.1 400 ")
+        assert await ask(server, b"", ends=True) == b""
+
+    serve(work)
+
+
+def test_a_slow_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEADER_SECONDS", 0.01)
+
+    async def work(server: HttpServer) -> None:
+        assert await ask(server, b"GET /metrics HTTP/1.1\r\n") == b""
+        assert not server._connections
+
+    serve(work)
+
+
+def test_connections_are_bounded() -> None:
+    async def work(server: HttpServer) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_CONNECTIONS)]
+        while len(server._connections) < MOST_CONNECTIONS:  # noqa: ASYNC110  # nobody tells of them
+            await asyncio.sleep(0)
+        assert await ask(server, request()) == b""
+        for _, writer in held:
+            writer.close()
+        while server._connections:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert (await ask(server, request())).startswith(b"HTTP/1.1 200 ")
+
+    serve(work)
+
+
+def test_a_taken_port_is_said() -> None:
+    async def work(server: HttpServer) -> None:
+        with pytest.raises(ConfigError, match="the port is in use"):
+            await HttpServer("127.0.0.1", server.port, ROUTES).start()
+        with pytest.raises(ConfigError, match="cannot listen"):
+            await HttpServer("192.0.2.1", 0, ROUTES).start()
+
+    serve(work)
+
+
+def test_loopback() -> None:
+    assert [
+        is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "", "localhost.x", "1.2.3.4")
+    ] == [
+        *[True] * 3,
+        *[False] * 4,
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_header_is_parsed_or_refused(raw: bytes) -> None:
+    with suppress(http._BadRequestError):
+        http._parse(raw + b"\r\n\r\n")
