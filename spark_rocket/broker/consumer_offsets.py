@@ -10,6 +10,7 @@ Corresponds to org.apache.rocketmq.broker.offset.ConsumerOffsetManager.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.protocol.bodies import DataVersion
@@ -94,6 +95,24 @@ class ConsumerOffsetManager:
         if offsets:
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
             self.dirty = True
+
+    def correct(self, end_of: Callable[[str, int], int | None]) -> list[tuple[str, str, int, int, int]]:
+        """Once, on a master that starts: take offsets that lie behind their queue's end back to it.
+
+        Whoever a slave has told of them had messages that this log does not have, and those that come get the same
+        numbers: they would be passed over. ``end_of``: a queue's end, None to leave it alone. Returns group, topic,
+        queue, offset and end of each.
+        """
+        moved = []
+        for key, queues in self.table.items():
+            topic, _, group = key.rpartition(_SEPARATOR)
+            for queue_id, offset in queues.items():
+                end = end_of(topic, queue_id)
+                if end is not None and offset > end:
+                    queues[queue_id] = end
+                    moved.append((group, topic, queue_id, offset, end))
+        self.dirty = self.dirty or bool(moved)
+        return moved
 
     def topics_of(self, group: str) -> set[str]:
         return {key.rpartition(_SEPARATOR)[0] for key in self.table if key.rpartition(_SEPARATOR)[2] == group}

@@ -51,6 +51,7 @@ from spark_rocket.broker.processors.recall import RecallMessageProcessor
 from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
+from spark_rocket.broker.processors.statistics import StatisticsProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication import ReplicationMaster, ReplicationSlave
 from spark_rocket.broker.replication.master import bind_ha_port
@@ -59,7 +60,7 @@ from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
-from spark_rocket.broker.topics import PERM_READ_WRITE, TopicConfigManager
+from spark_rocket.broker.topics import HALF_TOPIC, OP_HALF_TOPIC, PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
@@ -83,6 +84,7 @@ _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _ORDER_SAVE_SECONDS = 0.2
 _ASK_AGAIN_SECONDS = 1.0
 _TRIM_PAUSE_SECONDS = 0.05
+_OWN_OFFSETS = (HALF_TOPIC, OP_HALF_TOPIC)  # whose reader looks after its offsets by itself
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
@@ -239,6 +241,7 @@ class Broker:
             files = self._load_files(topics, offsets, groups, schedule, order, request_modes)
             if not config.is_slave:  # whose log may be behind what the master said of its delays
                 schedule.correct_offsets()
+                self._correct_offsets(store, topics, offsets)
             has_timer = config.timer_wheel_enable and not config.is_slave
             timer = TimerMessageStore(store, config.timer_precision) if has_timer else None
             if timer is not None:
@@ -303,6 +306,7 @@ class Broker:
             ClientManageProcessor(service),
             AdminProcessor(service),
             ProgressProcessor(service),
+            StatisticsProcessor(service),
             QueryMessageProcessor(service),
             RecallMessageProcessor(service),
             SendBackProcessor(service),
@@ -377,7 +381,7 @@ class Broker:
         files = {
             "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
             "offsets": ConfigFile(
-                directory / "consumerOffset.json", lambda: offsets.file_snapshot(self._clock()), offsets.load
+                directory / "consumerOffset.json", lambda: offsets.file_snapshot(self._offsets_time()), offsets.load
             ),
             "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
             "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
@@ -387,6 +391,32 @@ class Broker:
         for file in files.values():
             file.load()
         return files
+
+    def _offsets_time(self) -> int:
+        """Up to when consumerOffset.json has all that groups popped; 0 of a slave's, which are as old as its master's
+        last answer, and by its master's clock."""
+        return 0 if self.config.is_slave else self._clock()
+
+    @staticmethod
+    def _correct_offsets(store: MessageStore, topics: TopicConfigManager, offsets: ConsumerOffsetManager) -> None:
+        """A slave made a master, or a log that lost its end, may have less than groups have read."""
+        moved = offsets.correct(
+            lambda topic, queue_id: store.get_max_offset(topic, queue_id)
+            if topic in topics.table and topic not in _OWN_OFFSETS
+            else None
+        )
+        if moved:
+            group, topic, queue_id, offset, end = moved[0]
+            _log.warning(
+                "Groups have read more than the log has, in %d queues: they go on at the queues' ends, so that nothing "
+                "that comes is passed over. The first: group %s, topic %s, queue %d was at %d, which ends at %d.",
+                len(moved),
+                group,
+                topic,
+                queue_id,
+                offset,
+                end,
+            )
 
     async def close(self) -> None:
         """Stop cleanly: everything acknowledged is on disk afterwards."""
@@ -409,9 +439,9 @@ class Broker:
             await service.replication.settle()
             await server.close()
             await service.settle_all()
-            await service.replication.close()
             if service.pop is not None:
-                service.pop.close()
+                service.pop.close()  # whose last acks the slaves get, too
+            await service.replication.close()
             flushed = self._confirm_deliveries(service)
             service.saver.close()
             for name, file in service.files.items():
@@ -427,7 +457,7 @@ class Broker:
 
     def _confirm_deliveries(self, service: BrokerService) -> bool:
         """Put what was delivered, settled or popped on disk, so that it may be remembered as that; False if not."""
-        mark, settled = service.schedule.mark(), service.transactions.mark()
+        mark, settled = service.schedule.mark(), self._settled(service)
         popped = service.pop is not None and service.pop.log.position > service.store.flushed_where
         if mark is not None or settled is not None or popped:
             try:
@@ -440,6 +470,10 @@ class Broker:
         if settled is not None:
             service.transactions.confirm(settled)
         return True
+
+    def _settled(self, service: BrokerService) -> TransactionMark | None:
+        """How far transactions are. A slave has what its master says: it sees half messages come, and settles none."""
+        return None if self.config.is_slave else service.transactions.mark()
 
     @staticmethod
     def _save_at_stop(file: ConfigFile) -> None:
@@ -460,7 +494,7 @@ class Broker:
 
     def _save_offsets(self) -> None:
         service = self.service
-        settled = service.transactions.mark()
+        settled = self._settled(service)
         if settled is not None:
             service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, service, settled))
         if service.offsets.dirty:
@@ -469,7 +503,7 @@ class Broker:
             if position <= service.store.flushed_where:
                 service.saver.save(service.files["offsets"])
             else:  # no offset may be on disk before the check points that it passed
-                snapshot = service.offsets.file_snapshot(self._clock())
+                snapshot = service.offsets.file_snapshot(self._offsets_time())
                 service.store.when_flushed(position, partial(self._check_points_flushed, service, snapshot))
 
     def _save_order(self) -> None:

@@ -6,8 +6,8 @@ at    type   meaning
 0     int64  lastReadTimeMs: every message of the slots before this time is delivered, and that is on disk
 8     int64  lastTimerLogFlushPos: the timer log is on disk up to here
 16    int64  lastTimerQueueOffset: entries of the timer's queue before this one are in that part of the timer log
-24    int64  masterTimerQueueOffset: the same, as a master's; Apache's goes on from the smaller of the two. Here: entries
-             from this one on may wait although their time is before lastReadTimeMs
+24    int64  masterTimerQueueOffset: the same, as a master's; Apache's goes on from the smaller of the two. Here:
+             entries from this one on may wait although their time is before lastReadTimeMs
 32    int64  dataVersion: stateVersion
 40    int64  dataVersion: timestamp
 48    int64  dataVersion: counter

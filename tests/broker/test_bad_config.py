@@ -69,7 +69,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
             service = broker.service
             for name in range(number + 1):
                 service.topics.put(TopicConfig(f"Mine-{name}", 2, 2))
-                service.offsets.commit(f"gid-{name}", "Mine-0", 0, 5 + number)
+                service.offsets.commit(f"gid-{name}", "Mine-0", 0, number)
                 service.groups.put(SubscriptionGroupConfig(f"gid-{name}"))
             service.store.put_message("Mine-0", 0, b"body", b"", born_timestamp=1, born_host=("127.0.0.1", 1))
 
@@ -95,9 +95,9 @@ def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_broker_with_a_damaged_file(base: Path, name: str, ending: str, damage: str, tmp_path: Path) -> None:
     new = {"topics.json": {"Mine-0", "Mine-1"}, "subscriptionGroup.json": {"gid-0", "gid-1"}}
-    new["consumerOffset.json"] = {"Mine-0@gid-0": {0: 6}, "Mine-0@gid-1": {0: 6}}  # type: ignore[assignment]
+    new["consumerOffset.json"] = {"Mine-0@gid-0": {0: 1}, "Mine-0@gid-1": {0: 1}}  # type: ignore[assignment]
     old = {"topics.json": {"Mine-0"}, "subscriptionGroup.json": {"gid-0"}}
-    old["consumerOffset.json"] = {"Mine-0@gid-0": {0: 5}}  # type: ignore[assignment]
+    old["consumerOffset.json"] = {"Mine-0@gid-0": {0: 0}}  # type: ignore[assignment]
     path = tmp_path / "store"
     shutil.copytree(base, path)
     damaged = path / "config" / (name + ending)

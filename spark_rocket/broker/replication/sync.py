@@ -15,10 +15,13 @@ code  of the master          here
 60    the timer's progress   ``config/timercheck``; masters before 5.0 do not know it
 ====  =====================  =====================================================================================
 
-What was delivered after its delay or at its time (45, 60) counts here only when the log has all that the master's had
-after it said so (``commitLogMaxOffset`` of 28): else a slave made a master could leave out what it does not have. Of
-the timer's own files a slave has none; a master makes them anew from its queue, with what the checkpoint says is
-delivered left out.
+How far groups are and what was delivered after its delay or at its time (43, 45, 60) counts here only when the log has
+all that the master's had after it said so (``commitLogMaxOffset`` of 28): else a slave made a master could leave out
+what it does not have, such as the commit of a transaction that its group has passed, or a check point of what was
+popped. A slave that has no offsets at all takes the first at once. Of the timer's own files a slave has none; a master
+makes them anew from its queue, with what the checkpoint says is delivered left out.
+
+When the two clocks differ by more than a minute, which ``bootTimestamp`` and ``runtime`` of 28 tell, the log says so.
 
 So offsets are ten seconds old at most when the slave is made a master, and some messages are consumed, or delivered
 after their delay, twice. Each answer is read whole before anything of it counts, one question is under way at a time,
@@ -37,6 +40,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -55,10 +59,13 @@ from spark_rocket.store.timer_checkpoint import TimerCheckpoint
 _log = logging.getLogger(__name__)
 
 SYNC_SECONDS = 10.0
+CLOCKS_DIFFER_SECONDS = 60.0
 HURRY_SECONDS = 1.0  # between rounds that unknown topics ask for
 _LOOK_SECONDS = 0.1
 _TIMEOUT = 5.0
 _MOST_PAGES = 10_000
+
+_RUNTIME = re.compile(r"(\d{1,9}) days?, (\d{1,9}) hours?, (\d{1,9}) minutes?, (\d{1,9}) seconds?")  # of 28's answer
 
 Table = dict[str, Any]
 
@@ -71,11 +78,15 @@ class SlaveSynchronize:
         self.master_address: str | None = None
         self.rounds = 0
         """How many have succeeded."""
+        self.clocks_differ = False
+        """Whether the master's clock is more than CLOCKS_DIFFER_SECONDS ahead of this broker's or behind."""
         self._service = service
         self._slave = slave
         self._timer = TimerCheckpoint(service.config.store_path)
         self._period = period
-        self._client = RemotingClient(connect_timeout=_TIMEOUT, credentials=service.config.own_credentials)
+        self._client = RemotingClient(
+            connect_timeout=_TIMEOUT, credentials=service.config.own_credentials
+        )
         self._known = asyncio.Event()  # there is reason for a round
         self._hurried: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -145,7 +156,6 @@ class SlaveSynchronize:
     async def _round(self) -> None:
         steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
             (self._all_topics, self._take_topics),
-            (partial(self._ask, RequestCode.GET_ALL_CONSUMER_OFFSET), self._take_offsets),
             (self._all_groups, self._take_groups),
             (partial(self._ask, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, optional=True), self._take_modes),
         ]
@@ -256,11 +266,11 @@ class SlaveSynchronize:
             service.saver.save(service.files["groups"])
             _log.info("Groups are the master's: %d", len(service.groups.table))
 
-    def _take_offsets(self, stored: Table) -> None:
-        self._service.offsets.replace(stored)
-
     async def _take_progress(self, address: str) -> None:
-        delays, timer, end = await asyncio.to_thread(self._progress, address)
+        offsets, delays, timer, end = await asyncio.to_thread(self._progress, address)
+        service = self._service
+        if not service.offsets.table and address == self.master_address:
+            service.offsets.replace(offsets)  # better than none: who has none might begin at a queue's end
         try:
             async with asyncio.timeout(self._period):
                 await self._slave.reached(end)
@@ -268,7 +278,7 @@ class SlaveSynchronize:
             return  # behind the master: the next round may find it where that is now
         if address != self.master_address:
             return
-        service = self._service
+        service.offsets.replace(offsets)
         before = service.schedule.snapshot()
         service.schedule.load(delays)
         if service.schedule.snapshot() != before:
@@ -276,16 +286,42 @@ class SlaveSynchronize:
         if timer:
             await asyncio.to_thread(self._timer.take_over, timer, address)
 
-    def _progress(self, address: str) -> tuple[Table, bytes, int]:
-        """What is delivered of delayed and timed messages, and where the master's log ended after that."""
+    def _progress(self, address: str) -> tuple[Table, Table, bytes, int]:
+        """How far groups are, what is delivered of delayed and timed messages, and where the log ended after that."""
+        offsets = self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, address)
         delays = self._ask(RequestCode.GET_ALL_DELAY_OFFSET, address)
         request = RemotingCommand.request(RequestCode.GET_TIMER_CHECK_POINT)
         timer = self._client.invoke(address, request, _TIMEOUT)  # refused where there is no timer
+        asked = self._service.clock()
         state = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, address)
+        assert offsets is not None
         assert delays is not None
         assert state is not None
+        self._compare_clocks(address, state["table"], asked)
         end = int(state["table"]["commitLogMaxOffset"])
-        return delays, bytes(timer.body) if timer.code == ResponseCode.SUCCESS else b"", end
+        return offsets, delays, bytes(timer.body) if timer.code == ResponseCode.SUCCESS else b"", end
+
+    def _compare_clocks(self, address: str, state: Table, asked: int) -> None:
+        """Tell whoever runs the two when their clocks differ: once, until they do not any more."""
+        runtime = _RUNTIME.search(str(state.get("runtime")))
+        if runtime is None or not str(state.get("bootTimestamp")).isdecimal():
+            return
+        days, hours, minutes, seconds = map(int, runtime.groups())
+        theirs = int(state["bootTimestamp"]) + 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        ahead = (theirs - asked) / 1000
+        differs = abs(ahead) > CLOCKS_DIFFER_SECONDS
+        if differs and not self.clocks_differ:
+            _log.warning(
+                "The clock of the master at %s is %.0f s %s that of %s: until both are right, retention, delays and "
+                "times of messages shift by that much should this slave be made the master.",
+                address,
+                abs(ahead),
+                "ahead of" if ahead > 0 else "behind",
+                self._slave.name,
+            )
+        elif self.clocks_differ and not differs:
+            _log.warning("The clocks of the master at %s and of %s agree again.", address, self._slave.name)
+        self.clocks_differ = differs
 
     def _take_modes(self, stored: Table) -> None:
         service = self._service

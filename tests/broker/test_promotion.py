@@ -1,0 +1,277 @@
+"""A slave that is made the master goes on with all that its master had begun, whatever their clocks say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.replication import sync as sync_module
+from spark_rocket.broker.server import Broker
+from spark_rocket.client import Admin, Producer
+from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer
+from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from tests.broker.test_name_servers import knows, soon
+from tests.broker.test_pop import Popper
+from tests.broker.test_slave import Pair
+from tests.broker.wire import Wire
+
+HOURS = 3 * 3_600_000
+
+
+class Promoted(Pair):
+    """A pair of brokers, each with a clock of its own: ``skew`` says how far it is ahead, by the store's name."""
+
+    def __init__(self, directory: Path, skew: dict[str, int] | None = None, **settings: object) -> None:
+        self.skew = skew or {}
+        super().__init__(directory, **settings)
+
+    def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
+        store = store or f"{name}{broker_id}"
+        config = BrokerConfig.from_properties(
+            {
+                "brokerName": name,
+                "brokerId": broker_id,
+                "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+                "listenPort": port,
+                "storePathRootDir": self._directory / store,
+                "namesrvAddr": self.addresses,
+                "mappedFileSizeCommitLog": 1 << 20,
+                "diskSpaceWarningLevelRatio": 100,
+                "registerNameServerPeriod": 1000,
+                **self._settings,
+                **settings,
+            }
+        )
+        broker = Broker(config, clock=partial(self.clock_of, store))
+        self.run(broker.start())
+        self.brokers.append(broker)
+        return broker
+
+    def clock_of(self, store: str) -> int:
+        return time.time_ns() // 1_000_000 + self.skew.get(store, 0)
+
+    def synchronized(self) -> None:
+        """The slave has the log, and offsets that were asked for after this was called."""
+        sync = self.slave.synchronize
+        assert sync is not None
+        rounds = sync.rounds
+        self.caught_up()
+        soon(lambda: sync.rounds > rounds + 1)
+
+    def promote(self, store: str = "a1", other: str | None = None) -> Broker:
+        """Stop both, and start what was the slave as the master; the other one follows it, if asked for."""
+        for broker in list(self.brokers):
+            self.stop(broker)
+        self.master = self.add("a", 0, store=store)
+        if other is not None:
+            self.slave = self.add("a", 1, store=other)
+            soon(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+        return self.master
+
+    def bodies(self, topic: str = "t") -> list[bytes]:
+        found = self.master.service.store.get_message(topic, 0, 0, 1000, 1 << 20)
+        return [message.body for message in decode_messages(found.records, "a")]
+
+    def wake(self) -> None:
+        for driver in self.master.service.drivers.values():
+            self._loop.call_soon_threadsafe(driver.wake)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.05})
+
+
+@contextmanager
+def promoted(directory: Path, skew: dict[str, int] | None = None, **settings: object) -> Iterator[Promoted]:
+    pair = Promoted(directory, skew, **settings)
+    try:
+        yield pair
+    finally:
+        pair.close()
+    for store in ("a0", "a1"):
+        assert check_store(directory / store) == []
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew", [HOURS, -HOURS])
+def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, skew: int) -> None:
+    """The slave's is hours ahead of the master's, or behind, and with it all that counts from the store's times."""
+    with promoted(tmp_path, {"a1": skew}) as pair:
+        slave, sync = pair.slave.service, pair.slave.synchronize
+        assert sync is not None
+        soon(lambda: sync.clocks_differ)
+        said = [line for line in caplog.messages if "The clock of the master" in line]
+        assert len(said) == 1
+        assert f"{pair.master.address} is 10" in said[0]
+        assert ("behind" if skew > 0 else "ahead of") + f" that of a[1] at {pair.slave.address}" in said[0]
+        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+            admin.create_topic("t", 1)
+            for number in range(3):
+                producer.send(Message("t", b"%d" % number))
+            producer.send(Message("t", b"delayed", {"DELAY": "2"}))
+            producer.send(Message("t", b"timed", {"TIMER_DELAY_SEC": "5"}))
+            pair.synchronized()
+            mine, his = slave.store, pair.master.service.store
+            stored = [his.get_store_time("t", 0, offset) for offset in range(3)]
+            assert [mine.get_store_time("t", 0, offset) for offset in range(3)] == stored
+            assert [mine.get_offset_by_time("t", 0, at) for at in stored] == [
+                his.get_offset_by_time("t", 0, at) for at in stored
+            ]
+            assert mine.retention.run(pair.clock_of("a1")).removed == 0
+            pair.promote()
+            soon(lambda: knows(pair.addresses, "t"))
+            producer.running().routes.refresh("t")
+            producer.send(Message("t", b"new"))
+            producer.send(Message("t", b"new delayed", {"DELAY": "1"}))
+            producer.send(Message("t", b"new timed", {"TIMER_DELAY_SEC": "1"}))
+            soon(lambda: {b"new", b"new delayed", b"new timed"} <= set(pair.bodies()))
+            pair.skew.clear()  # somebody sets it right
+            pair.wake()
+            soon(lambda: {b"delayed", b"timed"} <= set(pair.bodies()))
+        assert pair.bodies()[:3] == [b"0", b"1", b"2"]
+
+
+def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> None:
+    """The first one's clock was ahead: what came since is due before what the timer has done."""
+    with promoted(tmp_path, {"a0": HOURS}) as pair:
+        addresses = pair.addresses
+        with Admin(addresses) as admin, Producer("p", name_server=addresses) as producer:
+            admin.create_topic("t", 1)
+
+            def checkpoint(store: str) -> tuple[int, int]:
+                path = tmp_path / store / "config" / "timercheck"
+                raw = path.read_bytes() if path.exists() else bytes(24)
+                return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[16:24], "big")
+
+            producer.send(Message("t", b"first", {"TIMER_DELAY_SEC": "1"}))
+            soon(lambda: pair.bodies() == [b"first"])
+            pair.run(_flushed(pair.master))
+            soon(lambda: checkpoint("a1")[0] > pair.clock_of("a1") + HOURS // 2)
+            pair.promote("a1", other="a0")
+            pair.skew.clear()
+            soon(lambda: knows(pair.addresses, "t"))
+            producer.running().routes.refresh("t")
+            producer.send(Message("t", b"second", {"TIMER_DELAY_SEC": "6"}))
+            pair.run(_flushed(pair.master))
+            soon(lambda: checkpoint("a0")[1] == 2)
+            pair.caught_up()
+            assert b"second" not in pair.bodies()
+            pair.promote("a0")
+            soon(lambda: b"second" in pair.bodies())
+            assert pair.bodies().count(b"first") == 1
+
+
+async def _flushed(broker: Broker) -> None:
+    broker.service.store.flush()
+
+
+# --- what was under way -----------------------------------------------------------------------------------------------
+
+
+class Decides:
+    """Leaves every transaction to a later question."""
+
+    def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+        return arg if isinstance(arg, LocalTransactionState) else LocalTransactionState.UNKNOW
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        ends = {b"yes": LocalTransactionState.COMMIT_MESSAGE, b"no": LocalTransactionState.ROLLBACK_MESSAGE}
+        return ends[message.body.split()[0]]
+
+
+def test_transactions_go_on(tmp_path: Path) -> None:
+    settings = {"transactionTimeOut": 50, "transactionCheckInterval": 100, "transactionCheckMax": 10_000}
+    with promoted(tmp_path, transactionCheckInterval=3_600_000) as pair:  # this master asks nobody
+
+        def producer() -> TransactionProducer:
+            return TransactionProducer("p", listener=Decides(), name_server=pair.addresses)
+
+        with Admin(pair.addresses) as admin, producer() as before:
+            admin.create_topic("t", 1)
+            before.send_in_transaction(Message("t", b"committed"), LocalTransactionState.COMMIT_MESSAGE)
+            before.send_in_transaction(Message("t", b"gone"), LocalTransactionState.ROLLBACK_MESSAGE)
+            for number in range(3):
+                before.send_in_transaction(Message("t", b"yes %d" % number))
+                before.send_in_transaction(Message("t", b"no %d" % number))
+            soon(lambda: pair.bodies() == [b"committed"])
+            soon(lambda: pair.master.service.transactions.waiting == 6)
+            pair.synchronized()
+        pair._settings.update(settings)
+        pair.promote("a1", other="a0")
+        soon(lambda: knows(pair.addresses, "t"))
+        with producer() as after:
+            after.send_in_transaction(Message("t", b"another"), LocalTransactionState.COMMIT_MESSAGE)
+            soon(lambda: pair.master.service.transactions.waiting == 0 and len(pair.bodies()) > 4)
+        assert sorted(pair.bodies()) == [b"another", b"committed", b"yes 0", b"yes 1", b"yes 2"]
+        pair.caught_up()
+        assert pair.slave.service.store.get_max_offset("t", 0) == 5
+
+
+def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
+    with promoted(tmp_path) as pair, RemotingClient() as client:
+        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+            admin.create_topic("t", 1)
+            admin.create_group("g")
+            for number in range(6):
+                producer.send(Message("t", b"%d" % number))
+        popper = Popper(Wire(client, pair.master.address), "g", "t")
+        taken = popper.take(maxMsgNums=4, invisibleTime=20_000)
+        assert [message.body for message, _ in taken] == [b"0", b"1", b"2", b"3"]
+        late = [(message, receipt.replace("broker-a", "a")) for message, receipt in taken]
+        assert popper.ack(*late[0]).code == ResponseCode.SUCCESS
+        pair.synchronized()
+        soon(lambda: pair.slave.service.offsets.query("g", "t", 0) == 4)
+        pair.promote()
+        popper.wire.address = pair.master.address
+        assert [message.body for message, _ in popper.take()] == [b"4", b"5"], "the others are with somebody"
+        assert popper.ack(*late[1]).code == ResponseCode.SUCCESS, "with a receipt of the master before"
+        pair.skew["a1"] = 30_000  # their time is over
+        pair.wake()
+        back: list[bytes] = []
+
+        def is_back() -> bool:
+            pair.wake()
+            back.extend(message.body for message, _ in popper.take())
+            return len(back) >= 2
+
+        soon(is_back)
+        assert sorted(back) == [b"2", b"3"]
+
+
+def test_groups_that_have_read_more_than_the_log_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are told of by a master that died before its slave had all: what comes has the same numbers."""
+    with promoted(tmp_path) as pair:
+        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+            admin.create_topic("t", 2)
+            for queue in producer.queues("t"):
+                if not queue.queue_id:
+                    producer.send(Message("t", b"x"), queue=queue)
+            pair.synchronized()
+        pair.stop(pair.slave)
+        path = tmp_path / "a1" / "config" / "consumerOffset.json"
+        offsets = {"t@g": {"0": 9, "1": 4}, "t@h": {"0": 1}, "gone@g": {"0": 7}}
+        path.write_text(json.dumps({"offsetTable": offsets}))
+        with caplog.at_level(logging.WARNING):
+            found = pair.promote().service.offsets
+        assert {key: dict(queues) for key, queues in found.table.items() if key in offsets} == {
+            "t@g": {0: 1, 1: 0},
+            "t@h": {0: 1},
+            "gone@g": {0: 7},
+        }
+        assert "in 2 queues" in caplog.text
+        assert "group g, topic t, queue 0 was at 9, which ends at 1" in caplog.text
