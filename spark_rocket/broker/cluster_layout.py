@@ -31,13 +31,14 @@ UP_DEFAULTS = {"recallMessageEnable": True, "enablePropertyFilter": True, "enabl
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One broker. Ports: 0 takes a free one; ``grpc_port`` -1 for none."""
+    """One broker. Ports: 0 takes a free one; ``grpc_port`` and ``metrics_port`` -1 for none."""
 
     broker_name: str
     broker_id: int = 0
     listen_port: int = 0
     ha_listen_port: int = 0
     grpc_port: int = -1
+    metrics_port: int = -1
 
     @property
     def is_slave(self) -> bool:
@@ -58,18 +59,31 @@ class ClusterMember:
             "grpcServerPort": self.grpc_port,
             "storePathRootDir": store,
         }
+        if self.metrics_port < 0:
+            own["metricsExporterType"] = "DISABLE"
+        else:
+            own["metricsPromExporterPort"] = self.metrics_port
         return own | ({"brokerRole": "SLAVE"} if self.is_slave else {})
 
 
-def cluster_members(brokers: int, *, slaves: bool, port: int = 10911, grpc_port: int = 8081) -> list[ClusterMember]:
-    """The masters, then the slaves. Ports 0 are 0 for all, and gRPC's -1 is none for all."""
-    members = []
+def cluster_members(
+    brokers: int, *, slaves: bool, port: int = 10911, grpc_port: int = 8081, metrics_port: int = -1
+) -> list[ClusterMember]:
+    """The masters, then the slaves. Ports 0 are 0 for all; gRPC's and the metrics' -1 are none for all.
+
+    ``metrics_port`` is the name server's; brokers have those behind it.
+    """
+    members: list[ClusterMember] = []
     for number, letter in enumerate(string.ascii_lowercase[:brokers]):
         listen = port + number * _MASTER_STEP if port else 0
         grpc = grpc_port + number if grpc_port > 0 else grpc_port
-        members.append(ClusterMember(f"broker-{letter}", 0, listen, listen + 1 if listen else 0, grpc))
+        metrics = metrics_port + 1 + number if metrics_port > 0 else metrics_port
+        members.append(ClusterMember(f"broker-{letter}", 0, listen, listen + 1 if listen else 0, grpc, metrics))
     if slaves:
         for master in members[:brokers]:
             listen = master.listen_port + _SLAVE_STEP if port else 0
-            members.append(ClusterMember(master.broker_name, 1, listen, listen + 1 if listen else 0))
+            metrics = metrics_port + 1 + len(members) if metrics_port > 0 else metrics_port
+            members.append(
+                ClusterMember(master.broker_name, 1, listen, listen + 1 if listen else 0, metrics_port=metrics)
+            )
     return members

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import resource
 import shutil
@@ -19,16 +20,20 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import spark_rocket
-from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
+from spark_rocket.cli.monitor import NAME_SERVER_PORT, NO_PORT, metrics_port, start_monitor
 from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
+from spark_rocket.logs import fields, log_start
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
 from spark_rocket.store.store_lock import StoreLock, abort_path
+
+_log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _OPEN = ("0.0.0.0", "::")
@@ -44,6 +49,7 @@ SNIPPET = """\
 
 def serve_up(options: UpOptions) -> int:
     """``rocket up``."""
+    options.logs.set_up("broker", "namesrv")
     _raise_file_limit()
     # The fields that UP_DEFAULTS names: a file's settings come after these.
     config = _config(
@@ -99,6 +105,8 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
         grpc = await _proxy(broker, servers)
+        monitor = await _monitor(servers, config, broker=broker, namesrv=namesrv)
+        _log_start(config)
         facts = {"nameServer": name_server, "broker": broker.address}
         ready(options.ready_fd, facts | ({"grpc": grpc} if grpc else {}))
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
@@ -107,6 +115,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             f"  name server  {name_server}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
+            *monitor,
             f"  data         {data} ({where})\n",
             *warn_open(host),
             "Try it in Python with PySpark, three lines:\n",
@@ -140,6 +149,7 @@ def was_killed(store: Path) -> bool:
 
 def serve_namesrv(options: ServerOptions, port: int) -> int:
     """``rocket namesrv``."""
+    options.logs.set_up("namesrv")
     _raise_file_limit()
     run(_namesrv(options, port))
     return 0
@@ -148,19 +158,21 @@ def serve_namesrv(options: ServerOptions, port: int) -> int:
 async def _namesrv(options: ServerOptions, port: int) -> None:
     host = options.host or _LOOPBACK
     data = options.data or Path.home() / "namesrv"
-    async with Stopping(options.lifeline_fd) as stopping:
+    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json")
         await namesrv.start()
-        try:
-            ready(options.ready_fd, {"nameServer": namesrv.address})
-            say(f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}", *warn_open(host))
-            await stopping()
-        finally:
-            await namesrv.close()
+        servers.push_async_callback(namesrv.close)
+        wanted = NAME_SERVER_PORT if options.metrics_port is None else options.metrics_port
+        monitor = await start_monitor(servers, port=wanted, namesrv=namesrv)
+        _log.info("name server started", extra=fields(address=namesrv.address, data=data))
+        ready(options.ready_fd, {"nameServer": namesrv.address})
+        say(f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}", *monitor, *warn_open(host))
+        await stopping()
 
 
 def serve_broker(options: BrokerOptions) -> int:
     """``rocket broker``."""
+    options.logs.set_up("broker")
     _raise_file_limit()
     config = _config(options)
     if options.nameserver:
@@ -177,6 +189,8 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         await broker.start()
         servers.push_async_callback(broker.close)
         grpc = await _proxy(broker, servers)
+        monitor = await _monitor(servers, config, broker=broker)
+        _log_start(config)
         if ready_fd is not None:
             # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
             await asyncio.wait([broker.service.registration.register()], timeout=2.0)
@@ -185,6 +199,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
             f"on {broker.address}",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
+            *monitor,
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store_path}",
             *warn_open(config.bind_address),
@@ -203,7 +218,23 @@ def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
         config.listen_port = options.broker_port
     if options.grpc_port is not None:
         config.grpc_server_port = options.grpc_port
+    if options.metrics_port == NO_PORT:
+        config.metrics_exporter_type = MetricsExporterType.DISABLE
+    elif options.metrics_port is not None:
+        config.metrics_exporter_type = MetricsExporterType.PROM
+        config.metrics_prom_exporter_port = options.metrics_port
     return config
+
+
+async def _monitor(
+    servers: AsyncExitStack, config: BrokerConfig, *, broker: Broker, namesrv: NameServer | None = None
+) -> list[str]:
+    host, port = config.metrics_prom_exporter_host, metrics_port(config)
+    return await start_monitor(servers, host=host, port=port, broker=broker, namesrv=namesrv)
+
+
+def _log_start(config: BrokerConfig) -> None:
+    log_start(_log, f"broker {config.broker_name}", config.to_properties(), BrokerConfig().to_properties())
 
 
 def reachable(address: str) -> str:

@@ -21,9 +21,43 @@ _CLI = "spark_rocket.cli"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """What the three verbs have in common."""
+class LogOptions:
+    """What is logged, and where to."""
 
+    log_level: tuple[str, ...] = ()
+    log_format: str = "text"
+    log_dir: Path | None = None
+    log_size: int = 64
+    log_count: int = 10
+    verbose: bool = False
+
+    def set_up(self, *names: str) -> None:
+        """For a process with these servers. ConfigError if it cannot be."""
+        from spark_rocket.logs import setup_logging
+
+        setup_logging(
+            levels=self.log_level,
+            form=self.log_format,
+            directory=self.log_dir,
+            names=names,
+            size_mib=self.log_size,
+            count=self.log_count,
+            verbose=self.verbose,
+        )
+
+    def arguments(self, label: str) -> list[str]:
+        """The same for another process, whose files are in a directory of its own."""
+        given = [f"--log-level={level}" for level in self.log_level]
+        given += [f"--log-format={self.log_format}", f"--log-size={self.log_size}", f"--log-count={self.log_count}"]
+        return given + ([f"--log-dir={self.log_dir / label}"] if self.log_dir is not None else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """What the three verbs have in common. ``metrics_port``: -1 for none."""
+
+    metrics_port: int | None
+    logs: LogOptions
     data: Path | None
     host: str | None
     ready_fd: int | None
@@ -66,8 +100,28 @@ _grpc = _several(
     ),
     click.option("--no-grpc", is_flag=True, help="without the endpoint for RocketMQ 5's own clients"),
 )  # fmt: skip
-# For programs that start this one: where to say that all is up, and what to stop with.
+_metrics = _several(
+    click.option(
+        "--metrics-port", type=port, metavar="PORT", help=f"5557, or metricsPromExporterPort of -c; {_FREE}"
+    ),
+    click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready"),
+)  # fmt: skip
+_logs = _several(
+    click.option(
+        "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for a module"
+    ),
+    click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="how a line looks (text)"),
+    click.option("--log-dir", type=PATH, metavar="DIR", help="files to log to: broker.log, namesrv.log"),
+    click.option(
+        "--log-size", type=whole(1, 1 << 20, "size in MiB"), default="64", metavar="MIB", help="of a file (64)"
+    ),
+    click.option("--log-count", type=whole(0, 1_000, "number of files"), default="10", metavar="N",
+                 help="old files to keep (10)"),
+)  # fmt: skip
+# Every server's; the last two are for programs that start this one: where to say that all is up, and what to stop with.
 _descriptors = _several(
+    _metrics,
+    _logs,
     click.option("--ready-fd", type=int, hidden=True), click.option("--lifeline-fd", type=int, hidden=True)
 )
 
@@ -95,7 +149,7 @@ def up(context: click.Context, /, **given: Any) -> int:
     exclusive({"--data": given["data"], "--ephemeral": given["ephemeral"]})
     from spark_rocket.cli.serve import serve_up
 
-    return serve_up(UpOptions(**_grpc_given(given), verbose=context.find_root().params["verbose"]))
+    return serve_up(UpOptions(**_grpc_given(_given(given))))
 
 
 @click.command(short_help="a name server alone")
@@ -107,7 +161,7 @@ def namesrv(port: int, **given: Any) -> int:
     """Start a name server."""
     from spark_rocket.cli.serve import serve_namesrv
 
-    return serve_namesrv(ServerOptions(**given), port)
+    return serve_namesrv(ServerOptions(**_given(given)), port)
 
 
 @click.group(
@@ -136,7 +190,15 @@ def broker(context: click.Context, /, **given: Any) -> int:
         return 0
     from spark_rocket.cli.serve import serve_broker
 
-    return serve_broker(BrokerOptions(**_grpc_given(given)))
+    return serve_broker(BrokerOptions(**_grpc_given(_given(given))))
+
+
+def _given(given: dict[str, Any]) -> dict[str, Any]:
+    exclusive({"--metrics-port": given["metrics_port"], "--no-metrics": given["no_metrics"]})
+    if given.pop("no_metrics"):
+        given["metrics_port"] = -1
+    log = {name: given.pop(name) for name in list(given) if name.startswith("log_")}
+    return {**given, "logs": LogOptions(**log, verbose=click.get_current_context().find_root().params["verbose"])}
 
 
 def _grpc_given(given: dict[str, Any]) -> dict[str, Any]:

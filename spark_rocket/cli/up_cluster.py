@@ -23,8 +23,10 @@ from typing import Any
 import spark_rocket
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.cli.monitor import metrics_port, start_monitor
 from spark_rocket.cli.serve import SNIPPET, Stopping, reachable, ready, say, warn_open, was_killed
 from spark_rocket.cli.servers import UpOptions
+from spark_rocket.cli.servers import LogOptions, UpOptions
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
@@ -49,10 +51,11 @@ class _BrokerProcess:
         self._reading = asyncio.create_task(self._relay())
 
     @classmethod
-    async def start(cls, member: ClusterMember, conf: Path, verbose: bool) -> _BrokerProcess:
+    async def start(cls, member: ClusterMember, conf: Path, logs: LogOptions) -> _BrokerProcess:
         ready_read, ready_write = os.pipe()
         lifeline_read, lifeline = os.pipe()
-        command = [sys.executable, "-m", "spark_rocket.cli", *(["-v"] if verbose else []), "broker", "-c", str(conf)]
+        command = [sys.executable, "-m", "spark_rocket.cli", *(["-v"] if logs.verbose else [])]
+        command += ["broker", "-c", str(conf), *logs.arguments(member.label)]
         command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
         try:
             process = await asyncio.create_subprocess_exec(
@@ -121,12 +124,16 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         slaves=options.slaves,
         port=config.listen_port,
         grpc_port=config.grpc_server_port,
+        metrics_port=metrics_port(config),
     )
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
         namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
+        monitor = await start_monitor(
+            servers, host=config.metrics_prom_exporter_host, port=metrics_port(config), namesrv=namesrv
+        )
         shared = _shared_settings(options, config, name_server)
         stop = asyncio.ensure_future(stopping())
         brokers: list[_BrokerProcess] = []
@@ -135,7 +142,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         async def start(some: list[ClusterMember]) -> list[dict[str, str]]:
             for member in some:
                 conf = _write_conf(member, shared, data, config.store_path)
-                brokers.append(await _BrokerProcess.start(member, conf, options.verbose))
+                brokers.append(await _BrokerProcess.start(member, conf, options.logs))
             return await asyncio.gather(*(broker.wait_until_up() for broker in brokers[-len(some) :]))
 
         async def start_all() -> list[dict[str, str]]:
@@ -160,6 +167,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         say(
             f"spark_rocket {spark_rocket.__version__} is up: {len(brokers)} brokers of {config.broker_cluster_name}.\n",
             f"  name server  {name_server}",
+            *monitor,
             *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
             *(
                 ["  gRPC clients see the topics of the broker that they call; classic clients and Spark those of all."]

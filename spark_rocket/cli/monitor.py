@@ -1,0 +1,62 @@
+"""Starts the endpoint for figures and health beside a server, and says where it is.
+
+It is a help, and no server is stopped for want of it: a port that is taken is said. Of a broker the settings
+``metricsExporterType``, ``metricsPromExporterHost`` and ``metricsPromExporterPort`` say what is wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+
+from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
+from spark_rocket.broker.metrics import BrokerMetrics
+from spark_rocket.broker.server import Broker
+from spark_rocket.errors import ConfigError
+from spark_rocket.namesrv.metrics import NameServerMetrics
+from spark_rocket.namesrv.server import NameServer
+from spark_rocket.remoting.http import is_loopback
+from spark_rocket.remoting.monitor import MetricsSource, Monitor
+
+_log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+NAME_SERVER_PORT = 5556
+NO_PORT = -1
+
+
+def metrics_port(config: BrokerConfig) -> int:
+    """The port that a broker's settings ask for; NO_PORT for none."""
+    kind = config.metrics_exporter_type
+    if kind is MetricsExporterType.PROM:
+        return config.metrics_prom_exporter_port
+    if kind is not MetricsExporterType.DISABLE:
+        _log.warning("metricsExporterType=%s is not served here: set PROM, and let its collector scrape.", kind.value)
+    return NO_PORT
+
+
+async def start_monitor(
+    servers: AsyncExitStack,
+    *,
+    host: str = "",
+    port: int,
+    broker: Broker | None = None,
+    namesrv: NameServer | None = None,
+) -> list[str]:
+    """Serve until ``servers`` are closed; what to tell whoever started it, a line or none."""
+    if port == NO_PORT:
+        return []
+    sources: list[MetricsSource] = []
+    if broker is not None:
+        sources.append(BrokerMetrics(broker))
+    if namesrv is not None:
+        sources.append(NameServerMetrics(namesrv))
+    host = host or LOOPBACK
+    monitor = Monitor(host, port, sources)
+    try:
+        await monitor.start()
+    except ConfigError as error:
+        return [f"  metrics      none: {error.message} Give --metrics-port or --no-metrics."]
+    servers.push_async_callback(monitor.close)
+    whose = "" if is_loopback(host) else " (open to everyone)"
+    return [f"  metrics      {monitor.url}/metrics, /health and /ready{whose}"]
