@@ -33,6 +33,9 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.remoting.tls import TlsSettings, parse_setting
+from spark_rocket.remoting.tls import is_setting as is_tls_setting
+from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delay_levels, delete_hours
 
 _log = logging.getLogger(__name__)
@@ -247,6 +250,8 @@ class BrokerConfig:
 
     #: Where the settings were read from, if that was a file.
     source: Path | None = None
+    #: The settings of TLS (``tls.…``), which are one thing for servers and clients (remoting/tls.py).
+    tls: dict[str, str] = field(default_factory=dict)
     #: What a file said beyond the above, by name; kept for code 26.
     others: dict[str, str] = field(default_factory=dict)
 
@@ -314,6 +319,10 @@ class BrokerConfig:
         if spec is not None:
             setattr(self, spec.attribute, spec.parse(text, where))
             return []
+        if is_tls_setting(name):
+            parse_setting(name, text, where)
+            self.tls[name] = text
+            return []
         self.others[name] = text
         if name in KNOWN_UNUSED or refusal is not None:
             return []
@@ -326,15 +335,14 @@ class BrokerConfig:
         others: list[tuple[str, str]] = []
         for name, text, _ in entries:
             spec = _SPECS.get(name)
+            if is_tls_setting(name):
+                raise _fixed(name)
             if spec is None:
                 others.append((name, text))
                 continue
             value = spec.parse(text, "update")
             if not spec.dynamic and value != getattr(self, spec.attribute):
-                raise ConfigError(
-                    f"'{name}' cannot be changed while the broker runs.",
-                    remedy="Set it in broker.conf and restart the broker.",
-                )
+                raise _fixed(name)
             parsed.append((spec, value))
         warnings = [warning for name, text in others for warning in self._set(name, text, "update")]
         before = self._disorder()
@@ -346,11 +354,24 @@ class BrokerConfig:
         """Every setting by its Apache name, then the rest of the file."""
         own = [(spec, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
         shown = [(spec.name, HIDDEN if spec.secret and text else text) for spec, text in own]
-        return shown + sorted(self.others.items())
+        return shown + sorted(self.tls_settings().properties().items()) + sorted(self.others.items())
 
     def to_text(self) -> str:
         """As properties text: the body of code 26's answer."""
         return render_properties(self.to_properties())
+
+    def tls_settings(self) -> TlsSettings:
+        """The settings of TLS: of the file, of the one it names, of the environment. ConfigError when they clash."""
+        return TlsSettings.of(self.tls)
+
+    def server_tls(self) -> ServerTls | None:
+        """What this broker's ports need for TLS; None where that is disabled. ConfigError as from ``tls_settings``."""
+        return server_tls(self.tls_settings(), (self.broker_ip1, self.bind_address, "localhost", "127.0.0.1", "::1"))
+
+    def client_tls(self) -> TlsSettings | None:
+        """With which this broker calls name servers and its master; None: without TLS."""
+        settings = self.tls_settings()
+        return settings if settings.is_client else None
 
     @property
     def store_path(self) -> Path:
@@ -418,6 +439,12 @@ class BrokerConfig:
     def name_servers(self) -> tuple[str, ...]:
         """The addresses in ``namesrvAddr``, which may be many with ``;`` between."""
         return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
+
+
+def _fixed(name: str) -> ConfigError:
+    return ConfigError(
+        f"'{name}' cannot be changed while the broker runs.", remedy="Set it in broker.conf and restart the broker."
+    )
 
 
 def nearest_setting(name: str) -> str | None:

@@ -39,6 +39,7 @@ from spark_rocket.protocol.headers import (
     UnRegisterBrokerRequestHeader,
 )
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class NameServerRegistration:
         period: float,
         timeout: float,
         on_master: Callable[[str | None, str | None], None] | None = None,
+        tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         """``on_master(ha_address, address)`` is called on the loop with each answer to a slave's registration."""
@@ -76,7 +78,7 @@ class NameServerRegistration:
         self._identity = (cluster_name, broker_name, broker_id, broker_addr, ha_server_addr)
         self._body = body
         self._queue_data = queue_data
-        self._client = RemotingClient(connect_timeout=timeout, credentials=credentials)
+        self._client = RemotingClient(connect_timeout=timeout, tls=tls, credentials=credentials)
         self._closed = False
         self._waiting: list[tuple[dict[_Worker, int], asyncio.Future[None]]] = []
         self._workers = [_Worker(address, self, period, timeout) for address in name_servers]

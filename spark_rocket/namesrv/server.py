@@ -16,6 +16,8 @@ from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls_contexts import server_tls
 
 SCAN_INTERVAL = 5.0
 
@@ -31,6 +33,7 @@ class NameServer:
         kv_config_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         scan_interval: float = SCAN_INTERVAL,
+        tls: TlsSettings | None = None,
     ) -> None:
         self.routes = RouteInfoManager(clock)
         self.kv_config = KVConfigManager(kv_config_path)
@@ -44,6 +47,7 @@ class NameServer:
             on_close=self.routes.channel_closed,
             name="name server",
             port_options=": rocket up --nameserver-port, rocket namesrv --port",
+            tls=None if tls is None else server_tls(tls, (host, "localhost", "127.0.0.1", "::1")),
         )
 
     @property

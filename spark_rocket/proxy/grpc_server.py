@@ -34,13 +34,14 @@ from collections.abc import Callable, Mapping
 from spark_rocket.proxy.context import Rpc
 from spark_rocket.proxy.grpc_call import Carrier
 from spark_rocket.proxy.grpc_connection import GrpcConnection
-from spark_rocket.proxy.listener import Contexts, Listener
+from spark_rocket.proxy.listener import Listener
+from spark_rocket.remoting.tls_contexts import ServerTls
 
 _log = logging.getLogger(__name__)
 
 
 class Http2Server:
-    """A server of these methods on one address; with a certificate it takes TLS too, on the same port."""
+    """A server of these methods on one address; with ``tls`` it takes that too, on the same port."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Http2Server:
         port: int,
         rpcs: Mapping[str, Rpc] = {},
         *,
-        certificate: Contexts | None = None,
+        tls: ServerTls | None = None,
         idle_timeout: float = 120.0,
         max_connections: int = 20_000,
         max_held: int = 512 * 1024 * 1024,
@@ -63,7 +64,7 @@ class Http2Server:
         self._given = rpcs
         self._idle_timeout = idle_timeout
         self._max_connections = max_connections
-        self._listener = Listener(host, port, lambda peer: GrpcConnection(self, peer), certificate)
+        self._listener = Listener(host, port, lambda peer: GrpcConnection(self, peer), tls)
         self._spare: Carrier | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event

@@ -12,9 +12,8 @@ first bytes                                  connection
 anything else                                plaintext
 ===========================================  ============================================================
 
-A connection that does not say what it is within ``PATIENCE`` seconds is closed.
-
-Certificate and key are read again when their files have changed; when that fails the old ones remain.
+A connection that does not say what it is within ``PATIENCE`` seconds is closed; so is plaintext in mode ``enforcing``.
+Whoever is refused is logged with the reason, each kind at most once in ten seconds.
 
 Thread-safety: none; used on the event loop only.
 Corresponds to org.apache.rocketmq.proxy.grpc.ProxyAndTlsProtocolNegotiator.
@@ -27,13 +26,13 @@ import errno
 import logging
 import re
 import socket
-import ssl
 from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.tls import TlsMode
+from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.tls_problems import Lines, problem_of
 
 _log = logging.getLogger(__name__)
 
@@ -92,67 +91,17 @@ def _look_at_v2(start: bytes) -> tuple[int, int, str | None]:
     return PROXIED, end, address
 
 
-class Contexts(Protocol):
-    """What to speak TLS with."""
-
-    def context(self) -> ssl.SSLContext:
-        """For the next connection."""
-
-
-class Certificate:
-    """A TLS context of two files. ConfigError when they are no certificate and its key."""
-
-    def __init__(self, certificate: Path, key: Path) -> None:
-        self._files = certificate, key
-        self._seen: object = None
-        try:
-            self._seen = self._stamps()
-            self._context = self._load()
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{certificate} and {key} cannot be used for TLS: {error}.",
-                remedy="Give a certificate (or a chain) and its private key without a password, both as PEM files.",
-            ) from error
-
-    def context(self) -> ssl.SSLContext:
-        """For the next connection."""
-        try:
-            stamps = self._stamps()
-            if stamps != self._seen:
-                self._seen = stamps
-                self._context = self._load()
-                _log.info("%s was read again", self._files[0])
-        except (OSError, ValueError) as error:
-            _log.warning("%s has changed and cannot be read; the old one remains: %s", self._files[0], error)
-        return self._context
-
-    def _stamps(self) -> object:
-        found = [file.stat() for file in self._files]
-        return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in found]
-
-    def _load(self) -> ssl.SSLContext:
-        return tls_context(*self._files)
-
-
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """For a server of HTTP/2. OSError or ValueError when the files are no certificate and its key."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(certificate, key)
-    return context
-
-
 class Listener:
     """Accepts connections; ``protocol(peer)`` makes what serves one."""
 
     def __init__(
-        self, host: str, port: int, protocol: Callable[[str], asyncio.Protocol], certificate: Contexts | None = None
+        self, host: str, port: int, protocol: Callable[[str], asyncio.Protocol], tls: ServerTls | None = None
     ) -> None:
         self.port = port
         self._host = host
         self._protocol = protocol
-        self._certificate = certificate
+        self._tls = tls
+        self._lines = Lines(_log)
         self._loop: asyncio.AbstractEventLoop
         self._socket: socket.socket | None = None
         self._newcomers: dict[socket.socket, tuple[asyncio.TimerHandle, str]] = {}
@@ -282,9 +231,10 @@ class Listener:
         elif kind == MORE:  # the socket stays readable, so ask again later
             self._loop.remove_reader(sock)
             self._loop.call_later(_AGAIN, self._look, sock)
-        elif kind == TLS and self._certificate is None:
-            _log.warning("%s speaks TLS, but there is no certificate", peer)
-            self._drop(sock)
+        elif kind == TLS and self._tls is None:
+            self._refuse(sock, "DISABLED", peer, "calls with TLS, which is disabled here (tls.server.mode)")
+        elif kind == PLAIN and self._tls is not None and self._tls.mode is TlsMode.ENFORCING:
+            self._refuse(sock, "PLAINTEXT", peer, "calls without TLS, and tls.server.mode=enforcing")
         else:
             peer = self._forget(sock)
             task = self._loop.create_task(self._connect(sock, peer, kind == TLS))
@@ -293,7 +243,7 @@ class Listener:
 
     async def _connect(self, sock: socket.socket, peer: str, tls: bool) -> None:
         try:
-            context = self._certificate.context() if tls and self._certificate is not None else None
+            context = self._tls.context() if tls and self._tls is not None else None
         except Exception as error:  # a library that is missing, files that cannot be read any more
             _log.error("%s calls with TLS, for which there is no certificate: %s", peer, error)
             sock.close()
@@ -308,3 +258,13 @@ class Listener:
         except (OSError, asyncio.CancelledError) as error:
             _log.debug("%s did not become a connection: %r", peer, error)
             sock.close()
+            if tls and isinstance(error, OSError):
+                problem = problem_of(error, server=True)
+                self._say(problem.kind, peer, f"{problem.text}. {problem.remedy}".rstrip(". "))
+
+    def _refuse(self, sock: socket.socket, kind: str, peer: str, text: str) -> None:
+        self._drop(sock)
+        self._say(kind, peer, text)
+
+    def _say(self, kind: str, peer: str, text: str) -> None:
+        self._lines.warn(kind, f"The gRPC endpoint closed the connection of {peer}: it {text}.")

@@ -4,8 +4,8 @@ Most brokers are never called by gRPC, so that nothing is loaded until one is: t
 protobuf and all that rests on it are imported, on a thread, when the first client waits there. It waits a tenth of a
 second longer for that; all others are as quick to start and as small as without this.
 
-TLS is spoken on the same port: with the certificate of ``tlsCertPath`` and ``tlsKeyPath``, which are read again when
-they change, or else with one of our own making (``tlsTestModeEnable``).
+TLS is spoken on the same port, as the settings of TLS say (``tls.server.…``): with the certificate of ``tlsCertPath``
+and ``tlsKeyPath`` if this endpoint has one for itself, or else with one of our own making (``tlsTestModeEnable``).
 
 Thread-safety: made, started and closed on the broker's event loop. Nothing is kept on disk.
 Corresponds to org.apache.rocketmq.proxy.ProxyStartup in LOCAL mode.
@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.grpc_server import Http2Server
-from spark_rocket.proxy.listener import Certificate, Contexts
-from spark_rocket.proxy.self_signed import SelfSigned
 from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
 
 if TYPE_CHECKING:
     from spark_rocket.proxy.families import Families
@@ -63,8 +62,8 @@ class ProxyServer:
 
     async def start(self) -> None:
         """Serve whoever calls. ConfigError when the address cannot be had, or the certificate is none."""
-        certificate = _certificate(self._broker.config, (*self._called_hosts(), "localhost", "127.0.0.1", "::1"))
-        server = Http2Server(self._host, self._port, certificate=certificate)
+        tls = _tls(self._broker.config, (*self._called_hosts(), "localhost", "127.0.0.1", "::1"))
+        server = Http2Server(self._host, self._port, tls=tls)
         await server.bind()
         self._server = server
         self._port = server.port
@@ -109,13 +108,21 @@ class ProxyServer:
             self._families = None
 
 
-def _certificate(config: BrokerConfig, hosts: tuple[str, ...]) -> Contexts | None:
+def _tls(config: BrokerConfig, hosts: tuple[str, ...]) -> ServerTls | None:
     """What to speak TLS with, if at all."""
+    settings = config.tls_settings()
     if bool(config.tls_cert_path) != bool(config.tls_key_path):
         raise ConfigError(
             "tlsCertPath and tlsKeyPath belong together, and only one of them is set.",
-            remedy="Give both, or none for a certificate of our own making.",
+            remedy="Give both, or none for the certificate of tls.server.certPath, or one of our own making.",
         )
     if config.tls_cert_path:
-        return Certificate(Path(config.tls_cert_path).expanduser(), Path(config.tls_key_path).expanduser())
-    return SelfSigned(hosts) if config.tls_test_mode_enable else None
+        settings = replace(
+            settings,
+            server_cert_path=config.tls_cert_path,
+            server_key_path=config.tls_key_path,
+            server_key_password="",
+        )
+    elif not settings.server_cert_path:
+        settings = replace(settings, test_mode=settings.test_mode or config.tls_test_mode_enable)
+    return server_tls(settings, hosts, alpn=["h2"])

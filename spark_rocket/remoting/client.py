@@ -42,6 +42,8 @@ from spark_rocket.remoting.connection import Connection, RequestHandler
 from spark_rocket.remoting.outbox import no_answer
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls_contexts import ClientTls
 from spark_rocket.remoting.waiters import FutureWaiter, SyncWaiter, Waiter
 
 logger = logging.getLogger(__name__)
@@ -115,9 +117,11 @@ class RemotingClient:
         max_in_flight: int = 4096,
         max_frame_length: int = MAX_FRAME_LENGTH,
         request_handler: RequestHandler | None = None,
+        tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         self._sign = RequestSigner(credentials).sign if credentials is not None else None
+        self._tls = ClientTls(tls) if tls is not None else None
         self._connect_timeout = connect_timeout
         self._max_in_flight = max_in_flight
         self._max_frame_length = max_frame_length
@@ -331,7 +335,10 @@ class RemotingClient:
                 # Another thread tried while this one waited, or just before: its failure is the answer, or every
                 # waiter in turn would sit out a connect time-out of its own.
                 raise RemotingConnectError(
-                    place.error.message, remedy=place.error.remedy, retriable=place.error.retriable
+                    place.error.message,
+                    remedy=place.error.remedy,
+                    retriable=place.error.retriable,
+                    code=place.error.code,
                 )
             try:
                 place.connection = Connection(
@@ -340,6 +347,7 @@ class RemotingClient:
                     self._timer,
                     max_frame_length=self._max_frame_length,
                     request_handler=self._handler,
+                    tls=self._tls,
                 )
             except RemotingConnectError as error:
                 place.failures += 1

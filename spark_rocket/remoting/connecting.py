@@ -141,5 +141,7 @@ class Connector:
 def _no_connection(address: str, cause: BaseException) -> RemotingConnectError:
     """An error of its own for each: tracebacks are not shared."""
     if isinstance(cause, RocketError):
-        return RemotingConnectError(cause.message, remedy=cause.remedy)
+        return RemotingConnectError(
+            cause.message, remedy=cause.remedy, code=cause.code if isinstance(cause, RemotingConnectError) else None
+        )
     return RemotingConnectError(f"No connection to {address}: {type(cause).__name__}: {cause}.")

@@ -51,6 +51,8 @@ from spark_rocket.remoting.cores import cores
 from spark_rocket.remoting.outbox import Outbox
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.timer import DeadlineTimer
+from spark_rocket.remoting.tls_contexts import ClientTls
+from spark_rocket.remoting.tls_socket import TlsSocket, shake_hands
 from spark_rocket.remoting.waiters import SyncWaiter, Waiter
 
 logger = logging.getLogger(__name__)
@@ -83,15 +85,15 @@ class Connection:
         first_opaque: int = 1,
         max_frame_length: int = MAX_FRAME_LENGTH,
         request_handler: RequestHandler | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.address = address
         self.lost: RemotingConnectError | None = None
         self.session: Session[Waiter] = Session(max_frame_length, first_opaque)
         self._handler = request_handler
-        self._socket = _connect(address, connect_timeout)
+        self._socket = _connect(address, connect_timeout, tls)
         self._outbox = Outbox(address, self._write_now, timer)
-        self._readable = select.poll()
-        self._readable.register(self._socket, select.POLLIN)
+        self._poll = _poll_of(self._socket)
         self._reading = threading.Lock()
         self._reading_thread: int | None = None
         self._filling: tuple[memoryview, int] | None = None  # a large frame, and how much of it has come
@@ -231,7 +233,7 @@ class Connection:
             return waiter.wait(deadline - time.monotonic())
         self._reading_thread = threading.get_ident()
         self._turns += 1
-        clock, poll = time.monotonic, self._readable.poll
+        clock, poll = time.monotonic, self._poll
         begun = now = clock()
         until = begun + SPIN if self._quick >= QUICK_ANSWERS and _several_cores else 0.0
         try:
@@ -322,6 +324,8 @@ class Connection:
         except ProtocolError as error:
             reason = f"what came is no frame: {error.message}"
             logger.warning("connection to %s closed: %s", self.address, error)
+        except BlockingIOError:  # not enough of a TLS record to be read
+            return True
         except OSError as error:
             reason = str(error)
         except BaseException:  # a caller's Ctrl-C between the socket and the session: the stream cannot be followed
@@ -422,7 +426,17 @@ class Connection:
         return RemotingConnectError(error.message)
 
 
-def _connect(address: str, timeout: float) -> socket.socket:
+def _poll_of(sock: socket.socket | TlsSocket) -> Callable[[float], object]:
+    """Waits up to so many milliseconds; whether there is something to receive."""
+    if isinstance(sock, TlsSocket):
+        return sock.poll
+    readable = select.poll()
+    readable.register(sock, select.POLLIN)
+    return readable.poll
+
+
+def _connect(address: str, timeout: float, tls: ClientTls | None) -> socket.socket | TlsSocket:
+    deadline = time.monotonic() + timeout
     host, port = parse_address(address)
     try:
         sock = socket.create_connection((host, port), timeout=max(0.001, timeout))
@@ -435,6 +449,7 @@ def _connect(address: str, timeout: float) -> socket.socket:
             # A free local port can be connected to itself while nobody listens on it.
             raise OSError("nobody listens there")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        secured = None if tls is None else shake_hands(sock, tls, address, host, deadline)
         sock.settimeout(None)
         slice_ = struct.pack("ll", int(SEND_SLICE), int(SEND_SLICE % 1 * 1_000_000))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, slice_)
@@ -443,4 +458,7 @@ def _connect(address: str, timeout: float) -> socket.socket:
         raise RemotingConnectError(
             f"No connection to {address}: {error}.", remedy="Check the address and that a server runs there."
         ) from error
-    return sock
+    except RocketError:  # no TLS, or files for it that cannot be read any more
+        sock.close()
+        raise
+    return secured or sock

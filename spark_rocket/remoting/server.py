@@ -48,6 +48,8 @@ from spark_rocket.remoting.intake import TURN, Backlog, Intake
 from spark_rocket.remoting.listening import bind, cannot_listen
 from spark_rocket.remoting.overload import Limits, OverloadStats
 from spark_rocket.remoting.session import Session
+from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.tls_server import CLIENT_HELLO, TlsGate
 from spark_rocket.remoting.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -182,12 +184,16 @@ class Channel(asyncio.Protocol):
             # Buffer sizes are left to the kernel: a size set by hand switches its tuning, up to several MiB, off.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
+    def secured(self, transport: asyncio.Transport) -> None:
+        """Its peer speaks TLS: this is where it can be read."""
+        self._transport = transport
+
     def data_received(self, data: bytes) -> None:
         self._idle = 0
         try:
             frames = self._session.receive(data)
         except ProtocolError as error:
-            self._garbage(error)
+            self._garbage(CLIENT_HELLO if data[:2] == b"\x16\x03" else error)
             return
         server = self._server
         if not frames:
@@ -429,6 +435,7 @@ class RemotingServer:
         time_slice: float = 2e-3,
         name: str = "server",
         port_options: str = "",
+        tls: ServerTls | None = None,
     ) -> None:
         self.host = host
         self.handlers = {int(code): handler for code, handler in handlers.items()}
@@ -445,6 +452,7 @@ class RemotingServer:
         self.oneways_waiting = 0
         self.time_slice = time_slice
         self.name = name
+        self._tls = tls
         self.port_options = port_options  # where its port comes from, for whoever finds that it is taken
         self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop
@@ -488,12 +496,17 @@ class RemotingServer:
         self._empty.set()
         sock, self._socket = self._socket, None
         try:
-            self._server = await self.loop.create_server(lambda: Channel(self), sock=sock, backlog=1024)
+            self._server = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
         except OSError as error:  # somebody else bound the port too, and listened first
             raise cannot_listen(self.host, self._asked_port, error, self.name, self.port_options) from error
         self.intake = Intake(self.loop, self.limits, self.overload, self.time_slice)
         self.watch.start(self.loop)
         self._sweep()
+
+    def _protocols(self) -> Callable[[], asyncio.Protocol]:
+        if self._tls is None:
+            return lambda: Channel(self)
+        return TlsGate(self._tls, lambda: Channel(self), name=self.name).newcomer
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import struct
@@ -14,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.frames import PREFACE
-from spark_rocket.proxy.listener import BAD, MORE, PLAIN, PROXIED, TLS, Certificate, look_at
-from spark_rocket.proxy.self_signed import self_signed
+from spark_rocket.proxy.listener import BAD, MORE, PLAIN, PROXIED, TLS, look_at
+from spark_rocket.remoting.self_signed import self_signed
+from spark_rocket.remoting.tls import TlsMode, TlsSettings
+from spark_rocket.remoting.tls_contexts import ServerTls
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 
 V1 = b"PROXY TCP4 192.0.2.7 192.0.2.1 40000 8081\r\n"
@@ -88,6 +88,15 @@ def write(directory: Path) -> str:
     return pair.certificate.decode()
 
 
+def server_tls(directory: Path, mode: TlsMode = TlsMode.PERMISSIVE) -> ServerTls:
+    settings = TlsSettings(
+        mode=mode,
+        server_cert_path=str(directory / "certificate.pem"),
+        server_key_path=str(directory / "key.pem"),
+    )
+    return ServerTls(settings, alpn=["h2"])
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tls")
@@ -97,7 +106,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secured(files: Path) -> Iterator[World]:
-    with world(certificate=Certificate(files / "certificate.pem", files / "key.pem")) as running:
+    with world(tls=server_tls(files)) as running:
         yield running
 
 
@@ -175,12 +184,12 @@ def test_tls_without_a_certificate() -> None:
 
 
 def test_a_certificate_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
-    class Missing:
+    class Missing(ServerTls):
         def context(self) -> ssl.SSLContext:
             raise ModuleNotFoundError("No module named 'cryptography'")
 
     with (
-        world(certificate=Missing()) as running,
+        world(tls=Missing(TlsSettings(test_mode=True))) as running,
         socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as raw,
     ):
         raw.sendall(b"\x16\x03\x01")
@@ -194,26 +203,3 @@ def test_connections_that_say_nothing_end_with_the_server() -> None:
         running.wait(lambda: bool(running.server._listener._newcomers))
         running.run(running.server.close(0.0))
         assert received(raw) == b""
-
-
-def test_a_certificate_that_changes(tmp_path: Path) -> None:
-    write(tmp_path)
-    certificate = Certificate(tmp_path / "certificate.pem", tmp_path / "key.pem")
-    first = certificate.context()
-    assert certificate.context() is first
-    write(tmp_path)
-    os.utime(tmp_path / "key.pem", ns=(1, 1))
-    second = certificate.context()
-    assert second is not first
-    (tmp_path / "key.pem").write_text("nothing")
-    assert certificate.context() is second
-    (tmp_path / "key.pem").unlink()
-    assert certificate.context() is second
-
-
-def test_files_that_are_no_certificate(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be used for TLS"):
-        Certificate(tmp_path / "none", tmp_path / "none")
-    (tmp_path / "file").write_text("nothing")
-    with pytest.raises(ConfigError, match="PEM"):
-        Certificate(tmp_path / "file", tmp_path / "file")

@@ -15,7 +15,7 @@ import pytest
 
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.self_signed import self_signed
+from spark_rocket.remoting.self_signed import self_signed
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
 from tests.proxy.caller import SECONDS, Caller, producer_settings, resource
@@ -109,7 +109,7 @@ def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
     ("config", "said"),
     [
         ({"tlsCertPath": "/nowhere/c.pem"}, "belong together"),
-        ({"tlsCertPath": "/nowhere/c.pem", "tlsKeyPath": "/nowhere/k.pem"}, "cannot be used for TLS"),
+        ({"tlsCertPath": "/nowhere/c.pem", "tlsKeyPath": "/nowhere/k.pem"}, "cannot be read"),
     ],
 )
 def test_a_certificate_that_is_none(config: dict[str, object], said: str) -> None:

@@ -40,6 +40,7 @@ from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.tls_server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,10 @@ class SlaveConnection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """The slave speaks TLS: this is where it can be read."""
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -227,7 +232,11 @@ class ReplicationMaster:
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on a bound socket."""
-        self._server = await self.loop.create_server(lambda: SlaveConnection(self), sock=sock)
+        tls = self._config.server_tls()
+        made: Callable[[], asyncio.Protocol] = lambda: SlaveConnection(self)  # noqa: E731 - one of two
+        if tls is not None:
+            made = TlsGate(tls, lambda: SlaveConnection(self), name=f"HA port of {self.name}").newcomer
+        self._server = await self.loop.create_server(made, sock=sock)
         self._tick()
 
     async def settle(self) -> None:

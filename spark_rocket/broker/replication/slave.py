@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -44,6 +45,8 @@ from spark_rocket.protocol.ha import TransferDecoder, encode_report
 from spark_rocket.protocol.host import unpack_host
 from spark_rocket.protocol.record import scan_record
 from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.tls_contexts import client_tls
+from spark_rocket.remoting.tls_problems import problem_of
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.replica import Replica
 
@@ -234,6 +237,7 @@ class ReplicationSlave:
         self.problem = ""
         """What keeps it from that."""
         self._config = config
+        self._tls = client_tls(config.client_tls())
         self._on_cut = on_cut
         self._known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -333,12 +337,30 @@ class ReplicationSlave:
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, longest)
 
+    async def _connect(self, host: str, port: int, start: int) -> _MasterConnection:
+        if self._tls is None:
+            return (await self.loop.create_connection(lambda: _MasterConnection(self, start), host, port))[1]
+        try:
+            return (
+                await self.loop.create_connection(
+                    lambda: _MasterConnection(self, start),
+                    host,
+                    port,
+                    ssl=self._tls.context(),
+                    server_hostname=host,
+                    ssl_shutdown_timeout=1.0,
+                )
+            )[1]
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+            problem = problem_of(error, server=False, name=host)
+            raise ConnectionError(f"it {problem.text}. {problem.remedy}".strip()) from error
+
     async def _follow(self, start: int) -> _MasterConnection:
         """Until the connection ends, which is an error unless the comparison does it."""
         address = self.master_address
         host, port = parse_address(address)
         async with asyncio.timeout(_CONNECT_SECONDS):  # wait_for may lose the cancelling by close
-            _, connection = await self.loop.create_connection(lambda: _MasterConnection(self, start), host, port)
+            connection = await self._connect(host, port, start)
         self._connection, begun = connection, self.loop.time()
         if address != self.master_address:
             connection._end(_LookElsewhereError())

@@ -3,24 +3,18 @@
 RocketMQ 5's clients for Java and Go call with TLS unless they are told otherwise, and trust whatever they meet:
 Apache's proxy has such a certificate for them too. It keeps nobody from listening who can put himself in between.
 
-The key is of the curve P-256, made anew by each process when the first client calls with TLS, and never written where
-it stays. The library for it is loaded then.
+The key is of the curve P-256. The library that makes it is loaded when one is made.
 
-Thread-safety: used on the event loop only. Corresponds to io.netty.handler.ssl.util.SelfSignedCertificate, and to
+Stateless. Corresponds to io.netty.handler.ssl.util.SelfSignedCertificate, and to
 ``tlsTestModeEnable`` of org.apache.rocketmq.proxy.config.ProxyConfig.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
-
-from spark_rocket.proxy.listener import tls_context
 
 _DAYS = 3650
 _NAME = "spark_rocket"
@@ -31,26 +25,6 @@ class KeyPair(NamedTuple):
 
     certificate: bytes
     key: bytes
-
-
-class SelfSigned:
-    """A TLS context with such a certificate, made when it is first asked for."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self._hosts = tuple(dict.fromkeys(hosts))
-        self._context: ssl.SSLContext | None = None
-
-    def context(self) -> ssl.SSLContext:
-        """For the next connection."""
-        if self._context is None:
-            pair = self_signed(self._hosts)
-            # OpenSSL reads files, and only we may read this directory.
-            with TemporaryDirectory(prefix="rocket-tls-") as directory:
-                certificate, key = Path(directory, "certificate.pem"), Path(directory, "key.pem")
-                certificate.write_bytes(pair.certificate)
-                key.write_bytes(pair.key)
-                self._context = tls_context(certificate, key)
-        return self._context
 
 
 def self_signed(hosts: Iterable[str], now: datetime | None = None) -> KeyPair:

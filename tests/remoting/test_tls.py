@@ -1,0 +1,600 @@
+"""TLS between our client, our server and others: who is served, who is refused and what is said of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import select
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting import tls_server
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.overload import Limits
+from spark_rocket.remoting.tls import ClientAuth, TlsMode, TlsSettings, Verify
+from spark_rocket.remoting.tls_contexts import ClientTls, ServerTls
+from spark_rocket.testing.certificates import CertificateAuthority
+from tests.remoting.conftest import RawClient, ServerThread, request
+from tests.remoting.tls_world import LIMIT, Certificates
+
+ENFORCING = TlsMode.ENFORCING
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def permissive(certificates: Certificates) -> Iterator[ServerThread]:
+    server = ServerThread(tls=certificates.server_tls())
+    yield server
+    server.close()
+
+
+@contextlib.contextmanager
+def serving(tls: ServerTls | None, **options: Any) -> Iterator[ServerThread]:
+    server = ServerThread(tls=tls, **options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def ask(address: str, tls: TlsSettings | None, body: bytes = b"hello", timeout: float = LIMIT) -> bytes:
+    with RemotingClient(tls=tls, connect_timeout=timeout) as client:
+        return bytes(client.invoke(address, request(body=body), timeout).body)
+
+
+# --- who is served ------------------------------------------------------------------------------------------------
+
+
+def test_tls_and_plaintext_on_one_port(permissive: ServerThread, certificates: Certificates) -> None:
+    assert ask(permissive.address, certificates.of_client()) == b"hello"
+    assert ask(permissive.address, None) == b"hello"
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_that_is_not_ours(
+    permissive: ServerThread, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    context = certificates.openssl()
+    context.minimum_version = context.maximum_version = version
+    with certificates.dial(permissive.address, context) as sock:
+        assert sock.version() == {ssl.TLSVersion.TLSv1_2: "TLSv1.2", ssl.TLSVersion.TLSv1_3: "TLSv1.3"}[version]
+        raw = RawClient(sock)
+        assert raw.ask(request(body=b"x" * 300_000)).body == b"x" * 300_000
+        raw.send(*(request(opaque=number, body=b"y" * number) for number in range(50)))
+        assert [len(raw.receive().body) for _ in range(50)] == list(range(50))
+
+
+def test_a_server_that_is_not_ours(certificates: Certificates) -> None:
+    """Java's sends tickets after the handshake; this one does too, and is slow about everything."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates.server)
+    context.num_tickets = 5
+
+    def serve(listening: socket.socket) -> None:
+        raw, _ = listening.accept()
+        with context.wrap_socket(raw, server_side=True) as sock:
+            client = RawClient(sock)
+            frame = client.receive()
+            data = RemotingCommand.response(frame, 0, None, {}, bytes(frame.body)).encode()
+            for at in range(0, len(data), 700):
+                sock.sendall(data[at : at + 700])
+            with contextlib.suppress(ssl.SSLError, OSError):  # the client does not say goodbye
+                sock.unwrap()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serve, listening)
+        port = listening.getsockname()[1]
+        assert ask(f"127.0.0.1:{port}", certificates.of_client(), b"z" * 200_000) == b"z" * 200_000
+        served.result(LIMIT)
+
+
+def test_large_messages_both_ways_by_many_threads(permissive: ServerThread, certificates: Certificates) -> None:
+    """One connection: readers must not keep writers out, nor bytes of two be mixed."""
+    threads, rounds = 8, 12
+
+    def work(number: int) -> None:
+        for turn in range(rounds):
+            size = (number * 131 + turn * 70_001) % 700_000 if turn % 3 else 1_500_000
+            body = bytes([number * 16 + turn]) * size
+            if turn % 2:
+                assert client.invoke(permissive.address, request(body=body), LIMIT).body == body
+            else:
+                futures = [client.invoke_async(permissive.address, request(body=body), LIMIT) for _ in range(2)]
+                assert all(future.result(LIMIT).body == body for future in futures)
+
+    with (
+        RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+        list(pool.map(work, range(threads)))
+
+
+def test_many_small_requests_are_posted(permissive: ServerThread, certificates: Certificates) -> None:
+    answers: list[int] = []
+    done = threading.Event()
+
+    class Waiter:
+        def complete(self, response: RemotingCommand) -> None:
+            answers.append(len(response.body))
+            if len(answers) == 3000:
+                done.set()
+
+        def fail(self, error: Exception) -> None:
+            answers.append(-1)
+
+    with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
+        for number in range(3000):
+            client.post(permissive.address, request(body=b"p" * (number % 300)), Waiter(), LIMIT)
+        assert done.wait(LIMIT)
+    assert sorted(answers) == sorted(number % 300 for number in range(3000))
+
+
+def test_a_server_that_does_not_read(certificates: Certificates) -> None:
+    """Half a request is encrypted and not taken: the time-out gives the connection up, and nothing is mixed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificates.server)
+    held: list[ssl.SSLSocket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def serve() -> None:
+            held.append(context.wrap_socket(listening.accept()[0], server_side=True))
+
+        served = pool.submit(serve)
+        with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            client.connect(address, LIMIT)
+            served.result(LIMIT)
+            with pytest.raises((RemotingTimeoutError, RemotingConnectError)):
+                client.invoke(address, request(body=b"x" * 12_000_000), 1.0)
+            assert not client.is_connected(address)
+        held[0].close()
+
+
+def test_what_a_slow_reader_is_sent_is_held_within_bounds(certificates: Certificates) -> None:
+    body = b"b" * 500_000
+    with serving(certificates.server_tls(), high_water=64 * 1024) as server:
+        sock = certificates.dial(server.address)
+        with sock:
+            raw = RawClient(sock)
+            raw.send(*(request(opaque=number, body=body) for number in range(4)))
+            with ThreadPoolExecutor(1) as pool:
+                more = pool.submit(raw.send, *(request(opaque=number, body=body) for number in range(4, 40)))
+                assert [raw.receive().opaque for _ in range(40)] == list(range(40))
+                more.result(LIMIT)
+
+
+def test_pushed_requests_reach_a_client(certificates: Certificates) -> None:
+    """Nobody asks, so that the connection's own thread reads."""
+    came = threading.Event()
+
+    def taken(_: str, command: RemotingCommand) -> None:
+        came.set()
+
+    with (
+        serving(certificates.server_tls(mode=ENFORCING)) as server,
+        RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT, request_handler=taken) as client,
+    ):
+        client.invoke(server.address, request(), LIMIT)
+        push = RemotingCommand.request(40, {})
+        push.flag |= 2
+        server.run(lambda: [channel.write(push) for channel in server.server.channels])
+        assert came.wait(LIMIT)
+        channel = next(iter(server.server.channels))
+        assert channel._transport is not None
+        assert channel._transport.get_extra_info("ssl_object").version() == "TLSv1.3"
+
+
+# --- mutual -------------------------------------------------------------------------------------------------------
+
+
+def test_clients_must_show_a_certificate(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(certificates.server_tls(mode=ENFORCING, auth=ClientAuth.REQUIRE)) as server:
+        assert ask(server.address, certificates.of_client(certificates.client)) == b"hello"
+        with pytest.raises(RemotingConnectError) as refused:
+            ask(server.address, certificates.of_client())
+        assert "it wants a certificate of its clients" in str(refused.value)
+        assert "tls.client.certPath" in str(refused.value)
+        with pytest.raises(RemotingConnectError) as refused:
+            ask(server.address, certificates.of_client(certificates.strange))
+        assert "does not know the CA of our certificate" in str(refused.value)
+        with pytest.raises(RemotingConnectError) as refused:
+            ask(server.address, certificates.of_client(certificates.expired))
+        assert "says that our certificate has expired" in str(refused.value)
+        assert not server.server.channels or server.run(lambda: True)
+    for text in ("showed no certificate", "certificate that is not trusted here", "a certificate that has expired"):
+        assert text in caplog.text
+
+
+def test_clients_may_show_a_certificate(certificates: Certificates) -> None:
+    with serving(certificates.server_tls(auth=ClientAuth.OPTIONAL)) as server:
+        assert ask(server.address, certificates.of_client(certificates.client)) == b"hello"
+        assert ask(server.address, certificates.of_client()) == b"hello"
+        with pytest.raises(RemotingConnectError, match="does not know the CA"):
+            ask(server.address, certificates.of_client(certificates.strange))
+
+
+# --- what a client finds wrong ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pair", "code", "text"),
+    [
+        ("expired", "TLS_EXPIRED", "has expired"),
+        ("elsewhere", "TLS_WRONG_NAME", "is not for 127.0.0.1"),
+        ("strange", "TLS_WRONG_CA", "not trusted here"),
+    ],
+)
+def test_a_server_that_cannot_be_believed(certificates: Certificates, pair: str, code: str, text: str) -> None:
+    with serving(certificates.server_tls(getattr(certificates, pair))) as server:
+        with pytest.raises(RemotingConnectError, match=text) as found:
+            ask(server.address, certificates.of_client())
+        assert found.value.code == code
+        assert server.address in found.value.message
+        assert found.value.remedy
+        # Whoever says so takes what there is.
+        assert ask(server.address, certificates.of_client(verify=Verify.NONE)) == b"hello"
+
+
+def test_less_is_checked_only_when_that_is_said(certificates: Certificates) -> None:
+    with serving(certificates.server_tls(certificates.elsewhere)) as server:
+        assert ask(server.address, certificates.of_client(verify=Verify.CA)) == b"hello"
+    with serving(certificates.server_tls(certificates.strange)) as server:
+        with pytest.raises(RemotingConnectError, match="not trusted here"):
+            ask(server.address, certificates.of_client(verify=Verify.CA))
+        with pytest.raises(RemotingConnectError, match="not trusted here"):  # the system's CAs
+            ask(server.address, TlsSettings(enable=True))
+        assert ask(server.address, TlsSettings(enable=True, auth_server=False)) == b"hello"
+
+
+def test_servers_that_speak_no_tls(certificates: Certificates) -> None:
+    with serving(None) as server:
+        with pytest.raises(RemotingConnectError, match=r"tls.server.mode") as found:
+            ask(server.address, certificates.of_client())
+        assert found.value.code == "TLS_ENDED"
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def serve() -> None:
+            with listening.accept()[0] as sock:
+                sock.recv(1)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                while sock.recv(65536):
+                    pass
+
+        served = pool.submit(serve)
+        with pytest.raises(RemotingConnectError, match="does not speak TLS there") as found:
+            ask(f"127.0.0.1:{listening.getsockname()[1]}", certificates.of_client())
+        assert found.value.code == "TLS_NOT_TLS"
+        served.result(LIMIT)
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_long(certificates: Certificates) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        with pytest.raises(RemotingConnectError, match="did not end the TLS handshake in time") as found:
+            ask(f"127.0.0.1:{listening.getsockname()[1]}", certificates.of_client(), timeout=0.3)
+        assert found.value.code == "TLS_TIMEOUT"
+
+
+# --- what a server finds wrong ------------------------------------------------------------------------------------
+
+
+def test_plaintext_to_a_port_that_enforces_tls(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(certificates.server_tls(mode=ENFORCING)) as server:
+        assert ask(server.address, certificates.of_client()) == b"hello"
+        for _ in range(5):
+            with pytest.raises(RemotingConnectError):
+                ask(server.address, None)
+        assert not server.server.channels
+    lines = [record.getMessage() for record in caplog.records if "enforcing" in record.getMessage()]
+    assert len(lines) == 1  # and not five
+    assert re.search(r"connection of 127.0.0.1:\d+: it calls without TLS", lines[0])
+
+
+def test_tls_to_a_port_without(caplog: pytest.LogCaptureFixture, certificates: Certificates) -> None:
+    with serving(None) as server, pytest.raises(RemotingConnectError):
+        ask(server.address, certificates.of_client())
+    assert "TLS is disabled here" in caplog.text
+
+
+HELLO = b"\x16\x03\x01"
+
+
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (HELLO + b"\x00\x05hello", "sent what begins like TLS"),
+        (b"\x16" + b"garbage" * 10, "sent what begins like TLS"),
+        (HELLO + b"\xff\xff" + b"x" * 1000, "TLS"),  # a record that is longer than one may be
+        (b"\x16\x02\x00\x00\x10" + b"x" * 16, "TLS"),
+    ],
+)
+def test_garbage_that_begins_like_tls(
+    permissive: ServerThread, caplog: pytest.LogCaptureFixture, start: bytes, text: str
+) -> None:
+    host, _, port = permissive.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT) as sock:
+        sock.sendall(start)
+        while True:  # an alert perhaps, and the end
+            try:
+                if not sock.recv(4096):
+                    break
+            except ConnectionResetError:
+                break
+    permissive.run(lambda: None)
+
+
+def client_hello(certificates: Certificates) -> bytes:
+    """As a client begins."""
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        certificates.openssl().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
+    return outgoing.read()
+
+
+def test_half_a_handshake(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_server, "HANDSHAKE_SECONDS", 0.1)
+    with serving(certificates.server_tls()) as server:
+        host, _, port = server.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=LIMIT) as sock:
+            sock.sendall(client_hello(certificates)[:-10])
+            assert sock.recv(1) == b""
+    assert "did not end the TLS handshake in time" in caplog.text
+
+
+def test_half_handshakes_count_as_connections(certificates: Certificates) -> None:
+    hello = client_hello(certificates)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(certificates.server_tls(), limits=Limits(max_connections=3)))
+        host, _, port = server.address.rpartition(":")
+        for _ in range(3):
+            sock = stack.enter_context(socket.create_connection((host, int(port)), timeout=LIMIT))
+            sock.sendall(hello)
+            assert sock.recv(1) == b"\x16"  # the server's part, so that it is counted
+        with pytest.raises(RemotingConnectError):
+            ask(server.address, certificates.of_client())
+
+
+def test_a_client_hello_that_comes_in_pieces(permissive: ServerThread, certificates: Certificates) -> None:
+    host, _, port = permissive.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = certificates.openssl().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                for byte in outgoing.read():
+                    sock.sendall(bytes((byte,)))
+                incoming.write(sock.recv(65536))
+        client.write(request(body=b"in pieces").encode())
+        for byte in outgoing.read():
+            sock.sendall(bytes((byte,)))
+        plain = b""
+        while b"in pieces" not in plain:
+            incoming.write(sock.recv(65536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                plain += client.read(65536)
+
+
+def test_an_altered_record_ends_the_connection(permissive: ServerThread, certificates: Certificates) -> None:
+    host, _, port = permissive.address.rpartition(":")
+    seen = len(permissive.requests)
+    with socket.create_connection((host, int(port)), timeout=LIMIT) as sock:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = certificates.openssl().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                sock.sendall(outgoing.read())
+                incoming.write(sock.recv(65536))
+        sock.sendall(outgoing.read())
+        client.write(request(body=b"altered").encode())
+        record = bytearray(outgoing.read())
+        record[-1] ^= 1
+        sock.sendall(record)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(65536):
+                pass
+    assert len(permissive.requests) == seen
+
+
+def test_renegotiation_is_refused(permissive: ServerThread, certificates: Certificates) -> None:
+    """As ``R`` of openssl s_client asks for: with TLS 1.2, where there is such a thing."""
+    out, err = s_client(permissive.address, certificates, b"R\n", "-tls1_2")
+    assert b"Verify return code: 0 (ok)" in out
+    assert b"no renegotiation" in err
+
+
+def test_openssls_own_client(permissive: ServerThread, certificates: Certificates) -> None:
+    out, _ = s_client(permissive.address, certificates, b"Q\n", "-verify_return_error", "-verify_ip", "127.0.0.1")
+    assert b"Verify return code: 0 (ok)" in out
+    assert b"TLSv1.3" in out
+
+
+def s_client(address: str, certificates: Certificates, typed: bytes, *options: str) -> tuple[bytes, bytes]:
+    ca = str(certificates.authority.certificate)
+    command = [_openssl(), "s_client", "-connect", address, "-CAfile", ca, *options]
+    done = subprocess.run(command, input=typed, capture_output=True, timeout=60, check=False)
+    return done.stdout, done.stderr
+
+
+def _openssl() -> str:
+    found = shutil.which("openssl")
+    if found is None:
+        pytest.skip("there is no openssl here")
+    return found
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_certificate_is_used_for_new_connections(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    authority = CertificateAuthority(tmp_path)
+    pair = authority.issue("server")
+    with serving(certificates.server_tls(pair)) as server:
+        trusting = certificates.of_client(trust=authority.certificate)
+        with RemotingClient(tls=trusting, connect_timeout=LIMIT) as old:
+            assert old.invoke(server.address, request(), LIMIT).code == 0
+            first = _serial(certificates, server.address)
+            authority.issue("server")
+            _touch(pair.certificate, 10)
+            assert _serial(certificates, server.address) != first
+            assert ask(server.address, trusting) == b"hello"
+            assert old.invoke(server.address, request(), LIMIT).code == 0  # the connection that stands goes on
+            second = _serial(certificates, server.address)
+            for content in (b"nothing", certificates.strange.certificate.read_bytes()):
+                pair.certificate.write_bytes(content)
+                _touch(pair.certificate, 20 + len(content))
+                for _ in range(3):
+                    assert _serial(certificates, server.address) == second
+            pair.certificate.unlink()
+            assert _serial(certificates, server.address) == second
+            authority.issue("server")
+            assert _serial(certificates, server.address) not in (first, second)
+    said = [record.getMessage() for record in caplog.records if "goes on with what it has" in record.getMessage()]
+    assert len(said) == 3
+    assert "is not the private key of" in said[1]
+
+
+def test_a_client_reads_its_files_again(certificates: Certificates, tmp_path: Path) -> None:
+    trust = tmp_path / "trust.pem"
+    trust.write_bytes(certificates.stranger.certificate.read_bytes())
+    with (
+        serving(certificates.server_tls()) as server,
+        RemotingClient(tls=certificates.of_client(trust=trust), connect_timeout=LIMIT) as client,
+    ):
+        with pytest.raises(RemotingConnectError, match="not trusted here"):
+            client.invoke(server.address, request(), LIMIT)
+        trust.write_bytes(certificates.authority.certificate.read_bytes())
+        _touch(trust, 10)
+        assert client.invoke(server.address, request(), LIMIT).code == 0
+
+
+def _touch(file: Path, seconds: int) -> None:
+    """As if it were written so many seconds from now: clocks of file systems are coarse."""
+    moment = time.time_ns() + seconds * 1_000_000_000
+    os.utime(file, ns=(moment, moment))
+
+
+def _serial(certificates: Certificates, address: str) -> bytes:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with certificates.dial(address, context) as sock:
+        found = sock.getpeercert(binary_form=True)
+        assert found
+        return found
+
+
+def unreadable(certificates: Certificates, directory: Path) -> dict[str, tuple[TlsSettings, str]]:
+    text = directory / "text.pem"
+    text.write_text("nothing")
+    server = certificates.server
+
+    def settings(certificate: object, key: object, **more: Any) -> TlsSettings:
+        return TlsSettings(server_cert_path=str(certificate), server_key_path=str(key), **more)
+
+    encrypted = certificates.encrypted
+    return {
+        "missing": (settings(directory / "none", server.key), r"tls\.server\.certPath=.*none cannot be read: No such"),
+        "folder": (settings(server.certificate, directory), r"tls\.server\.keyPath=.* cannot be read"),
+        "text": (settings(text, server.key), "cannot be used for TLS"),
+        "not its key": (settings(server.certificate, certificates.client.key), "is not the private key of"),
+        "encrypted": (settings(*encrypted), r"is encrypted\. Set tls\.server\.keyPassword"),
+        "wrong password": (settings(*encrypted, server_key_password="no"), "is not the password of"),
+        "no ca": (
+            settings(*server, need_client_auth=ClientAuth.REQUIRE, server_trust_cert_path=str(text)),
+            r"tls\.server\.trustCertPath=.* holds no CA",
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", ["missing", "folder", "text", "not its key", "encrypted", "wrong password", "no ca"])
+def test_files_that_cannot_be_used(certificates: Certificates, tmp_path: Path, case: str) -> None:
+    settings, text = unreadable(certificates, tmp_path)[case]
+    with pytest.raises(ConfigError, match=text) as found:
+        ServerTls(settings)
+    assert found.value.remedy
+    assert found.value.message != "no"
+
+
+def test_an_encrypted_key(certificates: Certificates) -> None:
+    tls = certificates.server_tls(certificates.encrypted, server_key_password="secret")
+    with serving(tls) as server:
+        assert ask(server.address, certificates.of_client()) == b"hello"
+
+
+def test_files_of_a_client_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tls\.client\.trustCertPath=.*none cannot be read"):
+        ClientTls(TlsSettings(enable=True, client_trust_cert_path=str(tmp_path / "none")))
+
+
+def test_the_test_mode_makes_a_certificate(certificates: Certificates) -> None:
+    with serving(ServerTls(TlsSettings(mode=ENFORCING, test_mode=True))) as server:
+        assert ask(server.address, TlsSettings(enable=True, test_mode=True)) == b"hello"
+        with pytest.raises(RemotingConnectError, match="not trusted here"):
+            ask(server.address, certificates.of_client())
+
+
+# --- nothing is left ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_leaks(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    hello = client_hello(certificates)
+    with serving(certificates.server_tls(mode=ENFORCING, auth=ClientAuth.REQUIRE)) as server:
+        ask(server.address, certificates.of_client(certificates.client))
+        server.run(_until_empty(server))
+        before = _open_files()
+        for _ in range(5):
+            ask(server.address, certificates.of_client(certificates.client))
+            for bad in (certificates.of_client(), certificates.of_client(certificates.strange), None):
+                with pytest.raises(RemotingConnectError):
+                    ask(server.address, bad)
+            with pytest.raises(RemotingConnectError):
+                ask(server.address, certificates.of_client(trust=certificates.stranger.certificate))
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port))) as sock:
+                sock.sendall(hello)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        server.run(_until_empty(server))
+        deadline = time.monotonic() + LIMIT
+        while _open_files() > before and time.monotonic() < deadline:
+            select.select([], [], [], 0.01)
+        assert _open_files() <= before
+
+
+def _until_empty(server: ServerThread) -> Any:
+    async def wait() -> None:
+        await server.server._empty.wait()
+
+    return wait()
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
