@@ -159,6 +159,7 @@ class Broker:
             idle_timeout=config.server_channel_max_idle_time_seconds,
             name="broker",
             port_options=": rocket up --broker-port, rocket broker --port, listenPort",
+            tls=config.server_tls(),
         )
         overload = BrokerOverload(config, server, self._clock)
         await server.start()
@@ -268,6 +269,7 @@ class Broker:
             queue_data=lambda topic: queue_data(topics, config, topic),
             period=config.register_name_server_period / 1000,
             timeout=config.register_broker_timeout_mills / 1000,
+            tls=config.client_tls(),
             on_master=self._master_told,
             credentials=config.own_credentials,
         )

@@ -85,7 +85,7 @@ class SlaveSynchronize:
         self._timer = TimerCheckpoint(service.config.store_path)
         self._period = period
         self._client = RemotingClient(
-            connect_timeout=_TIMEOUT, credentials=service.config.own_credentials
+            connect_timeout=_TIMEOUT, tls=service.config.client_tls(), credentials=service.config.own_credentials
         )
         self._known = asyncio.Event()  # there is reason for a round
         self._hurried: asyncio.TimerHandle | None = None
