@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-SAMPLE_SECONDS = 10
-_WINDOWS = (10, 60, 600)
-_MINUTE = 60 // SAMPLE_SECONDS  # samples
+from spark_rocket.broker.stats_windows import SAMPLE_SECONDS, StatsWindows
 
+_WINDOWS = (10, 60, 600)
 
 # What a message is, as RocketMQ 5's TopicMessageType names it; the numbers are places in TopicCounts' lists.
 NORMAL, FIFO, DELAY, TRANSACTION = range(4)
@@ -65,8 +64,7 @@ class BrokerStats:
         """Transactions by topic."""
         self.rolled_back: dict[str, int] = {}
         self._samples: deque[tuple[int, int, int]] = deque([(0, 0, 0)], maxlen=max(_WINDOWS) // SAMPLE_SECONDS + 1)
-        self._fetched: dict[tuple[str, str], int] = {}
-        self._fetched_lately: deque[dict[tuple[str, str], int]] = deque(maxlen=_MINUTE)
+        self.windows = StatsWindows(self)
 
     def topic(self, topic: str) -> TopicCounts:
         """The counts of a topic, to be kept by who counts."""
@@ -103,17 +101,14 @@ class BrokerStats:
             counts = self.groups[key] = GroupCounts()
         counts.gets += count
         counts.get_bytes += size
-        self._fetched[key] = self._fetched.get(key, 0) + count
 
     def sample(self) -> None:
         self._samples.append((self.puts, self.gets, self.get_misses))
-        self._fetched_lately.append(self._fetched)
-        self._fetched = {}
+        self.windows.sample()
 
     def fetch_rate(self, group: str, topic: str) -> float:
         """Messages a second that a group was given of a topic, over the last minute of samples."""
-        count = sum(sample.get((group, topic), 0) for sample in self._fetched_lately)
-        return count / (len(self._fetched_lately) * SAMPLE_SECONDS) if count else 0.0
+        return self.windows.get_tps(group, topic)
 
     def minute_rates(self) -> tuple[float, float]:
         """Puts and gets a second over the last minute of samples."""

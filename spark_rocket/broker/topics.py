@@ -47,7 +47,7 @@ MAX_QUEUES = 65_536
 NOT_ALLOWED_SEND = frozenset(
     (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
 )
-_SYSTEM_TOPICS = NOT_ALLOWED_SEND | {AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC}
+SYSTEM_TOPICS = NOT_ALLOWED_SEND | {AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC}
 _LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
@@ -77,7 +77,7 @@ def group_problem(group: str) -> str | None:
 
 def is_system_topic(topic: str) -> bool:
     """Whether the name is one that Apache keeps for itself."""
-    return topic in _SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def alter_attributes(current: dict[str, str], text: str | None, *, create: bool) -> dict[str, str]:

@@ -17,6 +17,21 @@ V5_3_3 = 479
 CURRENT_VERSION = V5_3_3
 STANDARD_JSON_VERSION = V4_9_4
 
+_V4_0_0_SNAPSHOT = 212
+_HIGHER_VERSION = 612
+
+
+def version_name(ordinal: int) -> str:
+    """What a version is called: each has two ordinals, of its snapshot and of itself, ten of each to the next place."""
+    if ordinal < _V4_0_0_SNAPSHOT:
+        return f"3.x ({ordinal})" if ordinal >= 0 else f"unknown ({ordinal})"
+    if ordinal >= _HIGHER_VERSION:
+        return "higher than 5.9.9"
+    number, release = divmod(ordinal - _V4_0_0_SNAPSHOT, 2)
+    major, rest = divmod(number, 100)
+    return f"{major + 4}.{rest // 10}.{rest % 10}" + ("" if release else "-SNAPSHOT")
+
+
 # Permission bits of topics and brokers.
 PERM_INHERIT = 0x1
 PERM_WRITE = 0x2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_rocket.client import Admin, QueueLag
-from spark_rocket.client import admin as admin_module
+from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (

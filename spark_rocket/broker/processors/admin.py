@@ -238,6 +238,7 @@ class AdminProcessor:
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
         puts, found, missed = service.stats.rates()
+        windows = service.stats.windows
         boot = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._boot / 1000))
         seconds = max(service.clock() - self._boot, 0) // 1000
         table = {
@@ -257,15 +258,18 @@ class AdminProcessor:
             "putMessageTimesTotal": str(service.stats.puts),
             "getMessageTotal": str(service.stats.gets),
             "msgPutTotalTodayNow": str(service.stats.puts),
-            "msgPutTotalTodayMorning": "0",
-            "msgPutTotalYesterdayMorning": "0",
+            "msgPutTotalTodayMorning": str(windows.morning[0]),
+            "msgPutTotalYesterdayMorning": str(windows.yesterday_morning[0]),
             "msgGetTotalTodayNow": str(service.stats.gets),
-            "msgGetTotalTodayMorning": "0",
-            "msgGetTotalYesterdayMorning": "0",
+            "msgGetTotalTodayMorning": str(windows.morning[1]),
+            "msgGetTotalYesterdayMorning": str(windows.yesterday_morning[1]),
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "sendThreadPoolQueueSize": "0",
             "pullThreadPoolQueueSize": "0",
+            "pageCacheLockTimeMills": "0",
+            "dispatchBehindBytes": "0",
+            "earliestMessageTimeStamp": str(service.store.first_store_time()),
             "heldPulls": str(service.held.count),
             "heldPops": str(service.waiting.count),
             **service.schedule.runtime_info(),

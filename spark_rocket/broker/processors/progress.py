@@ -1,11 +1,12 @@
-"""How far consumers are: statistics of a topic (202) and a group (208), who consumes what (300, 343, 345), the time
-span of a consumer (303), and giving a group another's offsets (314).
+"""How far consumers are: statistics of a topic (202), of a group (208) and of all groups (317), who consumes what (300,
+343, 345), the time span of a consumer (303), and giving a group another's offsets (314).
 
 Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from spark_rocket.broker.service import BrokerService
@@ -13,6 +14,7 @@ from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
     ConsumeStats,
+    ConsumeStatsList,
     GroupList,
     OffsetWrapper,
     QueryConsumeTimeSpanBody,
@@ -26,6 +28,7 @@ from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
     CloneGroupOffsetRequestHeader,
+    GetConsumeStatsInBrokerRequestHeader,
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
@@ -33,6 +36,7 @@ from spark_rocket.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
+from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, Handler
 
 _ALL_QUEUES = 1_024
@@ -49,6 +53,7 @@ class ProgressProcessor:
         return {
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
             RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_consume_stats,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
@@ -78,34 +83,66 @@ class ProgressProcessor:
                 max_offset=max(end, 0),
                 last_update_timestamp=max(last, 0),
             )
-        return RemotingCommand.response(request, body=TopicStatsTable(offset_table=table).to_json())
+        put_tps = self._service.stats.windows.put_tps(topic)
+        return RemotingCommand.response(request, body=TopicStatsTable(table, put_tps).to_json())
 
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
-        service, group = self._service, header.consumer_group
+        group = header.consumer_group
         named = [header.topic or "", *(header.topic_list or "").split(";")]
-        topics = [topic for topic in named if topic] or sorted(service.offsets.topics_of(group))
-        live = service.clients.consumers.get(group)
-        table = {}
-        tps = 0.0
+        topics = [topic for topic in named if topic] or sorted(self._service.offsets.topics_of(group))
+        whole = ConsumeStats()
         for topic in topics:
-            config = service.topics.get(topic)
-            if config is None:
-                continue
-            if live is not None and live.subscriptions and topic not in live.subscriptions:
-                continue  # offsets of a topic that the group has turned away from are no lag
-            tps += service.stats.fetch_rate(group, topic)
-            for queue_id in self._queue_ids(topic, config.read_queue_nums):
-                committed = max(service.offsets.query(group, topic, queue_id), 0)
-                pulled = service.offsets.query_pulled(group, topic, queue_id)
-                timestamp = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
-                table[self._queue(topic, queue_id)] = OffsetWrapper(
-                    broker_offset=max(service.store.get_max_offset(topic, queue_id), 0),
-                    consumer_offset=committed,
-                    pull_offset=max(pulled, committed),
-                    last_timestamp=max(timestamp, 0),
-                )
-        return RemotingCommand.response(request, body=ConsumeStats(offset_table=table, consume_tps=tps).to_json())
+            part = self._stats_of(group, topic)
+            if part is not None:
+                whole.offset_table |= part.offset_table
+                whole.consume_tps += part.consume_tps
+        return RemotingCommand.response(request, body=whole.to_json())
+
+    def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
+        """Group after group, with others' requests in between: there may be thousands."""
+        ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
+        self._service.spawn(self._all_consume_stats(channel, request, ordered))
+
+    async def _all_consume_stats(self, channel: Channel, request: RemotingCommand, ordered: bool) -> None:
+        service = self._service
+        body = ConsumeStatsList(broker_addr=format_address(*service.store_host))
+        for group in sorted(service.groups.table):
+            of_group = []
+            for topic in sorted(service.offsets.topics_of(group)):
+                config = service.topics.get(topic)
+                found = self._stats_of(group, topic) if config is not None and (config.order or not ordered) else None
+                if found is not None:
+                    of_group.append(found)
+                    body.total_diff += found.total_lag
+                    body.total_inflight_diff += sum(
+                        (row.pull_offset or row.consumer_offset) - row.consumer_offset
+                        for row in found.offset_table.values()
+                    )
+                    await asyncio.sleep(0)
+            body.consume_stats_list.append({group: of_group})
+        if not request.is_oneway:
+            channel.write(RemotingCommand.response(request, body=body.to_json()))
+
+    def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
+        """How far a group is in a topic; None of a topic that is gone or that the group has turned away from."""
+        service = self._service
+        config = service.topics.get(topic)
+        live = service.clients.consumers.get(group)
+        if config is None or (live is not None and live.subscriptions and topic not in live.subscriptions):
+            return None  # offsets of a topic that the group has turned away from are no lag
+        table = {}
+        for queue_id in self._queue_ids(topic, config.read_queue_nums):
+            committed = max(service.offsets.query(group, topic, queue_id), 0)
+            pulled = service.offsets.query_pulled(group, topic, queue_id)
+            timestamp = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
+            table[self._queue(topic, queue_id)] = OffsetWrapper(
+                broker_offset=max(service.store.get_max_offset(topic, queue_id), 0),
+                consumer_offset=committed,
+                pull_offset=max(pulled, committed),
+                last_timestamp=max(timestamp, 0),
+            )
+        return ConsumeStats(table, service.stats.windows.get_tps(group, topic))
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = QueryTopicConsumeByWhoRequestHeader.from_ext(request.ext_fields).topic

@@ -136,3 +136,49 @@ class QueryConsumeQueueResponseBody(Body):
     queue_data: list[ConsumeQueueData] = field(default_factory=list)
     max_queue_index: int = 0
     min_queue_index: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeStatsList(Body):
+    """Answer to GET_BROKER_CONSUME_STATS: of each group, in a map of its own, what GET_CONSUME_STATS says by topic."""
+
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
+    broker_addr: str | None = None
+    total_diff: int = 0
+    total_inflight_diff: int = 0
+
+
+@dataclass(slots=True)
+class ProducerInfo(Body):
+    """A producer on a broker; ``remote_ip`` is its address with the port."""
+
+    client_id: str = ""
+    remote_ip: str = field(default="", metadata={"wire": "remoteIP"})
+    language: str = "JAVA"
+    version: int = 0
+    last_update_timestamp: int = 0
+
+
+@dataclass(slots=True)
+class ProducerTableInfo(Body):
+    """Answer to GET_ALL_PRODUCER_INFO: group -> members."""
+
+    data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BrokerStatsItem(Body):
+    """A sum over a time, per second, and on average per call."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@dataclass(slots=True)
+class BrokerStatsDataBody(Body):
+    """Answer to VIEW_BROKER_STATS_DATA."""
+
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)

@@ -6,7 +6,7 @@ Corresponds to remoting.protocol.header.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_rocket.protocol.headers.base import Header, Int, Long
 
@@ -73,6 +73,7 @@ class QueryMessageRequestHeader(Header):
     max_num: Int
     begin_timestamp: Long
     end_timestamp: Long
+    unique_key_query: bool | None = field(default=None, metadata={"wire": "_UNIQUE_KEY_QUERY"})
 
 
 @dataclass(slots=True)
@@ -98,6 +99,13 @@ class GetConsumeStatsRequestHeader(Header):
     consumer_group: str
     topic: str | None = None
     topic_list: str | None = None
+
+
+@dataclass(slots=True)
+class GetConsumeStatsInBrokerRequestHeader(Header):
+    """GET_BROKER_CONSUME_STATS: of topics that are ordered only, or of all."""
+
+    is_order: bool = False
 
 
 @dataclass(slots=True)

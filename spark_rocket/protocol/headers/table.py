@@ -57,6 +57,7 @@ REQUEST_HEADERS: dict[int, type[Header]] = {
     RequestCode.QUERY_MESSAGE: admin.QueryMessageRequestHeader,
     RequestCode.VIEW_MESSAGE_BY_ID: admin.ViewMessageRequestHeader,
     RequestCode.GET_CONSUME_STATS: admin.GetConsumeStatsRequestHeader,
+    RequestCode.GET_BROKER_CONSUME_STATS: admin.GetConsumeStatsInBrokerRequestHeader,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: admin.GetConsumerConnectionListRequestHeader,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.GetProducerConnectionListRequestHeader,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: admin.ResetOffsetRequestHeader,

@@ -1,0 +1,53 @@
+"""What an operator asks and changes: brokers, topics, groups, offsets, messages, name servers.
+
+Every question goes to the servers at once and nothing is remembered. Only Apache's own request codes are used, so that
+all of it works with Apache's clusters of 4.x and 5.x, but for what a method says of their versions.
+"""
+
+from spark_rocket.client.admin.admin import Admin
+from spark_rocket.client.admin.results import (
+    BrokerRuntime,
+    BrokerStatsData,
+    BrokerStatus,
+    ConsumeQueueEntry,
+    ConsumeQueuePage,
+    DeadLetterTopic,
+    Failures,
+    GroupInfo,
+    GroupState,
+    Member,
+    MessageTrack,
+    PlannedReset,
+    QueueLag,
+    QueueProgress,
+    StatsItem,
+    TopicInfo,
+    TopicKind,
+    TrackStatus,
+    is_system_group,
+    topic_kind,
+)
+
+__all__ = [
+    "Admin",
+    "BrokerRuntime",
+    "BrokerStatsData",
+    "BrokerStatus",
+    "ConsumeQueueEntry",
+    "ConsumeQueuePage",
+    "DeadLetterTopic",
+    "Failures",
+    "GroupInfo",
+    "GroupState",
+    "Member",
+    "MessageTrack",
+    "PlannedReset",
+    "QueueLag",
+    "QueueProgress",
+    "StatsItem",
+    "TopicInfo",
+    "TopicKind",
+    "TrackStatus",
+    "is_system_group",
+    "topic_kind",
+]

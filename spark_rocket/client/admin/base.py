@@ -1,0 +1,211 @@
+"""How an Admin asks: one server, every name server, or all brokers at once.
+
+Questions to many brokers, topics or groups are sent before any answer is waited for, so that a list of a thousand
+topics takes one round trip and not a thousand. A broker that does not answer must not hide the others: methods that
+ask all of them take a dict ``failed``, put the broker's name and the error into it and return the rest; without it they
+raise the first error.
+
+Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.DefaultMQAdminExtImpl's plumbing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar, Unpack
+
+from spark_rocket.client.admin.results import Failures
+from spark_rocket.client.config import ClientConfig, Connecting
+from spark_rocket.client.instance import Client
+from spark_rocket.client.reader import DEFAULT_GROUP, Reader
+from spark_rocket.client.routes import TopicRoute
+from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import MASTER_ID, BrokerData, ClusterInfo
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers.base import Header
+
+BROKER_WAIT = 1.0
+SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
+KNOWN_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
+ONLINE_OR_NOT = frozenset(
+    {int(ResponseCode.SUCCESS), int(ResponseCode.CONSUMER_NOT_ONLINE), int(ResponseCode.SYSTEM_ERROR)}
+)
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[K]):
+    """One question among many; ``key`` is the asker's own, to tell the answers apart."""
+
+    key: K
+    broker: str
+    address: str
+    code: RequestCode
+    header: Header | None
+
+
+class AdminBase(Client):
+    """The exchange with name servers and brokers."""
+
+    def __init__(
+        self, name_server: str | None = None, *, request_timeout: float = 5.0, **connecting: Unpack[Connecting]
+    ) -> None:
+        super().__init__(ClientConfig.of(name_server, **connecting))
+        self._timeout = request_timeout
+        self._connecting = connecting
+        self._reader = Reader(name_server, group=DEFAULT_GROUP, request_timeout=request_timeout, **connecting)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+    def cluster_info(self) -> ClusterInfo:
+        """Clusters, brokers and their addresses."""
+        answer = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, None, "the list of brokers")
+        return ClusterInfo.from_json(answer.body)
+
+    # --- whom to ask ------------------------------------------------------------------------------------------
+
+    def _known_brokers(self) -> ClusterInfo:
+        """As ``cluster_info``, which is empty for a moment after a broker's start."""
+        info = self.cluster_info()
+        until = time.monotonic() + BROKER_WAIT
+        while not info.broker_addr_table and time.monotonic() < until:
+            time.sleep(0.02)  # a broker that has just started is about to register
+            info = self.cluster_info()
+        return info
+
+    def _masters(self, broker: str | None, cluster: str | None) -> dict[str, str]:
+        """Masters' addresses by broker name."""
+        if broker is not None and ":" in broker:
+            return {broker: broker}
+        info = self._known_brokers()
+        names: Iterable[str] = info.broker_addr_table
+        if broker is not None:
+            names = [broker]
+        elif cluster is not None:
+            if cluster not in info.cluster_addr_table:
+                known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+                raise ClientError(f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {known}.")
+            names = info.cluster_addr_table[cluster]
+        masters = {}
+        for name in names:
+            data = info.broker_addr_table.get(name)
+            address = data.broker_addrs.get(MASTER_ID) if data is not None else None
+            if address is not None:
+                masters[name] = address
+        if not masters:
+            who = f"named {broker!r}" if broker else f"in cluster {cluster!r}" if cluster else "at all"
+            raise ClientError(
+                f"The name server {self.name_server} knows no master broker {who}.",
+                remedy="Start a broker with this name server (rocket up, rocket broker -n ADDRESS).",
+                retriable=True,
+            )
+        return masters
+
+    def _every_broker(self, broker: str | None = None) -> dict[str, str]:
+        """For questions: one address of each broker name, a slave's where there is no master; or of one broker."""
+        if broker is not None:
+            return {broker: self._address(broker)}
+        return _one_address_each(self._known_brokers().broker_addr_table.values())
+
+    def _topic_masters(self, topic: str) -> dict[str, str]:
+        brokers = self._instance().routes.fetch(topic).broker_datas
+        masters = {b.broker_name: b.broker_addrs[MASTER_ID] for b in brokers if MASTER_ID in b.broker_addrs}
+        if not masters:
+            raise ClientError(f"No master of topic {topic!r} is up.", remedy="Start it again.", retriable=True)
+        return masters
+
+    def _topic_brokers(self, topic: str) -> dict[str, str]:
+        """For questions: as ``_topic_masters``, with slaves where there is no master."""
+        return _one_address_each(self._instance().routes.fetch(topic).broker_datas)
+
+    def _address(self, broker: str) -> str:
+        """A broker's address, of its name or of itself."""
+        return next(iter(self._masters(broker, None).values()))
+
+    def _fresh(self, topic: str) -> tuple[MessageQueue, ...]:
+        return TopicRoute.of(topic, self._instance().routes.fetch(topic)).readable
+
+    # --- the exchange -----------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        address: str,
+        code: RequestCode,
+        header: Header | None,
+        what: str,
+        *,
+        topic: str | None = None,
+        body: bytes = b"",
+        allowed: frozenset[int] = SUCCESS,
+        timeout: float | None = None,
+    ) -> RemotingCommand:
+        request = RemotingCommand.request(code, header.to_ext() if header is not None else None, body)
+        timeout = timeout or self._timeout
+        return self._instance().invoke(address, request, what, topic=topic, timeout=timeout, allowed=allowed)
+
+    def _ask_all(
+        self,
+        questions: Iterable[Asked[K]],
+        what: str,
+        value: Callable[[RemotingCommand], T | None],
+        failed: Failures | None,
+        allowed: frozenset[int] = SUCCESS,
+    ) -> list[tuple[Asked[K], T]]:
+        """Answers in the order of the questions, without those of which ``value`` makes None."""
+        instance = self._instance()
+        under_way = [
+            (
+                asked,
+                instance.invoke_async(
+                    asked.address,
+                    RemotingCommand.request(asked.code, asked.header.to_ext() if asked.header is not None else None),
+                    what,
+                    value,
+                    timeout=self._timeout,
+                    allowed=allowed,
+                ),
+            )
+            for asked in questions
+        ]
+        answers = []
+        for asked, future in under_way:
+            try:
+                found = future.result()
+            except RocketError as error:
+                if failed is None:
+                    raise
+                failed.setdefault(asked.broker, error)
+            else:
+                if found is not None:
+                    answers.append((asked, found))
+        return answers
+
+    def _ask_name_server(
+        self, code: RequestCode, header: Header | None, what: str, allowed: frozenset[int] = SUCCESS
+    ) -> RemotingCommand:
+        request = RemotingCommand.request(code, header.to_ext() if header is not None else None)
+        return self._instance().routes.name_servers.ask(request, allowed, what)
+
+    def _tell_name_servers(self, code: RequestCode, header: Header, what: str) -> list[RemotingCommand]:
+        servers = self._instance().routes.name_servers
+        return servers.ask_each(lambda: RemotingCommand.request(code, header.to_ext()), what)
+
+
+def _one_address_each(brokers: Iterable[BrokerData]) -> dict[str, str]:
+    found = ((data.broker_name, data.select_addr()) for data in brokers)
+    return {name: address for name, address in sorted(found) if address is not None}

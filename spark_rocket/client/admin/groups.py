@@ -1,0 +1,371 @@
+"""Consumer groups and producers: who is there, how far they are, and changes of groups.
+
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of groups, and to mqadmin's consumerProgress,
+consumerConnection, producerConnection, updateSubGroup, deleteSubGroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spark_rocket.client.admin.base import ONLINE_OR_NOT, Asked
+from spark_rocket.client.admin.results import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    Failures,
+    GroupInfo,
+    GroupState,
+    Member,
+    QueueProgress,
+)
+from spark_rocket.client.admin.topics import TopicAdmin
+from spark_rocket.errors import BrokerError, TopicNotFoundError
+from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.bodies import (
+    Connection,
+    ConsumeMessageDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    ProducerConnection,
+    ProducerTableInfo,
+    QueryConsumeTimeSpanBody,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode, version_name
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+)
+from spark_rocket.remoting.address import format_address
+
+_RELAY_SECONDS = 15.0  # a broker waits 10 s for the consumer that it asks
+_LONGEST_DELAY = 10 * 365 * 86_400_000  # more is Apache's way to say that it does not know
+_ANY_ANSWER = frozenset(
+    {int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)}
+)
+
+
+class GroupAdmin(TopicAdmin):
+    """Groups."""
+
+    # --- what there is ----------------------------------------------------------------------------------------
+
+    def groups(self, *, failed: Failures | None = None) -> list[GroupInfo]:
+        """All consumer groups with their settings on each broker, brokers' own among them, sorted by name."""
+        code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
+        asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
+        found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
+        for question, table in self._ask_all(asked, "the question for groups", _group_table, failed):
+            for name, config in table.items():
+                found.setdefault(name, {})[question.broker] = config
+        return [GroupInfo(name, configs) for name, configs in sorted(found.items())]
+
+    def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups that a broker (its name or address) knows."""
+        code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
+        return _group_table(self._ask(self._address(broker), code, header, "the question for groups"))
+
+    def group_state(self, group: str, *, topic: str | None = None, failed: Failures | None = None) -> GroupState:
+        """Who is in a group and how far it is, in all of its topics or in one; nothing of a group that nobody knows."""
+        return self.group_states([group], topic=topic, failed=failed)[group]
+
+    def group_states(
+        self, groups: Iterable[str], *, topic: str | None = None, failed: Failures | None = None
+    ) -> dict[str, GroupState]:
+        """The same of many groups at once."""
+        names = list(dict.fromkeys(groups))
+        addresses = self._every_broker()
+        connections = self._ask_all(
+            [
+                Asked(group, broker, address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
+                for group in names
+                for header in [GetConsumerConnectionListRequestHeader(consumer_group=group)]
+                for broker, address in addresses.items()
+            ],
+            "the question for consumers",
+            _consumer_connection,
+            failed,
+            ONLINE_OR_NOT,
+        )
+        stats = self._ask_all(
+            [
+                Asked(group, broker, address, RequestCode.GET_CONSUME_STATS, header)
+                for group in names
+                for header in [GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)]
+                for broker, address in addresses.items()
+                if broker not in (failed or {})
+            ],
+            "the question how far a group is",
+            lambda answer: ConsumeStats.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None,
+            failed,
+            _ANY_ANSWER,
+        )
+        delays = self._delays(stats, addresses, failed)
+        online: dict[str, list[tuple[str, ConsumerConnection]]] = {group: [] for group in names}
+        progress: dict[str, list[ConsumeStats]] = {group: [] for group in names}
+        for question, connection in connections:
+            online[question.key].append((question.broker, connection))
+        for question, found in stats:
+            progress[question.key].append(found)
+        return {group: _state(group, online[group], progress[group], delays.get(group, {})) for group in names}
+
+    def _delays(
+        self, stats: Sequence[tuple[Asked[str], ConsumeStats]], addresses: dict[str, str], failed: Failures | None
+    ) -> dict[str, dict[MessageQueue, int]]:
+        """For how long each queue's next message has been waiting, by group: asked only where one waits."""
+        behind = {
+            (question.key, question.broker, queue.topic)
+            for question, body in stats
+            for queue, offsets in body.offset_table.items()
+            if offsets.broker_offset > offsets.consumer_offset
+        }
+        asked = [
+            Asked(
+                group,
+                broker,
+                addresses[broker],
+                RequestCode.QUERY_CONSUME_TIME_SPAN,
+                QueryConsumeTimeSpanRequestHeader(topic=topic, group=group),
+            )
+            for group, broker, topic in sorted(behind)
+        ]
+        found: dict[str, dict[MessageQueue, int]] = {}
+        # Whatever a broker has against this question, the lag itself is known.
+        allowed = frozenset({int(code) for code in ResponseCode})
+        for question, body in self._ask_all(asked, "the question for delays", _time_span, failed, allowed):
+            of_group = found.setdefault(question.key, {})
+            for span in body.consume_time_span_set:
+                if span.message_queue is not None and 0 < span.delay_time < _LONGEST_DELAY:
+                    of_group[span.message_queue] = span.delay_time
+        return found
+
+    def consume_stats(self, group: str, *, broker: str, topic: str | None = None) -> ConsumeStats:
+        """How far a group is on a broker, in all of its topics or in one."""
+        header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        what = f"the question how far group {group} is"
+        answer = self._ask(self._address(broker), RequestCode.GET_CONSUME_STATS, header, what)
+        return ConsumeStats.from_json(answer.body)
+
+    # --- who is there -----------------------------------------------------------------------------------------
+
+    def consumers(self, group: str, topic: str) -> list[str]:
+        """Client ids of the group's consumers that are online at the topic's brokers, sorted."""
+        clients: set[str] = set()
+        for address in self._topic_masters(topic).values():
+            connection = self._consumer_connection(group, address)
+            if connection is not None:
+                clients.update(c.client_id for c in connection.connection_set)
+        return sorted(clients)
+
+    def consumer_connection(self, group: str, *, broker: str) -> ConsumerConnection | None:
+        """The group's members that are connected to a broker; None if there are none."""
+        return self._consumer_connection(group, self._address(broker))
+
+    def _consumer_connection(self, group: str, address: str) -> ConsumerConnection | None:
+        header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+        code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
+        return _consumer_connection(self._ask(address, code, header, what, allowed=ONLINE_OR_NOT))
+
+    def producer_connection(self, group: str, *, broker: str) -> ProducerConnection | None:
+        """The producers of a group that are connected to a broker; None if there are none."""
+        header = GetProducerConnectionListRequestHeader(producer_group=group)
+        code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
+        return _producer_connection(self._ask(self._address(broker), code, header, what, allowed=ONLINE_OR_NOT))
+
+    def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
+        """The producers of a group that are connected, sorted by client id."""
+        code, header = (
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            GetProducerConnectionListRequestHeader(producer_group=group),
+        )
+        asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
+        what = f"the producers of group {group}"
+        answers = self._ask_all(asked, what, _producer_connection, failed, ONLINE_OR_NOT)
+        return _members([(question.broker, body.connection_set) for question, body in answers])
+
+    def producer_groups(self, *, failed: Failures | None = None) -> dict[str, list[Member]]:
+        """All producers that are connected, by group. Brokers of 4.x are not asked that: they are in ``failed``."""
+        code = RequestCode.GET_ALL_PRODUCER_INFO
+        asked = [Asked(name, name, address, code, None) for name, address in self._every_broker().items()]
+        found: dict[str, list[tuple[str, list[Connection]]]] = {}
+        for question, body in self._ask_all(asked, "the question for producers", _producers, failed):
+            for group, members in body.items():
+                found.setdefault(group, []).append((question.broker, members))
+        return {group: _members(of_brokers) for group, of_brokers in sorted(found.items())}
+
+    # --- what consumers are asked -----------------------------------------------------------------------------
+
+    def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
+        """What a consumer says it is doing: settings, queues in hand, rates; with the stacks of its threads."""
+        header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
+        address = self._broker_of(group, client_id)
+        what = f"the question what {client_id} is doing"
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        return ConsumerRunningInfo.from_json(self._ask(address, code, header, what, timeout=_RELAY_SECONDS).body)
+
+    def consume_directly(self, group: str, client_id: str, message: MessageExt) -> ConsumeMessageDirectlyResult:
+        """Have one consumer consume one message again, now, past its queue; what came of it.
+
+        The message is one that an Admin gave. The consumer must be connected to the broker that has it.
+        """
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=message.topic
+        )
+        address = format_address(*message.store_host)
+        what = f"the consumption of {message.msg_id} by {client_id}"
+        answer = self._ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, what, timeout=_RELAY_SECONDS)
+        return ConsumeMessageDirectlyResult.from_json(answer.body)
+
+    def _broker_of(self, group: str, client_id: str) -> str:
+        """The address of a broker that the client is connected to."""
+        online: set[str] = set()
+        for address in self._every_broker().values():
+            connection = self._consumer_connection(group, address)
+            clients = {member.client_id for member in connection.connection_set} if connection is not None else set()
+            if client_id in clients:
+                return address
+            online |= clients
+        known = ", ".join(sorted(online)) or "nobody"
+        raise BrokerError(
+            f"Group {group!r} has no consumer {client_id!r} online.",
+            remedy=f"Online are: {known}.",
+            response_code=ResponseCode.CONSUMER_NOT_ONLINE,
+        )
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def create_group(
+        self,
+        group: str,
+        *,
+        ordered: bool | None = None,
+        retry_max_times: int | None = None,
+        retry_policy: dict[str, object] | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Create a consumer group, or change one, on one broker, on a cluster's or on every known master.
+
+        What is not given stays as it is; of a new group that is no order and 16 retries. ``ordered`` is for consumers
+        by POP, RocketMQ 5's own clients among them: messages of a queue or of a message group are given out one after
+        the other. A message that failed ``retry_max_times`` + 1 times is a dead letter.
+        ``retry_policy``: the pauses between, in ms, for clients that ask the proxy for them, as Apache writes it:
+        ``{"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60000, "multiplier": 2}}`` or
+        ``{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}``.
+        """
+        given = {
+            "consume_message_orderly": ordered,
+            "retry_max_times": retry_max_times,
+            "group_retry_policy": retry_policy,
+        }
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for address in self._masters(broker, cluster).values():
+            known = self.subscription_groups(address).get(group, SubscriptionGroupConfig(group_name=group))
+            body = replace(known, attributes={}, **changes).to_json()  # attributes: none of them is to change
+            code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+            self._ask(address, code, None, f"the creation of group {group}", body=body)
+
+    def delete_group(
+        self, group: str, *, offsets: bool = True, topics: bool = False, cluster: str | None = None
+    ) -> list[str]:
+        """Delete a group on every master (of the cluster): its settings, and with ``offsets`` where it is.
+
+        With ``topics``, its retry topic and its dead letters as well, whose names are the answer. Consumers that are
+        online create it again.
+        """
+        header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=offsets, remove_offset=offsets)
+        for address in self._masters(None, cluster).values():
+            self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header, f"the deletion of group {group}")
+        deleted = []
+        for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group) if topics else ():
+            try:
+                self.topic_route(topic)
+            except TopicNotFoundError:
+                continue
+            self.delete_topic(topic, cluster=cluster)
+            deleted.append(topic)
+        return deleted
+
+
+def _group_table(answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
+    return SubscriptionGroupWrapper.from_json(answer.body).subscription_group_table
+
+
+def _consumer_connection(answer: RemotingCommand) -> ConsumerConnection | None:
+    found = answer.code == ResponseCode.SUCCESS and answer.body
+    return ConsumerConnection.from_json(answer.body) if found else None
+
+
+def _producer_connection(answer: RemotingCommand) -> ProducerConnection | None:
+    return ProducerConnection.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+def _producers(answer: RemotingCommand) -> dict[str, list[Connection]]:
+    table = ProducerTableInfo.from_json(answer.body).data
+    return {
+        group: [Connection(one.client_id, one.remote_ip, one.language, one.version) for one in members]
+        for group, members in table.items()
+    }
+
+
+def _time_span(answer: RemotingCommand) -> QueryConsumeTimeSpanBody | None:
+    return QueryConsumeTimeSpanBody.from_json(answer.body) if answer.code == ResponseCode.SUCCESS else None
+
+
+def _members(of_brokers: Sequence[tuple[str, list[Connection]]]) -> list[Member]:
+    members: dict[str, Member] = {}
+    for broker, connections in of_brokers:
+        for one in connections:
+            known = members.get(one.client_id)
+            if known is None:
+                version = version_name(one.version)
+                members[one.client_id] = Member(one.client_id, one.client_addr, one.language, version, [broker])
+            elif broker not in known.brokers:
+                known.brokers.append(broker)
+    return sorted(members.values(), key=lambda member: member.client_id)
+
+
+def _state(
+    group: str,
+    connections: Sequence[tuple[str, ConsumerConnection]],
+    stats: Sequence[ConsumeStats],
+    delays: dict[MessageQueue, int],
+) -> GroupState:
+    subscriptions: dict[str, SubscriptionData] = {}
+    for _, body in connections:
+        subscriptions |= body.subscription_table
+    first = connections[0][1] if connections else ConsumerConnection()
+    queues = [
+        QueueProgress(
+            queue,
+            offsets.broker_offset,
+            offsets.consumer_offset,
+            offsets.pull_offset,
+            offsets.last_timestamp,
+            delays.get(queue, 0),
+        )
+        for body in stats
+        for queue, offsets in body.offset_table.items()
+    ]
+    return GroupState(
+        group,
+        _members([(broker, body.connection_set) for broker, body in connections]),
+        subscriptions,
+        first.consume_type,
+        first.message_model,
+        first.consume_from_where,
+        sorted(queues, key=lambda progress: progress.queue),
+        sum(body.consume_tps for body in stats),
+    )

@@ -1,0 +1,333 @@
+"""Messages: finding them, what groups made of them, dead letters, sending one again.
+
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{viewMessage, queryMessage, messageTrackDetail,
+queryConsumeQueue}, and to the message and dead-letter pages of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from heapq import nlargest, nsmallest
+from typing import Unpack
+
+from spark_rocket.client.admin.base import FOUND_OR_NOT
+from spark_rocket.client.admin.offsets import OffsetAdmin
+from spark_rocket.client.admin.results import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    ConsumeQueueEntry,
+    ConsumeQueuePage,
+    DeadLetterTopic,
+    Failures,
+    MessageTrack,
+    TopicKind,
+    TrackStatus,
+    topic_kind,
+)
+from spark_rocket.client.config import Connecting
+from spark_rocket.client.producer import Producer
+from spark_rocket.client.pull import PullStatus
+from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
+from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
+from spark_rocket.protocol.bodies import (
+    BROADCASTING,
+    CONSUME_ACTIVELY,
+    QueryConsumeQueueResponseBody,
+    SubscriptionData,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.extra_info import retry_topic
+from spark_rocket.protocol.headers import (
+    QueryConsumeQueueRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
+from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.subscription import TYPE_TAG, parse_tags
+from spark_rocket.remoting.address import format_address
+
+PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+_NOT_NEWER = 2**63 - 1
+_RETRY_TOPIC, _DLQ_ORIGIN_TOPIC = "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"
+# What brokers and clients set by themselves, or what belongs to one delivery: a message that is sent again has not it.
+_NOT_SENT_AGAIN = frozenset((
+    "UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "DELAY",
+    "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP",
+    "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "CHECK_IMMUNITY_TIME_IN_SECONDS",
+    "__transactionId__", "RETRY_TOPIC", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME",
+    "ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
+    "INNER_NUM", "INNER_BASE", "__CRC32#", "PROPERTY_FORWARD_QUEUE_ID", "REDIRECT",
+))  # fmt: skip
+
+
+class MessageAdmin(OffsetAdmin):
+    """Messages."""
+
+    def __init__(
+        self, name_server: str | None = None, *, request_timeout: float = 5.0, **connecting: Unpack[Connecting]
+    ) -> None:
+        super().__init__(name_server, request_timeout=request_timeout, **connecting)
+        self._producer: Producer | None = None
+        self._producer_lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._producer_lock:
+            if self._producer is not None:
+                self._producer.close()
+        super().close()
+
+    # --- finding them -----------------------------------------------------------------------------------------
+
+    def message(self, topic: str, msg_id: str) -> MessageExt | None:
+        """The message of a topic with an id, the one that its sender gave it or the one that its broker did."""
+        try:
+            host, _ = decode_offset_msg_id(msg_id)
+        except ProtocolError:
+            pass
+        else:
+            # Both ids may have 32 digits: only what names the address of a broker is an offset id.
+            if format_address(*host) in self._names_by_address():
+                try:
+                    found = self.view_message(msg_id)
+                except BrokerError:
+                    found = None
+                if found is not None and found.topic == topic:
+                    return found
+        hits = self._query(topic, msg_id, 32, 0, None, unique=True)
+        return hits[-1] if hits else None
+
+    def view_message(self, offset_msg_id: str) -> MessageExt:
+        """The message that an offset id (of 32 or 56 hex digits) says where to find."""
+        try:
+            host, offset = decode_offset_msg_id(offset_msg_id)
+        except ProtocolError as error:
+            raise ClientError(error.message, remedy="Unique keys are looked up with query_messages.") from None
+        address = format_address(*host)
+        answer = self._ask(
+            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset), f"message {offset_msg_id}"
+        )
+        return decode_messages(answer.body, self._names_by_address().get(address, ""))[0]
+
+    def _names_by_address(self) -> dict[str, str]:
+        every = self.cluster_info().broker_addr_table.values()
+        return {address: data.broker_name for data in every for address in data.broker_addrs.values()}
+
+    def query_messages(
+        self, topic: str, key: str, *, max_num: int = 32, begin_ms: int = 0, end_ms: int | None = None
+    ) -> list[MessageExt]:
+        """Messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
+        return self._query(topic, key, max_num, begin_ms, end_ms)
+
+    def _query(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int | None, *, unique: bool = False
+    ) -> list[MessageExt]:
+        found: list[MessageExt] = []
+        for name, address in self._topic_brokers(topic).items():
+            header = QueryMessageRequestHeader(
+                topic=topic,
+                key=key,
+                max_num=max_num,
+                begin_timestamp=begin_ms,
+                end_timestamp=_NOT_NEWER if end_ms is None else end_ms,
+                unique_key_query=unique or None,
+            )
+            what = f"the search for key {key} in topic {topic}"
+            answer = self._ask(address, RequestCode.QUERY_MESSAGE, header, what, topic=topic, allowed=FOUND_OR_NOT)
+            if answer.code == ResponseCode.SUCCESS:
+                found += decode_messages(answer.body, name)
+        # The index holds hashes of keys: compare the keys themselves.
+        hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
+        return sorted(hits, key=lambda message: message.store_timestamp)[:max_num]
+
+    def messages_by_time(
+        self,
+        topic: str,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        limit: int = 64,
+        newest: bool = True,
+        tags: str = "*",
+    ) -> list[MessageExt]:
+        """At most so many messages stored from one time on to another, of all queues or of one.
+
+        ``newest``: the last ones, newest first; else the first ones, oldest first. ``tags``: ``a || b``.
+        """
+        choose = nlargest if newest else nsmallest
+        found: list[MessageExt] = []
+        for one, (low, high) in self.offsets(topic).items():
+            if low >= high or queue not in (None, one):
+                continue
+            first = self._reader.offset_for_time(one, begin_ms) if begin_ms > 0 else low
+            end = high if end_ms is None else self._reader.offset_for_time(one, end_ms + 1)
+            found += self._some(one, first, end, limit, tags, newest)
+        return choose(limit, found, key=_age)
+
+    def _some(self, queue: MessageQueue, low: int, high: int, limit: int, tags: str, newest: bool) -> list[MessageExt]:
+        """At most ``limit`` messages with such tags, from one end of a range of offsets on."""
+        wanted = parse_tags(tags)
+        found: list[MessageExt] = []
+        while low < high and len(found) < limit:
+            count = min(limit, high - low)
+            part = range(high - count, high) if newest else range(low, low + count)
+            low, high = (low, part.start) if newest else (part.stop, high)
+            messages = [m for m in self._messages(queue, part.start, part.stop) if wanted.matches(m.tags)]
+            found = messages + found if newest else found + messages
+        return found[-limit:] if newest else found[:limit]
+
+    def messages_at(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
+        """So many messages of a queue from an offset on; fewer at its end, or where some are gone."""
+        return list(self._messages(queue, offset, offset + count))
+
+    def _messages(self, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
+        """Messages of a queue with offsets from ``start`` to before ``end``."""
+        while start < end:
+            found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000))
+            if found.status is PullStatus.FOUND:
+                for message in decode_messages(found.records, queue.broker_name):
+                    if start <= message.queue_offset < end:
+                        yield message
+            if found.next_offset <= start:
+                return
+            start = found.next_offset
+
+    def consume_queue(
+        self, queue: MessageQueue, offset: int, count: int, *, group: str | None = None
+    ) -> ConsumeQueuePage:
+        """Entries of a consume queue; with a group that is online, whether it would be given them."""
+        header = QueryConsumeQueueRequestHeader(
+            topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count, consumer_group=group
+        )
+        address = self._topic_brokers(queue.topic).get(queue.broker_name) or self._address(queue.broker_name)
+        what = f"the entries of queue {queue.queue_id} of topic {queue.topic}"
+        answer = self._ask(address, RequestCode.QUERY_CONSUME_QUEUE, header, what, topic=queue.topic)
+        if not answer.body:  # 5.x, when there is nothing at the offset
+            low, high = self._reader.min_offset(queue), self._reader.max_offset(queue)
+            return ConsumeQueuePage(low, high, [])
+        body = QueryConsumeQueueResponseBody.from_json(answer.body)
+        first = max(offset, body.min_queue_index)
+        entries = [
+            ConsumeQueueEntry(first + place, entry.physic_offset, entry.physic_size, entry.tags_code, entry.eval)
+            for place, entry in enumerate(body.queue_data)
+        ]
+        return ConsumeQueuePage(body.min_queue_index, body.max_queue_index, entries)
+
+    # --- what groups made of them -----------------------------------------------------------------------------
+
+    def message_track(self, message: MessageExt) -> list[MessageTrack]:
+        """What each group that consumes a message's topic has made of it, as its offset in the queue says.
+
+        That a group has gone past a message says that it was consumed, or was sent to the group's retry topic.
+        """
+        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
+        groups = self.groups_of(message.topic)
+        states = self.group_states(groups, topic=message.topic)
+        tracks = []
+        for group in groups:
+            state = states[group]
+            subscription = state.subscriptions.get(message.topic)
+            if state.message_model == BROADCASTING:
+                detail = "each member keeps its own offsets"
+                tracks.append(MessageTrack(group, TrackStatus.CONSUME_BROADCASTING, detail))
+                continue
+            committed = self._reader.committed_offset(group, queue)
+            where = "has consumed nothing of the queue" if committed is None else f"is at {committed} of the queue"
+            detail = f"{where}, the message is at {message.queue_offset}"
+            if committed is not None and committed > message.queue_offset:
+                wanted = subscription is None or _wants(subscription, message)
+                status = TrackStatus.CONSUMED if wanted else TrackStatus.CONSUMED_BUT_FILTERED
+            elif not state.online:
+                status = TrackStatus.NOT_ONLINE
+            elif state.consume_type == CONSUME_ACTIVELY:
+                status = TrackStatus.PULL
+            else:
+                status = TrackStatus.NOT_CONSUME_YET
+            tracks.append(MessageTrack(group, status, detail))
+        return tracks
+
+    # --- dead letters -----------------------------------------------------------------------------------------
+
+    def dead_letter_topics(self, *, failed: Failures | None = None) -> list[DeadLetterTopic]:
+        """Groups that have had dead letters, and how many are still there, sorted by group."""
+        topics = [info for info in self.topic_list(failed=failed) if info.kind is TopicKind.DLQ]
+        return [
+            DeadLetterTopic(
+                topic.removeprefix(DLQ_PREFIX),
+                topic,
+                sum(queue.max_offset - queue.min_offset for queue in stats.offset_table.values()),
+                max((queue.last_update_timestamp for queue in stats.offset_table.values()), default=0),
+            )
+            for topic, stats in sorted(self.topics_stats(topics, failed=failed).items())
+        ]
+
+    def dead_letters(
+        self, group: str, *, begin_ms: int = 0, end_ms: int | None = None, limit: int = 64
+    ) -> list[MessageExt]:
+        """A group's dead letters, newest first; none if it never had any."""
+        try:
+            return self.messages_by_time(DLQ_PREFIX + group, begin_ms, end_ms, limit=limit)
+        except TopicNotFoundError:
+            return []
+
+    def origin_topic(self, message: MessageExt) -> str:
+        """The topic that a message was sent to first, if it is one that is retried or dead."""
+        get = message.get_property
+        return get(_RETRY_TOPIC) or get(_DLQ_ORIGIN_TOPIC) or message.topic
+
+    def resend(self, message: MessageExt, *, group: str | None = None) -> SendResult:
+        """Send a copy of a message: to its origin topic, so to every group, or with ``group`` to that one alone.
+
+        That is a message in the group's retry topic, as if it had failed for the first time. Keys, tags, properties
+        and body stay; its id is a new one, and it goes out at once.
+        """
+        origin = self.origin_topic(message)
+        kept = {name: value for name, value in message.properties.items() if name not in _NOT_SENT_AGAIN}
+        if group is None:
+            if topic_kind(origin) in (TopicKind.RETRY, TopicKind.DLQ):
+                raise ClientError(
+                    f"Message {message.msg_id} of topic {message.topic!r} does not say what topic it was sent to.",
+                    remedy="Send it to its group again.",
+                )
+            return self.send(Message(origin, message.body, kept, message.flag))
+        if origin != message.topic or topic_kind(origin) is TopicKind.USER:
+            kept[_RETRY_TOPIC] = origin
+        return self.send(Message(self._retry_topic(group, origin), message.body, kept, message.flag))
+
+    def _retry_topic(self, group: str, origin: str) -> str:
+        """Where a group looks for what it is to consume again. Of groups that pop each topic has its own."""
+        for topic in (*(retry_topic(origin, group, v2=v2) for v2 in (True, False)), RETRY_PREFIX + group):
+            try:
+                self.topic_route(topic)
+            except TopicNotFoundError:
+                continue
+            return topic
+        raise TopicNotFoundError(
+            f"Group {group!r} has no retry topic: it has never been online here.",
+            remedy="Start a consumer of the group first, or send the message to its origin topic.",
+            response_code=ResponseCode.TOPIC_NOT_EXIST,
+        )
+
+    def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
+        """Send one message, for operators; programs have a Producer."""
+        with self._producer_lock:
+            self._instance()  # an Admin that was closed sends nothing
+            if self._producer is None:
+                self._producer = Producer(PRODUCER_GROUP, name_server=self.name_server, **self._connecting)
+                self._producer.start()
+            producer = self._producer
+        return producer.send(message, queue=queue)
+
+
+def _age(message: MessageExt) -> tuple[int, str, int, int]:
+    return message.store_timestamp, message.broker_name, message.queue_id, message.queue_offset
+
+
+def _wants(subscription: SubscriptionData, message: MessageExt) -> bool:
+    """Whether a subscription by tags chooses a message; what one by SQL92 does, only its broker knows."""
+    if subscription.expression_type != TYPE_TAG:
+        return True
+    return parse_tags(subscription.sub_string).matches(message.tags)

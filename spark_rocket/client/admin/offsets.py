@@ -1,0 +1,161 @@
+"""Where groups are, and putting them elsewhere.
+
+A reset of a group that is offline commits the offsets. One that is online is reset by its brokers (222): those of 5.x
+with ``useServerSideResetOffset``, its default, are told each queue's offset, move the group at once and ignore what its
+members commit until they have heard of it; others tell the members a time, and these move themselves.
+
+``timestamp_ms``: the first messages stored at or after it; 0 or before all of them is the beginning, -1 is the end.
+
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{resetOffsetNew, resetOffsetByQueueId, cloneGroupOffset}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_rocket.client.admin.groups import GroupAdmin
+from spark_rocket.client.admin.results import PlannedReset, QueueLag
+from spark_rocket.errors import BrokerError, ClientError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import ResetOffsetBody
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.headers import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
+
+END = -1
+
+
+class OffsetAdmin(GroupAdmin):
+    """Offsets."""
+
+    def offsets(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """First offset and end of every readable queue."""
+        queues = self._fresh(topic)
+        pending = [(self._reader.min_offset_later(queue), self._reader.max_offset_later(queue)) for queue in queues]
+        return {queue: (low.result(), high.result()) for queue, (low, high) in zip(queues, pending, strict=True)}
+
+    def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """The group's next offsets, None where it has none."""
+        return {queue: self._reader.committed_offset(group, queue) for queue in self._fresh(topic)}
+
+    def consumer_lag(self, group: str, topic: str) -> list[QueueLag]:
+        """How far a group is behind, queue by queue."""
+        return [
+            QueueLag(queue, *ends, self._reader.committed_offset(group, queue))
+            for queue, ends in self.offsets(topic).items()
+        ]
+
+    def plan_reset(self, group: str, topic: str, timestamp_ms: int) -> list[PlannedReset]:
+        """Where ``reset_offsets`` would put a group, queue by queue; nothing is changed."""
+        return [
+            PlannedReset(queue, self._reader.committed_offset(group, queue), self._at(queue, timestamp_ms))
+            for queue in self._fresh(topic)
+        ]
+
+    def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int, *, online: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Put a group to the first messages stored at or after a time, -1 being the end; where it is now.
+
+        Refused while consumers are online, who would read twice or miss something to their surprise, unless ``online``.
+        """
+        is_online = self._is_online(group, topic, online)
+        targets = {queue: self._at(queue, timestamp_ms) for queue in self._fresh(topic)}
+        return self._reset(group, topic, targets, timestamp_ms, is_online)
+
+    def reset_offsets_to(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, online: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Put a group to offsets of queues; those of other queues stay. ``online``: as in ``reset_offsets``."""
+        if not offsets:
+            return {}
+        topics = {queue.topic for queue in offsets}
+        if len(topics) != 1:
+            raise ClientError(f"The queues are of {len(topics)} topics.", remedy="Reset one topic after the other.")
+        topic = topics.pop()
+        is_online = self._is_online(group, topic, online)
+        ends = self.offsets(topic)
+        for queue, offset in offsets.items():
+            low, high = ends.get(queue, (0, -1))
+            if not low <= offset <= high:
+                there = f"it has the offsets {low} to {high}" if high >= 0 else "there is no such queue"
+                raise ClientError(
+                    f"Group {group!r} cannot be put to {offset} of queue {queue.queue_id} of topic {topic!r} on"
+                    f" {queue.broker_name}: {there}.",
+                    remedy="Give an offset that the queue has, or its end.",
+                )
+        return self._reset(group, topic, dict(offsets), None, is_online)
+
+    def clone_offsets(self, source: str, target: str, topic: str) -> None:
+        """Put one group where another is in a topic."""
+        header = CloneGroupOffsetRequestHeader(src_group=source, dest_group=target, topic=topic, offline=False)
+        what = f"the offsets of {source} for {target}"
+        for address in self._topic_masters(topic).values():
+            self._ask(address, RequestCode.CLONE_GROUP_OFFSET, header, what, topic=topic)
+
+    def _at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        if timestamp_ms < 0:
+            return self._reader.max_offset(queue)
+        if timestamp_ms == 0:
+            return self._reader.min_offset(queue)
+        return self._reader.offset_for_time(queue, timestamp_ms)
+
+    def _is_online(self, group: str, topic: str, allowed: bool) -> bool:
+        members = self.consumers(group, topic)
+        if members and not allowed:
+            raise BrokerError(
+                f"Group {group!r} has consumers online: {', '.join(members)}.",
+                remedy="Stop them first, or say that they are to be moved as well (online=True).",
+                response_code=ResponseCode.ILLEGAL_OPERATION,
+            )
+        return bool(members)
+
+    def _reset(
+        self, group: str, topic: str, targets: dict[MessageQueue, int], timestamp_ms: int | None, is_online: bool
+    ) -> dict[MessageQueue, int]:
+        if not is_online:
+            return self._commit_all(group, topic, targets)
+        by_broker: dict[str, dict[MessageQueue, int]] = {}
+        for queue, offset in targets.items():
+            by_broker.setdefault(queue.broker_name, {})[queue] = offset
+        telling = [broker for broker in by_broker if not self._resets_by_itself(broker)]
+        if telling and timestamp_ms is None:
+            raise BrokerError(
+                f"Members of group {group!r} are online, and broker {telling[0]!r} can tell them times but no offsets.",
+                remedy="Stop them first, or reset to a time.",
+                response_code=ResponseCode.ILLEGAL_OPERATION,
+            )
+        done: dict[MessageQueue, int] = {}
+        for broker, queues in by_broker.items():
+            if broker in telling:
+                done |= self._invoke_reset(group, topic, broker, END if timestamp_ms is None else timestamp_ms)
+                continue
+            for queue, offset in queues.items():
+                done |= self._invoke_reset(group, topic, broker, END, queue.queue_id, offset)
+        return done
+
+    def _commit_all(self, group: str, topic: str, targets: dict[MessageQueue, int]) -> dict[MessageQueue, int]:
+        for queue, offset in targets.items():
+            self._reader.commit_offset(group, queue, offset)
+            # An earlier reset that no member has heard of yet: the broker takes no commits, and says success.
+            if self._reader.committed_offset(group, queue) != offset and self._resets_by_itself(queue.broker_name):
+                self._invoke_reset(group, topic, queue.broker_name, END, queue.queue_id, offset)
+        return targets
+
+    def _resets_by_itself(self, broker: str) -> bool:
+        return self.broker_config(broker).get("useServerSideResetOffset") == "true"
+
+    def _invoke_reset(
+        self,
+        group: str,
+        topic: str,
+        broker: str,
+        timestamp_ms: int,
+        queue_id: int = -1,
+        offset: int | None = None,
+    ) -> dict[MessageQueue, int]:
+        header = ResetOffsetRequestHeader(
+            group=group, topic=topic, timestamp=timestamp_ms, is_force=True, queue_id=queue_id, offset=offset
+        )
+        code, what = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"the reset of group {group}"
+        answer = self._ask(self._address(broker), code, header, what, topic=topic)
+        return ResetOffsetBody.from_json(answer.body).offset_table

@@ -1,0 +1,428 @@
+"""What an :class:`Admin` answers with: values, of which nothing is changed later.
+
+Times are ms since 1970, sizes bytes, rates per second. Corresponds to the classes of org.apache.rocketmq.tools.admin
+and of RocketMQ's dashboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import MASTER_ID, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE
+
+Failures = dict[str, RocketError]
+"""Why brokers did not answer, by their names."""
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_SYSTEM_TOPICS = frozenset(
+    (
+        "TBW102",
+        "BenchmarkTest",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        TRACE_TOPIC,
+    )
+)
+_SYSTEM_GROUPS = frozenset(
+    (
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_SYS_RMQ_TRANS",
+        "__MONITOR_CONSUMER",
+    )
+)
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+_ANY_TYPE = "UNSPECIFIED"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is behind in one queue. ``committed`` is None when it has consumed nothing yet."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    committed: int | None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are there and not consumed."""
+        return max(0, self.max_offset - max(self.committed or 0, self.min_offset))
+
+
+# --- brokers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRuntime:
+    """What a broker says about itself (28). ``raw`` has all of it, under Apache's names.
+
+    Rates are those of the last ten seconds, of the last minute and of the last ten. ``disk_ratio`` is how full the disk
+    of the commit log is, 0 to 1, None if the broker does not say.
+    """
+
+    version: str
+    started_ms: int
+    put_tps: float
+    put_tps_1m: float
+    put_tps_10m: float
+    get_tps: float
+    get_tps_1m: float
+    get_tps_10m: float
+    put_today: int
+    get_today: int
+    put_yesterday: int
+    get_yesterday: int
+    put_total: int
+    get_total: int
+    disk_ratio: float | None
+    commit_log_min_offset: int
+    commit_log_max_offset: int
+    earliest_message_ms: int | None
+    dispatch_behind_bytes: int
+    send_queue_size: int
+    pull_queue_size: int
+    send_wait_ms: int
+    pull_wait_ms: int
+    page_cache_lock_ms: int
+    active: bool
+    raw: dict[str, str] = field(repr=False)
+
+    @property
+    def commit_log_bytes(self) -> int:
+        return max(self.commit_log_max_offset - self.commit_log_min_offset, 0)
+
+    @classmethod
+    def of(cls, table: dict[str, str]) -> BrokerRuntime:
+        """From the answer to 28, of 4.x and of 5.x: what is missing or no number is 0."""
+        puts, gets = _rates(table, "putTps"), _rates(table, "getTransferredTps", "getTransferedTps")
+        put_now, put_then, put_before = (_whole(table, f"msgPutTotal{at}") for at in _DAYS)
+        get_now, get_then, get_before = (_whole(table, f"msgGetTotal{at}") for at in _DAYS)
+        earliest = _whole(table, "earliestMessageTimeStamp")
+        return cls(
+            version=table.get("brokerVersionDesc", "").removeprefix("V").replace("_", ".") or "unknown",
+            started_ms=_whole(table, "bootTimestamp"),
+            put_tps=puts[0],
+            put_tps_1m=puts[1],
+            put_tps_10m=puts[2],
+            get_tps=gets[0],
+            get_tps_1m=gets[1],
+            get_tps_10m=gets[2],
+            put_today=max(put_now - put_then, 0),
+            get_today=max(get_now - get_then, 0),
+            put_yesterday=max(put_then - put_before, 0),
+            get_yesterday=max(get_then - get_before, 0),
+            put_total=_whole(table, "putMessageTimesTotal"),
+            get_total=get_now,
+            disk_ratio=_disk_ratio(table),
+            commit_log_min_offset=_whole(table, "commitLogMinOffset"),
+            commit_log_max_offset=_whole(table, "commitLogMaxOffset"),
+            earliest_message_ms=earliest if earliest > 0 else None,
+            dispatch_behind_bytes=_whole(table, "dispatchBehindBytes"),
+            send_queue_size=_whole(table, "sendThreadPoolQueueSize"),
+            pull_queue_size=_whole(table, "pullThreadPoolQueueSize"),
+            send_wait_ms=_whole(table, "sendThreadPoolQueueHeadWaitTimeMills"),
+            pull_wait_ms=_whole(table, "pullThreadPoolQueueHeadWaitTimeMills"),
+            page_cache_lock_ms=_whole(table, "pageCacheLockTimeMills"),
+            active=table.get("brokerActive", "true") == "true",
+            raw=table,
+        )
+
+
+_DAYS = ("TodayNow", "TodayMorning", "YesterdayMorning")
+
+
+def _whole(table: dict[str, str], name: str) -> int:
+    return int(_number(table.get(name, "")))
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if abs(number) < 1e300 else 0.0  # what is not finite is no figure either
+
+
+def _rates(table: dict[str, str], *names: str) -> tuple[float, float, float]:
+    texts = next((table[name] for name in names if table.get(name)), "").split()
+    numbers = [_number(text) for text in texts[:3]]
+    return (*numbers, 0.0, 0.0, 0.0)[:3]  # type: ignore[return-value]
+
+
+def _disk_ratio(table: dict[str, str]) -> float | None:
+    """``commitLogDiskRatio``; of several directories (``commitLogDiskRatio_/path``) the fullest."""
+    found = [_number(text) for name, text in table.items() if name.startswith("commitLogDiskRatio")]
+    return max(found) if found and max(found) >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker as the name server lists it and what it says itself; ``error``: why it says nothing."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+    runtime: BrokerRuntime | None
+    error: str | None = None
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == MASTER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class StatsItem:
+    """One figure of a broker's statistics: what came together in a time, per second, and on average per call."""
+
+    sum: int
+    tps: float
+    average: float
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsData:
+    """Answer to 315: the last minute, hour and day."""
+
+    minute: StatsItem
+    hour: StatsItem
+    day: StatsItem
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+
+
+class TopicKind(StrEnum):
+    """What a topic is for."""
+
+    USER = "USER"
+    RETRY = "RETRY"
+    DLQ = "DLQ"
+    SYSTEM = "SYSTEM"
+
+
+def topic_kind(topic: str, brokers_and_clusters: Iterable[str] = ()) -> TopicKind:
+    """By its name. Brokers have topics that are named after themselves and their cluster, for nobody's messages."""
+    if topic.startswith(RETRY_PREFIX):
+        return TopicKind.RETRY
+    if topic.startswith(DLQ_PREFIX):
+        return TopicKind.DLQ
+    own = topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
+    if own or topic.removesuffix("_REPLY_TOPIC") in brokers_and_clusters:
+        return TopicKind.SYSTEM
+    return TopicKind.USER
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic and its settings on each broker; none if the name server alone knows it, or no broker answered."""
+
+    name: str
+    kind: TopicKind
+    configs: dict[str, TopicConfig]
+
+    @property
+    def read_queues(self) -> int:
+        return sum(config.read_queue_nums for config in self.configs.values())
+
+    @property
+    def write_queues(self) -> int:
+        return sum(config.write_queue_nums for config in self.configs.values())
+
+    @property
+    def perm(self) -> str:
+        """What may be done on any of its brokers: R and W, or - for what may not."""
+        perm = 0
+        for config in self.configs.values():
+            perm |= config.perm
+        return ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-")
+
+    @property
+    def order(self) -> bool:
+        return any(config.order for config in self.configs.values())
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        every: dict[str, str] = {}
+        for config in self.configs.values():
+            every |= config.attributes
+        return every
+
+    @property
+    def message_type(self) -> str:
+        """NORMAL, FIFO, DELAY, TRANSACTION or MIXED; UNSPECIFIED takes any."""
+        return self.attributes.get("message.type", _ANY_TYPE)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def is_system_group(group: str) -> bool:
+    """Whether brokers or RocketMQ's tools have it for themselves."""
+    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group and its settings on each broker."""
+
+    name: str
+    configs: dict[str, SubscriptionGroupConfig]
+
+    @property
+    def is_system(self) -> bool:
+        return is_system_group(self.name)
+
+    @property
+    def retry_max_times(self) -> int:
+        return max((config.retry_max_times for config in self.configs.values()), default=0)
+
+    @property
+    def ordered(self) -> bool:
+        return any(config.consume_message_orderly for config in self.configs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A producer or consumer that is connected, and the brokers that know it."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    brokers: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue (208).
+
+    ``last_timestamp``: when the last message that it consumed was stored. ``delay_ms``: how long the first one that it
+    has not consumed has been waiting, 0 if none is.
+    """
+
+    queue: MessageQueue
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int | None
+    last_timestamp: int
+    delay_ms: int = 0
+
+    @property
+    def lag(self) -> int:
+        return max(self.broker_offset - self.consumer_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """Who is in a group, what it subscribes to and how far it is. The three words are None while nobody is online."""
+
+    group: str
+    members: list[Member]
+    subscriptions: dict[str, SubscriptionData]
+    consume_type: str | None
+    message_model: str | None
+    consume_from_where: str | None
+    queues: list[QueueProgress]
+    consume_tps: float
+
+    @property
+    def online(self) -> bool:
+        return bool(self.members)
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({queue.queue.topic for queue in self.queues} | self.subscriptions.keys())
+
+    @property
+    def lag(self) -> int:
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def delay_ms(self) -> int:
+        """Of the message that has been waiting longest."""
+        return max((queue.delay_ms for queue in self.queues), default=0)
+
+    def lag_of(self, topic: str) -> int:
+        return sum(queue.lag for queue in self.queues if queue.queue.topic == topic)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedReset:
+    """Where a group is in a queue, None if nowhere, and where a reset would put it."""
+
+    queue: MessageQueue
+    committed: int | None
+    target: int
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueEntry:
+    """One entry of a consume queue (321). ``matches``: whether the group that was asked for would be given it."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    matches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueuePage:
+    """Entries of a consume queue and its two ends."""
+
+    min_offset: int
+    max_offset: int
+    entries: list[ConsumeQueueEntry]
+
+
+class TrackStatus(StrEnum):
+    """What a group has made of a message."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    PULL = "PULL"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrack:
+    """What one group has made of a message, and a sentence that says why that is known."""
+
+    group: str
+    status: TrackStatus
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic:
+    """Where a group's dead letters are: how many are still there, and when the last one came."""
+
+    group: str
+    topic: str
+    messages: int
+    last_update_ms: int

@@ -1,0 +1,200 @@
+"""What a broker has counted over a minute, an hour and a day; its producers; its own topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+
+import pytest
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.stats import BrokerStats
+from spark_rocket.broker.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, StatsWindows
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.bodies import (
+    BrokerStatsDataBody,
+    ConsumeStatsList,
+    HeartbeatData,
+    KVTable,
+    ProducerData,
+    ProducerTableInfo,
+    TopicList,
+    TopicStatsTable,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode, version_name
+from tests.broker.wire import Wire
+
+
+@pytest.fixture
+def stats(service: BrokerService) -> Iterator[BrokerStats]:
+    """Counts of the service that begin at 0."""
+    before, service.stats = service.stats, BrokerStats()
+    service.settings_changed()
+    yield service.stats
+    service.stats = before
+
+
+def test_windows_are_as_long_as_there_are_readings() -> None:
+    counts = BrokerStats()
+    windows = counts.windows
+    topic, group = counts.topic("t"), counts.group("g", "t")
+    assert windows.window(("t", ""), MESSAGES) == (0, 0, 0)
+    assert windows.put_tps("t") == 0
+    topic.messages[0], topic.bytes[0] = 60, 6_000
+    group.gets, group.get_bytes, group.send_backs = 30, 300, 2
+    counts.puts, counts.gets = 60, 30
+    counts.sample()
+    assert windows.window(("t", ""), MESSAGES) == (60, 10, 60)
+    assert windows.window(("t", ""), BYTES).average == 100
+    assert windows.put_tps("t") == 6
+    assert windows.put_size("t") == 600
+    assert windows.get_tps("g", "t") == 3
+    assert windows.get_size("g", "t") == 30
+    assert windows.send_back_nums("g", "t") == 2
+    assert windows.window(BROKER, MESSAGES).sum == 60
+    assert windows.window(BROKER, SEND_BACKS).sum == 30
+    for _ in range(6):
+        counts.sample()
+    assert windows.window(("t", ""), MESSAGES) == (0, 60, 0), "more than a minute ago"
+    assert windows.window(("t", ""), MESSAGES, HOUR) == (60, 70, 60)
+    for _ in range(420):
+        counts.sample()
+    assert windows.window(("t", ""), MESSAGES, HOUR).sum == 0
+    assert windows.window(("t", ""), MESSAGES, DAY) == (60, 4_270, 60)
+    assert windows.window(("nothing", ""), BYTES, DAY) == (0, 4_270, 0)
+
+
+def test_a_topic_that_was_made_anew_counts_from_0() -> None:
+    counts = BrokerStats()
+    counts.topic("t").messages[0] = 100
+    counts.sample()
+    counts.forget_topic("t")
+    assert not counts.windows.knows(("t", ""))
+    counts.topic("t").messages[0] = 7
+    for _ in range(6):
+        counts.sample()
+    assert counts.windows.window(("t", ""), MESSAGES).sum == 7
+
+
+def test_a_day_begins_at_midnight() -> None:
+    days = iter([date(2026, 1, 1), date(2026, 1, 1), date(2026, 1, 2), date(2026, 1, 2), date(2026, 1, 3)])
+    counts = BrokerStats()
+    windows = StatsWindows(counts, lambda: next(days))
+    seen = []
+    for puts in (5, 8, 20, 21):
+        counts.puts = puts
+        windows.sample()
+        seen.append((windows.yesterday_morning[0], windows.morning[0]))
+    assert seen == [(0, 0), (0, 8), (0, 8), (8, 21)]
+
+
+def test_statistics_are_asked_by_name_and_key(wire: Wire, stats: BrokerStats, topic: str, group: str) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"x" * 10)] * 30)
+    wire.pull(topic, 0, consumerGroup=group, maxMsgNums=30)
+    group_counts = stats.group(group, topic)
+    counts = stats.topic(topic)
+    counts.messages[0], counts.bytes[0] = 30, 600  # the broker's send path keeps those that it was started with
+    stats.sample()
+
+    def asked(name: str, key: str) -> tuple[int, float, float]:
+        answer = wire.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        body = BrokerStatsDataBody.from_json(bytes(answer.body))
+        assert body.stats_minute == body.stats_hour == body.stats_day
+        return body.stats_minute.sum, body.stats_minute.tps, body.stats_minute.avgpt
+
+    assert asked("TOPIC_PUT_NUMS", topic) == (30, 3.0, 1.0)
+    assert asked("TOPIC_PUT_SIZE", topic) == (600, 60.0, 20.0)
+    assert asked("GROUP_GET_NUMS", f"{topic}@{group}") == (30, 3.0, 1.0)
+    assert asked("GROUP_GET_SIZE", f"{topic}@{group}")[0] == group_counts.get_bytes > 0
+    assert asked("SNDBCK_PUT_NUMS", f"{topic}@{group}") == (0, 0.0, 0.0)
+    assert asked("BROKER_GET_NUMS", "DefaultCluster")[0] == 30
+    table = TopicStatsTable.from_json(bytes(wire.ask(RequestCode.GET_TOPIC_STATS_INFO, topic=topic).body))
+    assert table.topic_put_tps == 3.0
+    for name, key in (
+        ("TOPIC_PUT_NUMS", "nothing"),
+        ("GROUP_GET_NUMS", topic),
+        ("GROUP_GET_NUMS", f"{topic}@nobody"),
+        ("BROKER_PUT_NUMS", "another"),
+        ("NONSENSE", topic),
+    ):
+        answer = wire.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+
+
+def test_how_far_all_groups_are(wire: Wire, topic: str, group: str) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"x")] * 5, queue_id=1)
+    wire.pull(topic, 0, consumerGroup=group, queue_id=1, maxMsgNums=3)
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
+    body = ConsumeStatsList.from_json(bytes(wire.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False).body))
+    every = {name: found for one in body.consume_stats_list for name, found in one.items()}
+    (found,) = every[group]
+    row = found.offset_table[MessageQueue(topic, "broker-a", 1)]
+    assert (row.broker_offset, row.consumer_offset, row.pull_offset) == (5, 2, 3)
+    assert every["TOOLS_CONSUMER"] == []
+    assert body.broker_addr == wire.address
+    assert body.total_diff >= 3
+    assert body.total_inflight_diff >= 1
+    body = ConsumeStatsList.from_json(bytes(wire.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=True).body))
+    assert {name: found for one in body.consume_stats_list for name, found in one.items()}[group] == []
+
+
+def test_all_producers(wire: Wire, group: str) -> None:
+    heartbeat = HeartbeatData(client_id="1.2.3.4@5", producer_data_set=[ProducerData(group)])
+    wire.ask(RequestCode.HEART_BEAT, heartbeat.to_json())
+    table = ProducerTableInfo.from_json(bytes(wire.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)).data
+    (one,) = table[group]
+    assert (one.client_id, one.language) == ("1.2.3.4@5", "PYTHON")
+    assert one.remote_ip.startswith("127.0.0.1:")
+    assert version_name(one.version) == "5.3.3"
+
+
+@pytest.mark.parametrize(
+    ("ordinal", "name"),
+    [
+        (409, "4.9.8"),
+        (401, "4.9.4"),
+        (335, "4.6.1"),
+        (213, "4.0.0"),
+        (212, "4.0.0-SNAPSHOT"),
+        (413, "5.0.0"),
+        (493, "5.4.0"),
+        (121, "3.x (121)"),
+        (-1, "unknown (-1)"),
+        (612, "higher than 5.9.9"),
+    ],
+)
+def test_versions_have_names(ordinal: int, name: str) -> None:
+    assert version_name(ordinal) == name
+
+
+def test_topics_of_the_system(wire: Wire) -> None:
+    topics = TopicList.from_json(bytes(wire.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)).topic_list
+    assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC"} <= set(topics)
+
+
+def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: BrokerService, topic: str) -> None:
+    wire.send(topic, b"stays")
+    gone = f"{topic}-gone"
+    wire.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=gone,
+        defaultTopic="TBW102",
+        readQueueNums=1,
+        writeQueueNums=1,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        order=False,
+    )
+    wire.send(gone, b"goes")
+    del service.topics.table[gone]
+    assert wire.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SUCCESS
+    assert gone not in service.store.topics()
+    assert [message.body for message in wire.messages(topic)] == [b"stays"]
+
+
+def test_state_says_what_came_today(wire: Wire) -> None:
+    table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
+    assert int(table["msgPutTotalTodayNow"]) >= int(table["msgPutTotalTodayMorning"])
+    assert table["dispatchBehindBytes"] == "0"
+    assert int(table["earliestMessageTimeStamp"]) > 0
