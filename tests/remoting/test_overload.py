@@ -1,0 +1,299 @@
+"""Requests that a server does not take on: looked at without decoding, answered without a handler, counted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand, SerializeType
+from spark_rocket.remoting.overload import OVERLOAD, BusyAnswer, Limits, Queue, peek, peek_code
+from spark_rocket.remoting.server import Channel, Handler
+
+from .conftest import ECHO, RawClient, ServerThread, request
+
+Serve = Callable[..., ServerThread]
+Dial = Callable[[str], RawClient]
+
+SEND, BEAT = 8, 9
+KINDS = {SEND: "send", BEAT: "heartbeat"}
+NO_LIMIT = 1 << 40
+FASTJSON = (
+    b'{"code":310,"extFields":{"a":"\\"opaque\\":3,","i":"\\"flag\\":9"},"flag":2,"language":"JAVA","opaque":77,'
+    b'"serializeTypeCurrentRPC":"JSON","version":401}'
+)
+
+
+def framed(header: bytes, kind: int = 0) -> memoryview:
+    return memoryview(bytes([kind]) + len(header).to_bytes(3, "big") + header + b"body")
+
+
+# --- peeking --------------------------------------------------------------------------------------------------------
+
+INT = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@given(
+    code=st.integers(-(1 << 15), (1 << 15) - 1),
+    opaque=INT,
+    flag=INT.filter(lambda value: value >= 0),
+    ext=st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=3),
+    kind=st.sampled_from(SerializeType),
+)
+def test_what_is_peeked_is_what_is_decoded(
+    code: int, opaque: int, flag: int, ext: dict[str, str], kind: SerializeType
+) -> None:
+    command = RemotingCommand(code, opaque=opaque, flag=flag, ext_fields=ext, serialize_type=kind, body=b"body")
+    frame = memoryview(command.encode())[4:]
+    assert peek(frame) == (code, opaque, flag)
+    assert peek_code(frame) == code
+
+
+def test_peeking_at_headers_of_other_makes() -> None:
+    assert peek(framed(FASTJSON)) == (310, 77, 2)
+    assert peek_code(framed(FASTJSON)) == 310
+    assert peek(framed(b'{ "opaque" : "5", "code" : 11 }')) == (11, 5, 0)  # decoded: Java's parser takes it
+    assert peek_code(framed(b'{"extFields":{"a":"%s"},"code":11}' % (b"x" * 100))) == -1  # too far behind
+    assert peek_code(memoryview(b"\1\0\0\0")) == -1
+
+
+@pytest.mark.parametrize(
+    "frame", [b"\0\0\0\2{}", b"\0\0\0\xff{}", b"\1\0\0\2\0\1", b"\1\0\0\0", b"\7\0\0\0", b"\0\0\0\0"]
+)
+def test_a_header_that_is_none(frame: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        peek(memoryview(frame))
+
+
+@given(opaque=INT, kind=st.sampled_from(SerializeType), remark=st.text(max_size=30))
+def test_a_busy_answer_is_an_answer_like_any_other(opaque: int, kind: SerializeType, remark: str) -> None:
+    asked = RemotingCommand(1, opaque=opaque, serialize_type=kind)
+    try:
+        expected = RemotingCommand.response(asked, ResponseCode.SYSTEM_BUSY, remark).encode()
+    except ProtocolError:  # a lone surrogate
+        return
+    assert BusyAnswer(remark).encode(kind, opaque) == expected
+
+
+# --- a server that has too much to do -------------------------------------------------------------------------------
+
+
+class Work:
+    """Handlers that note whom they serve, and a clock that moves with every send."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.step = 0.0
+        self.served: list[int] = []
+        self.go_on = threading.Event()
+        self.begun = threading.Event()
+
+    def handle(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        self.served.append(command.opaque)
+        self.now += self.step
+        return RemotingCommand.response(command)
+
+    def wait(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        self.begun.set()
+        assert self.go_on.wait(30)
+        return RemotingCommand.response(command)
+
+    def handlers(self) -> dict[int, Handler]:
+        return {SEND: self.handle, BEAT: self.handle, 7: self.wait}
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    work = Work()
+    yield work
+    work.go_on.set()
+
+
+def limits(capacity: int = 10_000, patience: float = 0.0, **more: int) -> Limits:
+    queues = {"heartbeat": Queue(), "admin": Queue(), "send": Queue(capacity, patience)}
+    return Limits(queues=queues, kinds=KINDS, **more)
+
+
+def busy_server(serve: Serve, work: Work, limits: Limits) -> ServerThread:
+    """One that serves a request at a time and counts time by ``work``."""
+    server = serve(work.handlers(), limits=limits, time_slice=0.0)
+    server.server.intake.clock = lambda: work.now
+    server.server.turn = -1.0
+    return server
+
+
+def at_rest(server: ServerThread) -> None:
+    """Nothing waits any more."""
+    stats = server.server.overload
+    assert server.run(lambda: (sum(stats.waiting.values()), stats.waiting_bytes, stats.unfinished_bytes)) == (0, 0, 0)
+    assert server.run(lambda: all(count >= 0 for count in stats.waiting.values()))
+
+
+def oneway(code: int) -> RemotingCommand:
+    return RemotingCommand.request(code, {}, b"", oneway=True)
+
+
+def test_who_waited_too_long_is_sent_away_and_others_are_not(serve: Serve, dial: Dial, work: Work) -> None:
+    server = busy_server(serve, work, limits(patience=0.2))
+    client = dial(server.address)
+    client.ask(request(ECHO))
+    work.step = 1.0
+    asked = [request(SEND, n) for n in range(100)]
+    asked[50] = request(BEAT, 50)
+    client.send(*asked[:60], oneway(SEND), *asked[60:])
+    answers = {answer.opaque: answer for answer in (client.receive() for _ in range(100))}
+    assert [n for n in range(100) if answers[n].code == 0] == work.served == [0, 1, 50]
+    assert answers[2].code == ResponseCode.SYSTEM_BUSY
+    assert answers[2].remark == (
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 1000ms, size of queue: 99"
+    )
+    assert server.server.overload.refused == {("send", "timeout"): 98}
+    assert client.ask(request(ECHO, 7)).opaque == 7
+    at_rest(server)
+
+
+def test_a_queue_that_is_full_sends_its_oldest_away(serve: Serve, dial: Dial, work: Work) -> None:
+    server = busy_server(serve, work, limits(capacity=10))
+    client = dial(server.address)
+    client.ask(request(ECHO))
+    client.send(*(request(SEND, n) for n in range(100)))
+    answers = [client.receive() for _ in range(100)]
+    assert sorted(answer.opaque for answer in answers) == list(range(100))
+    assert work.served == [0, *range(90, 100)]
+    assert {answer.remark for answer in answers if answer.code} == {OVERLOAD}
+    assert server.server.overload.refused == {("send", "overload"): 89}
+    at_rest(server)
+
+
+def test_heartbeats_pass_a_flood_of_sends(serve: Serve, dial: Dial, work: Work) -> None:
+    server = busy_server(serve, work, limits())
+    first, *flood, other = [dial(server.address) for _ in range(12)]
+    for client in (first, *flood, other):
+        client.ask(request(ECHO))
+    first.send(request(7, 1))
+    assert work.begun.wait(30)  # the loop reads nothing until all are there
+    for client in flood:
+        client.send(*(request(SEND, n) for n in range(50)))
+    other.send(request(BEAT, 777))
+    work.go_on.set()
+    assert other.receive().opaque == 777
+    for client in flood:
+        assert [client.receive().opaque for _ in range(50)] == list(range(50))
+    assert work.served.index(777) <= len(flood) + 1
+    at_rest(server)
+
+
+def test_bytes_of_requests_are_bounded(serve: Serve, dial: Dial, work: Work) -> None:
+    server = busy_server(serve, work, limits(max_request_bytes=1))
+    client = dial(server.address)
+    client.ask(request(ECHO))
+    client.send(*(request(SEND, n, bytes(100)) for n in range(50)), oneway(SEND))
+    answers = {answer.opaque: answer.code for answer in (client.receive() for _ in range(50))}
+    assert answers[0] == 0
+    assert set(answers) == set(range(50))
+    assert set(answers.values()) == {0, ResponseCode.SYSTEM_BUSY}
+    assert len(work.served) + server.server.overload.busy_answers == 51
+    assert client.ask(request(ECHO, 7)).code == 0
+    at_rest(server)
+
+
+@pytest.mark.parametrize("kind", SerializeType)
+def test_a_large_frame_for_which_there_is_no_memory_is_answered_and_thrown_away(
+    serve: Serve, dial: Dial, work: Work, kind: SerializeType
+) -> None:
+    server = busy_server(serve, work, limits(max_request_bytes=100_000))
+    client = dial(server.address)
+    large = request(SEND, 5, bytes(5_000_000))
+    large.serialize_type = kind
+    data = large.encode()
+    client.socket.sendall(data[:400_000])
+    answer = client.receive()  # before the rest is there
+    assert (answer.code, answer.opaque, answer.remark) == (ResponseCode.SYSTEM_BUSY, 5, OVERLOAD)
+    client.socket.sendall(data[400_000:-1])
+    client.socket.sendall(data[-1:] + request(ECHO, 6).encode())
+    assert client.receive().opaque == 6
+    quiet = RemotingCommand.request(SEND, {}, bytes(300_000), oneway=True)
+    client.send(quiet, request(ECHO, 7))
+    assert client.receive().opaque == 7
+    assert work.served == []
+    assert server.server.overload.refused == {("send", "overload"): 2}
+    at_rest(server)
+
+
+@pytest.mark.parametrize("end", ["garbage", "gone"])
+def test_what_waits_with_a_connection_that_ends_is_forgotten(serve: Serve, dial: Dial, work: Work, end: str) -> None:
+    server = busy_server(serve, work, limits())
+    first, client = dial(server.address), dial(server.address)
+    assert first.ask(request(ECHO)).code == client.ask(request(ECHO)).code == 0
+    first.send(request(7, 1))
+    assert work.begun.wait(30)
+    frames = b"".join(request(SEND, n).encode() for n in range(20))
+    client.socket.sendall(frames + b"\0\0\0\6\0\0\0\2{{" + frames)
+    if end == "gone":
+        client.close()
+    work.go_on.set()
+    assert first.receive().opaque == 1
+    if end == "garbage":
+        assert [client.receive().opaque for _ in range(20)] == list(range(20))
+        assert client.at_end()
+    while first.ask(request(ECHO)).code == 0 and len(server.server.channels) > 1:
+        pass
+    at_rest(server)
+
+
+def test_time_in_which_a_peer_reads_nothing_is_no_waiting(serve: Serve, dial: Dial, work: Work) -> None:
+    """Only what waits for others is sent away."""
+    paused = threading.Event()
+
+    def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        work.now += 0.15
+        server.loop.call_soon(lambda: channel.is_writable or paused.set())
+        return RemotingCommand.response(command, body=bytes(8_000_000))
+
+    server = serve({SEND: big}, limits=limits(patience=0.2), high_water=64 * 1024, time_slice=0.0)
+    server.server.intake.clock = lambda: work.now
+    client = dial(server.address)
+    client.send(request(SEND, 1), request(SEND, 2))
+    assert paused.wait(30)
+    work.now += 1000
+    assert [client.receive().code for _ in range(2)] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[ServerThread]:
+    work = Work()
+    work.step = 0.1
+    server = ServerThread(work.handlers(), limits=limits(5, 0.35, max_request_bytes=5_000), time_slice=0.0)
+    server.server.intake.clock = lambda: work.now
+    server.server.turn = -1.0
+    yield server
+    server.close()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([SEND, BEAT, ECHO]), st.integers(0, 3_000)), max_size=30),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_whoever_asks_is_answered_once(small: ServerThread, floods: list[list[tuple[int, int]]]) -> None:
+    clients = [RawClient(small.address) for _ in floods]
+    try:
+        for client, flood in zip(clients, floods, strict=True):
+            client.send(*(request(code, n, bytes(size)) for n, (code, size) in enumerate(flood)))
+        for client, flood in zip(clients, floods, strict=True):
+            answers = [client.receive() for _ in flood]
+            assert sorted(answer.opaque for answer in answers) == list(range(len(flood)))
+            assert {answer.code for answer in answers} <= {0, ResponseCode.SYSTEM_BUSY}
+            assert client.ask(request(ECHO, 9_999)).opaque == 9_999
+    finally:
+        for client in clients:
+            client.close()
+    at_rest(small)

@@ -1,0 +1,249 @@
+"""Connections that cost without asking for anything."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from spark_rocket.errors import RemotingTooMuchRequestError
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.overload import Limits
+from spark_rocket.remoting.server import Channel
+
+from .conftest import ECHO, RawClient, ServerThread, request
+
+Serve = Callable[..., ServerThread]
+Dial = Callable[[str], RawClient]
+
+
+class Time:
+    """A clock for the looks at connections."""
+
+    def __init__(self, server: ServerThread) -> None:
+        self.now = 100.0
+        self.server = server
+        server.server.watch.clock = lambda: self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.look()
+
+    def look(self) -> None:
+        self.server.run(self.server.server.watch.look)
+
+
+def served(serve: Serve, **options: object) -> tuple[ServerThread, Time]:
+    server = serve(limits=Limits(**options))  # type: ignore[arg-type]
+    return server, Time(server)
+
+
+def test_connections_of_one_address_are_counted(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+    server, time = served(serve, max_connections_per_address=2)
+    clients = [dial(server.address) for _ in range(2)]
+    for client in clients:
+        client.ask(request(ECHO))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            assert dial(server.address).at_end()
+        assert len([line for line in caplog.messages if "maxConnectionsPerAddress" in line]) == 1
+        time.passes(11)
+        assert dial(server.address).at_end()
+    assert "5 connections" not in caplog.text
+    assert caplog.messages[-1].endswith("4 more like it before")
+    assert server.server.overload.connections_refused == {"address": 6}
+    clients[0].close()
+    while server.run(lambda: len(server.server.channels)) > 1:
+        assert clients[1].ask(request(ECHO)).code == 0
+    assert dial(server.address).ask(request(ECHO)).code == 0
+
+
+def test_who_never_says_anything_is_let_go_sooner(serve: Serve, dial: Dial) -> None:
+    server, time = served(serve, first_request=30)
+    silent, half, speaks = [dial(server.address) for _ in range(3)]
+    speaks.ask(request(ECHO))
+    half.socket.sendall(b"\0")
+    while not server.run(lambda: len(server.server.watch._newcomers) == 1 and len(server.server.channels) == 3):
+        speaks.ask(request(ECHO))
+    time.passes(29)
+    assert server.server.overload.silent == 0
+    time.passes(1)
+    assert silent.at_end()
+    assert speaks.ask(request(ECHO)).code == 0
+    assert server.server.overload.silent == 1
+    time.passes(1)
+    assert half.at_end()  # a byte is no request
+    assert server.server.overload.slow_writers == 1
+
+
+def test_half_a_frame(serve: Serve, dial: Dial) -> None:
+    """A large one has longer: a second for each 16 KiB that came."""
+    server, time = served(serve, slow_writer=30)
+    slow, large, other = [dial(server.address) for _ in range(3)]
+    other.ask(request(ECHO))
+    frame = request(ECHO, 1, bytes(400_000)).encode()
+    slow.socket.sendall(frame[:10])
+    large.socket.sendall(frame[: 10 * 16 * 1024])
+    stats = server.server.overload
+    while server.run(lambda: stats.unfinished_bytes) < 10 * 16 * 1024 + 10:
+        other.ask(request(ECHO))
+    time.passes(31)
+    assert slow.at_end()
+    assert stats.slow_writers == 1
+    large.socket.sendall(frame[10 * 16 * 1024 :])
+    assert large.receive().opaque == 1
+    assert stats.unfinished_bytes == 0
+    time.passes(1000)
+    assert large.ask(request(ECHO, 2)).opaque == 2
+    assert stats.slow_writers == 1
+
+
+def test_half_a_frame_behind_a_whole_one(serve: Serve, dial: Dial) -> None:
+    """It is noticed when all connections are looked at, four times in the idle timeout."""
+    server, time = served(serve, slow_writer=30)
+    client = dial(server.address)
+    client.socket.sendall(request(ECHO, 1).encode() + b"\0\0\1")
+    assert client.receive().opaque == 1
+    (channel,) = server.server.channels
+    server.run(lambda: channel._sweep(4))
+    assert server.server.overload.unfinished_bytes == 3
+    time.passes(31)
+    assert client.at_end()
+    assert server.server.overload.unfinished_bytes == 0
+
+
+def big_answers(serve: Serve, size: int, **options: object) -> tuple[ServerThread, Time, threading.Semaphore]:
+    """A server whose code 9 is answered with more than a peer's buffers take; how often somebody fell behind."""
+    paused = threading.Semaphore(0)
+
+    def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        server.loop.call_soon(lambda: channel.is_writable or paused.release())
+        return RemotingCommand.response(command, body=bytes(size))
+
+    server = serve({9: big}, high_water=64 * 1024, limits=Limits(**options))  # type: ignore[arg-type]
+    return server, Time(server), paused
+
+
+def is_cut_off(client: RawClient) -> bool:
+    """Whether a large answer ends in its middle."""
+    try:
+        client.receive()
+    except (EOFError, ConnectionResetError):
+        return True
+    return False
+
+
+def test_who_reads_nothing_is_cut_off(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+    server, time, paused = big_answers(serve, 15_000_000, slow_reader=30)
+    client, other = dial(server.address), dial(server.address)
+    client.send(request(9, 1))
+    assert paused.acquire(timeout=30)
+    time.look()  # the kernel's buffers are full soon
+    unread = -1
+    while unread != server.run(lambda: server.server.overload.unread_bytes):
+        unread = server.run(lambda: server.server.overload.unread_bytes)
+        other.ask(request(ECHO))
+        time.look()
+    assert unread > 1_000_000
+    with caplog.at_level(logging.WARNING):
+        time.passes(30)
+    assert "reads nothing" in caplog.text
+    assert server.server.overload.slow_readers == 1
+    assert server.server.overload.unread_bytes == 0
+    assert is_cut_off(client)
+    assert other.ask(request(ECHO)).code == 0
+
+
+def test_who_reads_slowly_is_not(serve: Serve, dial: Dial) -> None:
+    server, time, paused = big_answers(serve, 15_000_000, slow_reader=30)
+    client, other = dial(server.address), dial(server.address)
+    client.send(request(9, 1))
+    assert paused.acquire(timeout=30)
+    for _ in range(3):
+        before = server.run(lambda: server.server.overload.unread_bytes)
+        left = 2_000_000
+        while left:
+            data = client.socket.recv(left)
+            client.frames.extend(client.splitter.feed(data))
+            left -= len(data)
+        while server.run(lambda: next(iter(server.server.watch._behind)).unread) >= before:
+            other.ask(request(ECHO))
+        time.passes(29)
+    assert client.receive().opaque == 1
+    assert server.server.overload.slow_readers == 0
+    while server.run(lambda: server.server.overload.unread_bytes):
+        other.ask(request(ECHO))
+
+
+def test_answers_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None:
+    server, time, paused = big_answers(serve, 15_000_000, max_answer_bytes=15_000_000)
+    told: list[bool] = []
+    server.server.watch.on_unread = told.append
+    clients = [dial(server.address) for _ in range(6)]
+    stats = server.server.overload
+    for client in clients:
+        client.send(request(9, 1))
+        assert paused.acquire(timeout=30)
+        time.now += 1
+        assert server.run(lambda: stats.unread_bytes) <= 30_000_000
+    assert stats.slow_readers >= 2
+    assert told[0] is True
+    assert is_cut_off(clients[0])  # the one who has taken nothing for longest
+    assert clients[-1].receive().opaque == 1
+    for client in clients:
+        client.close()
+    while server.run(lambda: bool(server.server.channels)):
+        pass
+    assert told[-1] is False
+    assert stats.unread_bytes == 0
+
+
+def test_one_way_requests_to_who_is_behind_are_bounded(serve: Serve, dial: Dial) -> None:
+    channels: list[Channel] = []
+
+    def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        server.loop.call_soon(lambda: channel.is_writable or paused.set())
+        return RemotingCommand.response(command, body=bytes(15_000_000))
+
+    paused = threading.Event()
+    server = serve({9: big}, high_water=64 * 1024, limits=Limits(max_oneway=3))
+    client = dial(server.address)
+    client.send(request(9, 1))
+    assert paused.wait(30)
+
+    def tell() -> None:
+        for _ in range(10):
+            channels[0].write(RemotingCommand.request(40, oneway=True))
+
+    server.run(tell)
+    assert server.server.overload.oneway_dropped == 7
+    assert [client.receive().code for _ in range(4)] == [0, 40, 40, 40]
+    client.ask(request(ECHO))
+    server.run(tell)
+    assert [client.receive().code for _ in range(10)] == [40] * 10
+    assert server.server.oneways_waiting == 0
+
+
+def test_requests_to_a_peer_that_does_not_answer_are_bounded(serve: Serve, dial: Dial) -> None:
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve({9: keep}, limits=Limits(max_async=2))
+    client = dial(server.address)
+    client.ask(request(9))
+    futures = [server.run(lambda: channels[0].invoke(RemotingCommand.request(307))) for _ in range(3)]
+    assert isinstance(futures[2].exception(), RemotingTooMuchRequestError)
+    assert server.server.overload.async_refused == 1
+    client.send(*(RemotingCommand.response(client.receive()) for _ in range(2)))
+    client.ask(request(ECHO, 5))
+    assert all(future.done() for future in futures)
+    third = server.run(lambda: channels[0].invoke(RemotingCommand.request(307)))
+    client.send(RemotingCommand.response(client.receive()))
+    client.ask(request(ECHO, 6))
+    assert third.result().code == 0
