@@ -19,11 +19,13 @@ from typing import TypeVar
 
 from spark_rocket.client.questions import Pending
 from spark_rocket.client.reader import AWAY, Reader
+from spark_rocket.datasource.credentials import connecting
 from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience, is_retriable
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.acl import Credentials
 
 T = TypeVar("T")
 
@@ -35,7 +37,7 @@ class Cluster:
     """A RocketMQ cluster as the driver sees it."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._reader = reader_for(options.name_server, options.request_timeout_ms)
+        self._reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
         self._timeout = options.request_timeout_ms / 1000
         self._retry_timeout_ms = options.retry_timeout_ms
         self._met = False
@@ -200,6 +202,8 @@ def _queues_now(topic: str, reader: Reader) -> list[MessageQueue]:
 
 
 @cache
-def reader_for(name_server: str, request_timeout_ms: int) -> Reader:
+def reader_for(name_server: str, request_timeout_ms: int, credentials: Credentials | None) -> Reader:
     """This process's reader for a name server."""
-    return Reader(name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000)
+    return Reader(
+        name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000, **connecting(credentials)
+    )

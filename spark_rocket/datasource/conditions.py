@@ -61,6 +61,11 @@ CONDITIONS: tuple[Condition, ...] = (
         "toTable() cannot write to one.",
     ),
     Condition(
+        "BAD_OPTION.SECRET_IN_TABLE",
+        "option {option} would be kept with the table, where everybody who sees the table can read it.",
+        "Use credentialsFile, or ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY in the environment.",
+    ),
+    Condition(
         "BAD_OPTION.WHICH_TABLE",
         "all columns of one rocket table are inserted into another as they are, and Spark does not tell into which.",
         "Name the columns: INSERT INTO t (body, tags) SELECT body, tags FROM ….",

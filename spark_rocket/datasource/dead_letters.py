@@ -82,6 +82,7 @@ def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOption
         retry_timeout_ms=options.retry_timeout_ms,
         compression="zlib",
         compress_above=_USUAL + 1,
+        credentials=options.credentials,
     )
     try:
         # Where the first one is names the rows: the same letters again get the same ids.

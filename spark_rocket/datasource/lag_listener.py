@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -41,6 +41,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_rocket.client.config import Connecting
 from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.client.reader import Reader
 from spark_rocket.datasource.offsets import Positions, StreamOffset, name, parse_stream_offset
@@ -97,7 +98,7 @@ class RocketLagListener(StreamingQueryListener):
 
     ``port`` (0 is any free one) serves Prometheus at ``http://host:port/metrics``; without it there is only the log.
     ``name_server`` is the streams' own; without it ``NAMESRV_ADDR`` counts, as for the option. ``seconds=False`` asks
-    no broker. ``close`` after ``spark.streams.removeListener``.
+    no broker. ``access_key`` and ``secret_key`` are as a client's. ``close`` after ``spark.streams.removeListener``.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class RocketLagListener(StreamingQueryListener):
         seconds: bool = True,
         request_timeout: float = 3.0,
         clock: Callable[[], float] = time.time,
+        **connecting: Unpack[Connecting],
     ) -> None:
         self._name_server = name_server
+        self._connecting = connecting
         self._seconds = seconds
         self._timeout = request_timeout
         self._clock = clock
@@ -215,7 +218,7 @@ class RocketLagListener(StreamingQueryListener):
     def _ages(self, following: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
         """How old the next messages are; queues whose broker does not tell in time are left out."""
         if self._reader is None:
-            self._reader = Reader(self._name_server, request_timeout=self._timeout)
+            self._reader = Reader(self._name_server, request_timeout=self._timeout, **self._connecting)
         reader, until = self._reader, time.monotonic() + self._timeout
         asked: dict[MessageQueue, Future[PullResult]] = {
             queue: reader.pull_async(queue, offset, max_msgs=1, timeout=self._timeout)

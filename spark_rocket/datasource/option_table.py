@@ -17,6 +17,7 @@ from spark_rocket.datasource.body_formats.settings import (
     descriptor_file,
     metadata_columns,
 )
+from spark_rocket.datasource.credentials import credentials_file, key_text
 from spark_rocket.datasource.option_parsers import (
     MAX_MESSAGE_SIZE,
     Compression,
@@ -78,6 +79,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("nameServer", READS | WRITES | VIEWS, name_servers, None,
            "Name servers as `host:port`, several with `;`. Without it the `NAMESRV_ADDR` environment variable of the "
            f"driver, then `{DEFAULT_NAME_SERVER}`."),
+    Option("accessKey", READS | WRITES | VIEWS, key_text, None,
+           "Who asks, where brokers want signed requests. Without it and `credentialsFile` the driver's environment "
+           "variables `ROCKETMQ_ACCESS_KEY` and `ROCKETMQ_SECRET_KEY`. See [below](#credentials)."),
+    Option("secretKey", READS | WRITES | VIEWS, key_text, None, "The secret that goes with `accessKey`."),
+    Option("securityToken", READS | WRITES | VIEWS, key_text, None, "The token of temporary keys."),
+    Option("credentialsFile", READS | WRITES | VIEWS, credentials_file, None,
+           "A file that the driver sees, with `accessKey: …` and `secretKey: …`, instead of these options."),
     Option("subscribe", READS | VIEWS, topic_names, None,
            "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
            "but for `storePath`."),

@@ -6,7 +6,7 @@ error that names the nearest known one: a typing mistake must never be silently 
 
 ``OPTIONS`` (option_table.py) is the one list of them. Parsing happens on the driver; the parsed
 values travel to the executors, so that an environment variable there cannot change what the driver decided. Pure but
-for the ``NAMESRV_ADDR`` environment variable. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in Spark.
+for the environment's name servers and credentials. Corresponds to nothing in RocketMQ; to KafkaSourceProvider in Spark.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from spark_rocket.datasource.body_formats.settings import (
     body_settings,
 )
 from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.credentials import credentials_of
 from spark_rocket.datasource.option_checks import (
     as_kind,
     check_limits,
@@ -43,6 +44,7 @@ from spark_rocket.datasource.option_parsers import (
 from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, Scope
 from spark_rocket.errors import DataSourceError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.acl import Credentials
 
 T = TypeVar("T")
 
@@ -84,6 +86,7 @@ class ReadOptions:
     dedupe_window: int | None = None
     body: BodySettings | None = None
     """What bodies are, for typed rows."""
+    credentials: Credentials | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class WriteOptions:
     max_delayed_in_flight: int = 256
     body: BodySettings | None = None
     """What bodies are made as, from all other columns."""
+    credentials: Credentials | None = None
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,16 @@ class ViewOptions:
     key: str | None
     msg_id: str | None
     request_timeout_ms: int
+    credentials: Credentials | None = None
 
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _NOT_WITH_A_STORE = (
     "nameServer",
+    "accessKey",
+    "secretKey",
+    "securityToken",
+    "credentialsFile",
     "subscribePattern",
     "assign",
     "startingOffsetsByTimestamp",
@@ -251,6 +260,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         filter_pushdown=as_kind(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
         dedupe_window=dedupe_window,
         body=body_settings(values, topics, pattern),
+        credentials=None if store_path is not None else credentials_of(values),
     )
 
 
@@ -311,6 +321,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         compress_above=_int(values, "compressAbove"),
         max_delayed_in_flight=_int(values, "maxDelayedInFlight"),
         body=body_settings(values),
+        credentials=credentials_of(values),
     )
 
 
@@ -331,6 +342,7 @@ def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
         key=as_kind(str, values.get("key")),
         msg_id=as_kind(str, values.get("msgId")),
         request_timeout_ms=_int(values, "requestTimeout"),
+        credentials=credentials_of(values),
     )
 
 

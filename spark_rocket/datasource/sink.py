@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from spark_rocket.client.producer import Producer
+from spark_rocket.datasource.credentials import connecting
 from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.rows import Block
 from spark_rocket.model import Message, MessageQueue, SendResult
@@ -35,6 +36,7 @@ class Sink:
             else options.compress_above - 1,
             compress_type="zlib" if options.compression == "none" else options.compression,
             member=False,  # tasks come and go: brokers need not know them
+            **connecting(options.credentials),
         )
 
     def queues_of(self, topic: str) -> list[MessageQueue]:

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.body_formats.columns import metadata_fields
 from spark_rocket.datasource.body_formats.settings import BadRecords
 from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.credentials import refuse_secrets
 from spark_rocket.datasource.option_table import READS, WRITES, Scope
 from spark_rocket.datasource.options import belongs_to, body_of, check_options, is_view, parse_write_options
 
@@ -73,6 +74,7 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
     """A new table's schema, with the table's options in it. ``schema_to_read`` says what a read with options gives."""
     if not options:
         raise error("BAD_OPTION.NONE")
+    refuse_secrets(options)
     two_way = is_two_way(options)
     if "topic" in options and not two_way:
         schema = _schema_to_insert(options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from spark_rocket.client.admin import Admin
 from spark_rocket.datasource.cluster import Cluster, reader_for
+from spark_rocket.datasource.credentials import connecting
 from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.option_parsers import is_for_users
@@ -28,6 +29,7 @@ from spark_rocket.datasource.plan import batch_ranges
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.bodies import (
     MASTER_ID,
     BrokerData,
@@ -48,9 +50,13 @@ _MOST_MESSAGES = 1024  # of one broker with one key
 _DLQ, _RETRY = "%DLQ%", "%RETRY%"
 
 
+def _admin_for(options: ViewOptions) -> Admin:
+    return _admin(options.name_server, options.request_timeout_ms, options.credentials)
+
+
 @cache
-def _admin_for(name_server: str, request_timeout_ms: int) -> Admin:
-    return Admin(name_server, request_timeout=request_timeout_ms / 1000)
+def _admin(name_server: str, request_timeout_ms: int, credentials: Credentials | None) -> Admin:
+    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **connecting(credentials))
 
 
 @dataclass
@@ -98,7 +104,7 @@ class Asking:
 
 def rows_of(options: ViewOptions) -> Iterator[Row]:
     """A view's rows, all columns."""
-    asking = Asking(options, _admin_for(options.name_server, options.request_timeout_ms))
+    asking = Asking(options, _admin_for(options))
     for topic in options.topics:
         asking.admin.topic_route(topic)  # there is none: an error
     yield from _ROWS[options.view](asking)
@@ -321,9 +327,9 @@ def batches_of(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    reader = reader_for(options.name_server, options.request_timeout_ms)
+    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
-    asking = Asking(options, _admin_for(options.name_server, options.request_timeout_ms))
+    asking = Asking(options, _admin_for(options))
     columns = project(SOURCE_SCHEMA)
     for topic in options.topics:
         brokers = {queue.broker_name: queue for queue in reader.refresh(topic)}
@@ -364,12 +370,12 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         "requestTimeout": str(options.request_timeout_ms),
         "failOnDataLoss": "false",
     }
-    reading = parse_read_options(given, Scope.READ)
+    reading = replace(parse_read_options(given, Scope.READ), credentials=options.credentials)
     try:
         spans = batch_ranges(Cluster(reading), reading)
     except TopicNotFoundError:
         return  # the group never had any
-    reader = reader_for(options.name_server, options.request_timeout_ms)
+    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
     for span in spans:
         for batch in read_range(span, reading, project(SOURCE_SCHEMA), reader):
             properties = batch.column("properties")

@@ -1,0 +1,432 @@
+"""A broker that checks who may do what, asked with right and wrong signatures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.acl.control import AccessControl
+from spark_rocket.broker.acl.needs import NEEDS, OPEN
+from spark_rocket.broker.acl.rules import AclRules
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.server import Broker
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.acl import Credentials, RequestSigner
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.wire import Wire, _send_fields
+
+ROOT = Credentials("root-key", "r00t-s3cr3t")
+ALICE = Credentials("alice-key", "al1ce-s3cr3t")
+NOBODY = Credentials("nobody-key", "n0body-s3cr3t")
+SECRETS = ("s3cr3t",)
+
+ACCOUNTS = """
+accounts:
+- {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
+- accessKey: alice-key
+  secretKey: al1ce-s3cr3t
+  topicPerms: [orders=PUB, bills=SUB, both=PUB|SUB]
+  groupPerms: [readers=SUB]
+- {accessKey: white-key, secretKey: wh1te-s3cr3t, whiteRemoteAddress: 127.0.0.*}
+- {accessKey: other-key, secretKey: 0ther-s3cr3t, whiteRemoteAddress: 10.0.0.*}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(
+        in_process=True,
+        access_key=ROOT.access_key,
+        secret_key=ROOT.secret_key,
+        config={"grpcServerPort": -1, "storeReplyMessageEnable": False},
+        data_dir=tmp_path_factory.mktemp("acl"),
+    ) as running:
+        control_of(running).take(rules(ACCOUNTS))
+        for topic in ("orders", "bills", "both"):
+            running.create_topic(topic, 1)
+        running.create_group("readers")
+        yield running
+
+
+def control_of(cluster: LocalCluster) -> AccessControl:
+    server = cluster._server
+    assert isinstance(server, _ServerThread)
+    assert server.service is not None
+    assert server.service.access_control is not None
+    return server.service.access_control
+
+
+def rules(text: str) -> AclRules:
+    return AclRules.from_bytes(text.encode(), "plain_acl.yml")
+
+
+@pytest.fixture
+def as_(cluster: LocalCluster) -> Iterator[Callable[[Credentials | None], Wire]]:
+    """A client by its credentials."""
+    clients: list[RemotingClient] = []
+
+    def connected(credentials: Credentials | None) -> Wire:
+        clients.append(RemotingClient(credentials=credentials))
+        return Wire(clients[-1], cluster.broker_address)
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+def refused(answer: RemotingCommand, said: str) -> None:
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert answer.remark is not None
+    assert said in answer.remark
+    assert not any(secret in answer.remark for secret in SECRETS)
+
+
+def pull(wire: Wire, topic: str, group: str) -> RemotingCommand:
+    return wire.ask(
+        RequestCode.PULL_MESSAGE,
+        consumerGroup=group,
+        topic=topic,
+        queueId=0,
+        queueOffset=0,
+        maxMsgNums=1,
+        sysFlag=4,
+        subscription="*",
+        commitOffset=0,
+        suspendTimeoutMillis=0,
+        subVersion=0,
+    )
+
+
+# --- who is who -------------------------------------------------------------------------------------------------------
+
+
+def test_who_does_not_show_who_it_is(as_: Callable[[Credentials | None], Wire]) -> None:
+    refused(as_(None).send("orders"), "names no accessKey")
+    refused(as_(NOBODY).send("orders"), "no account with the accessKey nobody-key")
+    refused(
+        as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders"), "a signature that its secret key did not make"
+    )
+    refused(as_(None).send("orders", AccessKey="alice-key"), "the request of accessKey alice-key is not signed")
+    assert as_(ALICE).send("orders").code == 0
+
+
+@pytest.mark.parametrize("key", ["alice-key\0", "älice-key", "", " alice-key", "alice-key" * 1000])
+def test_odd_access_keys(as_: Callable[[Credentials | None], Wire], key: str) -> None:
+    refused(as_(None).send("orders", AccessKey=key, Signature="\0ä"), "")
+
+
+def test_what_was_altered_on_its_way(cluster: LocalCluster) -> None:
+    with RemotingClient() as client:
+
+        def ask(change: Callable[[RemotingCommand], None]) -> RemotingCommand:
+            ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
+            request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body")
+            RequestSigner(ALICE).sign(request)
+            change(request)
+            return client.invoke(cluster.broker_address, request, 10.0)
+
+        assert ask(lambda request: None).code == 0
+        refused(ask(lambda request: setattr(request, "body", b"Body")), "did not make")
+        refused(ask(lambda request: request.ext_fields.update(b="both")), "did not make")
+        refused(ask(lambda request: request.ext_fields.update(more="1")), "did not make")
+        refused(ask(lambda request: request.ext_fields.pop("e")), "did not make")
+        refused(ask(lambda request: request.ext_fields.pop("Signature")), "is not signed")
+        refused(ask(lambda request: request.ext_fields.update(AccessKey="root-key")), "did not make")
+
+
+def test_a_signed_request_can_be_sent_again_and_as_another_code_of_the_same_fields(cluster: LocalCluster) -> None:
+    """As with Apache's: docs/security.md says so. What the other code needs is still asked for."""
+    ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
+    request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body")
+    RequestSigner(ALICE).sign(request)
+    with RemotingClient() as client:
+        assert [client.invoke(cluster.broker_address, request, 10.0).code for _ in range(2)] == [0, 0]
+        request.code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        refused(client.invoke(cluster.broker_address, request, 10.0), "for administrators")
+
+
+def test_white_lists(cluster: LocalCluster, as_: Callable[[Credentials | None], Wire]) -> None:
+    wire = as_(None)
+    assert wire.send("bills", AccessKey="white-key").code == 0  # its address is enough, as with Apache's
+    refused(wire.send("bills", AccessKey="other-key"), "is not signed")
+    control = control_of(cluster)
+    before = control.rules
+    try:
+        control.take(rules("globalWhiteRemoteAddresses: [10.0.0.*, 127.0.0.1]"))
+        assert wire.send("bills").code == 0  # also on the connection that was there
+        control.take(rules("globalWhiteRemoteAddresses: [10.0.0.*]"))
+        refused(wire.send("bills"), "names no accessKey")
+    finally:
+        control.take(before)
+    refused(wire.send("bills"), "names no accessKey")
+
+
+# --- who may do what --------------------------------------------------------------------------------------------------
+
+
+def test_topics_and_groups_each_have_their_permission(as_: Callable[[Credentials | None], Wire]) -> None:
+    alice, root = as_(ALICE), as_(ROOT)
+    refused(alice.send("bills"), "accessKey alice-key has no permission PUB for the topic bills")
+    assert root.send("bills").code == 0
+    assert pull(alice, "bills", "readers").code == 0
+    refused(pull(alice, "orders", "readers"), "has no permission SUB for the topic orders")
+    refused(pull(alice, "bills", "others"), "has no permission SUB for the group others")
+    refused(pull(alice, "%RETRY%others", "readers"), "has no permission SUB for the group others")
+    refused(alice.send("%RETRY%others"), "has no permission SUB for the group others")
+    refused(alice.send("never-heard-of"), "has no permission PUB for the topic never-heard-of")
+    assert root.send("made-by-sending").code == 0
+
+
+def test_the_topic_is_the_one_that_the_processor_takes(as_: Callable[[Credentials | None], Wire]) -> None:
+    """Code 10 knows a topic under two names: a permitted one does not hide the other."""
+    fields = {
+        "producerGroup": "p",
+        "topic": "orders",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 1,
+        "queueId": 0,
+        "sysFlag": 0,
+        "bornTimestamp": 1,
+        "flag": 0,
+    }
+    alice = as_(ALICE)
+    assert alice.ask(RequestCode.SEND_MESSAGE, b"x", **fields).code == 0
+    refused(alice.ask(RequestCode.SEND_MESSAGE, b"x", **fields, b="bills"), "for the topic bills")
+    refused(
+        alice.ask(RequestCode.SEND_MESSAGE, b"x", **{**fields, "topic": "bills"}, b="orders"), "for the topic bills"
+    )
+
+
+def test_a_message_looked_up_by_its_place_is_its_topics(as_: Callable[[Credentials | None], Wire]) -> None:
+    alice, root = as_(ALICE), as_(ROOT)
+
+    def place(topic: str) -> int:
+        return int(root.send(topic).ext_fields["msgId"][-16:], 16)
+
+    assert alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=place("bills")).code == 0
+    refused(alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=place("orders")), "SUB for the topic orders")
+    refused(alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=f"+{place('orders')}"), "SUB for the topic orders")
+    assert alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset="x").code == ResponseCode.SYSTEM_ERROR
+
+
+def test_heartbeats_and_other_bodies(as_: Callable[[Credentials | None], Wire]) -> None:
+    alice = as_(ALICE)
+
+    def heartbeat(group: str, topic: str) -> RemotingCommand:
+        consumer = {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "*"}]}
+        body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "any"}]}
+        return alice.ask(RequestCode.HEART_BEAT, json.dumps(body).encode())
+
+    assert heartbeat("readers", "bills").code == 0
+    refused(heartbeat("others", "bills"), "for the group others")
+    refused(heartbeat("readers", "orders"), "for the topic orders")
+    body = json.dumps({"consumerGroup": "others", "clientId": "c", "mqSet": []}).encode()
+    refused(alice.ask(RequestCode.LOCK_BATCH_MQ, body), "for the group others")
+    refused(alice.ask(RequestCode.UNLOCK_BATCH_MQ, body), "for the group others")
+    acks = {"brokerName": "b", "acks": [{"c": "readers", "t": "bills"}, {"c": "others", "t": "bills"}]}
+    refused(alice.ask(RequestCode.BATCH_ACK_MESSAGE, json.dumps(acks).encode()), "for the group others")
+    asked = {"topic": "orders", "consumerGroup": "readers"}
+    refused(alice.ask(RequestCode.QUERY_ASSIGNMENT, json.dumps(asked).encode()), "for the topic orders")
+    for code in (RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT):
+        assert alice.ask(code, b"\0{").code != 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.POP_MESSAGE,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LITE_PULL_MESSAGE,
+    ],
+)
+def test_reading_in_other_ways(as_: Callable[[Credentials | None], Wire], code: int) -> None:
+    alice = as_(ALICE)
+    refused(alice.ask(code, topic="orders", consumerGroup="readers"), "for the topic orders")
+    refused(alice.ask(code, topic="bills", consumerGroup="others"), "for the group others")
+    assert alice.ask(code, topic="bills", consumerGroup="readers").code != ResponseCode.NO_PERMISSION
+    assert alice.ask(code).code != 0  # what names nothing gets nothing
+
+
+def test_traces_and_replies_are_everybodys_who_signs(as_: Callable[[Credentials | None], Wire]) -> None:
+    assert as_(ALICE).send("RMQ_SYS_TRACE_TOPIC").code != ResponseCode.NO_PERMISSION
+    assert as_(ALICE).send("DefaultCluster_REPLY_TOPIC").code == 0
+    refused(as_(None).send("RMQ_SYS_TRACE_TOPIC"), "names no accessKey")
+
+
+def test_every_request_is_somebodys(as_: Callable[[Credentials | None], Wire]) -> None:
+    """What nobody thought of is for administrators; whoever is nobody is served by nothing."""
+    stranger, alice = as_(None), as_(ALICE)
+    every = [code for code in RequestCode if stranger.ask(code).code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
+    assert len(every) > 50
+    for code in every:
+        refused(stranger.ask(code), "names no accessKey")
+    for_admins = [
+        code for code in every if code not in NEEDS and code not in OPEN and code != RequestCode.VIEW_MESSAGE_BY_ID
+    ]
+    assert {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+    } <= set(for_admins)
+    for code in for_admins:
+        refused(alice.ask(code), "is for administrators, which accessKey alice-key is not")
+    assert not NEEDS.keys() & OPEN
+
+
+def test_one_way_requests_are_checked_too(as_: Callable[[Credentials | None], Wire]) -> None:
+    root = as_(ROOT)
+    before = root.send("orders").ext_fields["queueOffset"]
+    stranger = as_(None)
+    stranger.tell(RequestCode.SEND_MESSAGE_V2, b"x", **_send_fields("orders", None, 0))
+    refused(stranger.send("orders"), "names no accessKey")  # the one before it was looked at
+    assert int(root.send("orders").ext_fields["queueOffset"]) == int(before) + 1
+
+
+def test_nothing_shows_the_brokers_own_secret(
+    as_: Callable[[Credentials | None], Wire], cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown = bytes(as_(ALICE).ask(RequestCode.GET_BROKER_CONFIG).body).decode()
+    assert "innerClientAuthenticationCredentials=******" in shown
+    server = cluster._server
+    assert isinstance(server, _ServerThread)
+    assert server.service is not None
+    as_(NOBODY).send("orders")
+    as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders")
+    everything = [shown, repr(server.service.config), repr(control_of(cluster).rules.accounts), caplog.text]
+    assert not any(secret in text for secret in SECRETS for text in everything)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+def control_on(path: Path, text: str) -> AccessControl:
+    path.write_text(text)
+    return AccessControl(path, topic_at=lambda _: None, clock=lambda: 0, clock_skew_ms=lambda: 0)
+
+
+def rewrite(path: Path, text: str) -> None:
+    """As ``mv new plain_acl.yml``: another file, whatever the clock says."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def look_twice(control: AccessControl) -> list[bool]:
+    async def look() -> list[bool]:
+        return [await control.look(), await control.look()]
+
+    return asyncio.run(look())
+
+
+def test_a_file_that_changes_is_read_when_it_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    control = control_on(path, ACCOUNTS)
+    assert look_twice(control) == [False, False]
+    rewrite(path, ACCOUNTS.replace("alice-key", "alicia-key"))
+    assert look_twice(control) == [False, True]
+    assert "alicia-key" in control.rules.accounts
+    assert "alice-key" not in control.rules.accounts
+
+
+@pytest.mark.parametrize("text", ["", "accounts: *x", ACCOUNTS.replace("orders=PUB", "orders=PUBLISH"), "[" * 5000])
+def test_a_broken_file_is_told_once_and_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    control = control_on(path, ACCOUNTS)
+    before = control.rules
+    rewrite(path, text)
+    for _ in range(3):
+        assert look_twice(control) == [False, False]
+    assert control.rules is before
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "Who may do what stays as it was" in record.getMessage()
+    assert str(path) in record.getMessage()
+    assert "s3cr3t" not in caplog.text
+    rewrite(path, ACCOUNTS)
+    assert look_twice(control) == [False, True]
+
+
+def test_a_file_that_is_gone_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "plain_acl.yml"
+    control = control_on(path, ACCOUNTS)
+    path.unlink()
+    assert look_twice(control) == [False, False]
+    assert "alice-key" in control.rules.accounts
+    assert "cannot be read" in caplog.text
+
+
+def test_a_running_broker_sees_that_its_file_has_changed(tmp_path: Path) -> None:
+    with (
+        LocalCluster(
+            in_process=True,
+            access_key=ROOT.access_key,
+            secret_key=ROOT.secret_key,
+            config={"grpcServerPort": -1},
+            data_dir=tmp_path,
+        ) as cluster,
+        RemotingClient(credentials=ALICE) as client,
+    ):
+        cluster.create_topic("orders", 1)
+        alice = Wire(client, cluster.broker_address)
+        refused(alice.send("orders"), "no account with the accessKey alice-key")
+        changed = threading.Event()
+        control = control_of(cluster)
+        take = control.take
+        control.take = lambda rules: (take(rules), changed.set())[0]  # type: ignore[method-assign]
+        rewrite(cluster.acl_file, ACCOUNTS)
+        while not changed.is_set():  # under load: each is answered by the one or the other
+            assert alice.send("orders").code in (0, ResponseCode.NO_PERMISSION)
+        assert alice.send("orders").code == 0
+        changed.clear()
+        rewrite(cluster.acl_file, ACCOUNTS.replace("al1ce-s3cr3t", "al1ce-n3w-s3cr3t"))
+        while not changed.is_set():
+            assert alice.send("orders").code in (0, ResponseCode.NO_PERMISSION)
+        refused(alice.send("orders"), "did not make")  # on the connection that was there
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read: No such file"), ("accounts: 7", "line 1: the accounts must be a list")],
+)
+def test_a_broker_does_not_start_without_rules(tmp_path: Path, content: str | None, said: str) -> None:
+    conf = tmp_path / "conf" / "broker.conf"
+    conf.parent.mkdir()
+    conf.write_text(f"aclEnable=true\nlistenPort=0\nstorePathRootDir={tmp_path / 'store'}\n")
+    if content is not None:
+        (conf.parent / "plain_acl.yml").write_text(content)  # beside broker.conf, as in Apache's conf directory
+    config = BrokerConfig.from_file(conf)
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(Broker(config).start())
+    assert not (tmp_path / "store").exists()
+
+
+def test_where_the_file_is(tmp_path: Path) -> None:
+    assert BrokerConfig(store_path_root_dir=tmp_path).acl_path == tmp_path / "config" / "plain_acl.yml"
+    assert BrokerConfig(acl_file="/etc/acl.yml").acl_path == Path("/etc/acl.yml")
+    conf = tmp_path / "broker.conf"
+    conf.write_text("aclFile=acl/accounts.yml\n")
+    assert BrokerConfig.from_file(conf).acl_path == tmp_path / "acl" / "accounts.yml"
