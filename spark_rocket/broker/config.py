@@ -208,7 +208,7 @@ class BrokerConfig:
     heartbeat_thread_pool_queue_capacity: int = _setting(50_000, low=1, dynamic=True)
     end_transaction_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
     admin_broker_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
-    wait_time_mills_in_send_queue: int = _setting(200, low=0, dynamic=True)
+    wait_time_mills_in_send_queue: int = _setting(2_000, low=0, dynamic=True)
     wait_time_mills_in_pull_queue: int = _setting(5_000, low=0, dynamic=True)
     wait_time_mills_in_ack_queue: int = _setting(3_000, low=0, dynamic=True)
     wait_time_mills_in_heartbeat_queue: int = _setting(31_000, low=0, dynamic=True)

@@ -3,8 +3,9 @@
 =======================================  =============================================================================
 trouble                                  until it is over, SYSTEM_BUSY is answered to
 =======================================  =============================================================================
-an append took longer than               sends (``[PCBUSY_CLEAN_QUEUE]``), for as long as it took, at most 5 s; then
-``osPageCacheBusyTimeOutMills``          the next one shows how the disk is
+two appends in half a minute each took   sends (``[PCBUSY_CLEAN_QUEUE]``), for as long as the last one took, at most
+``osPageCacheBusyTimeOutMills``          5 s; then the next one shows how the disk is. One alone may be a process that
+                                         was stopped, and when it is over there is nothing to spare
 memory above ``maxMemoryBytes``          sends and pulls (``[REJECTREQUEST]``), until it is below nine tenths of that
 more than ``maxUnreadAnswerBytes``       pulls (``[REJECTREQUEST]``), until three quarters of that are left
 ``putThreadPoolQueueCapacity`` sends     sends (``[OVERLOAD]``), until one of them is answered
@@ -43,6 +44,7 @@ _PAGE_CACHE = (
     "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
 )
 _LONGEST_PAUSE_MS = 5_000
+_TOGETHER_MS = 30_000
 _NO_APPEND_MS = 10_000_000  # the clock was set
 _SHARE_OF_MEMORY = 0.75  # of what this process may have, where maxMemoryBytes is 0
 _ENOUGH_AGAIN = 0.9
@@ -140,6 +142,7 @@ class BrokerOverload:
         self._memory = memory or anonymous_memory
         self._page_cache: str | None = None  # the remark
         self._until = 0
+        self._slow_append = -_TOGETHER_MS  # when there was one
         self._memory_is_high = False
         self._unread = False
         set_limits(server.limits, config)
@@ -189,8 +192,12 @@ class BrokerOverload:
         if not self._config.broker_fast_failure_enable or milliseconds > _NO_APPEND_MS:
             return
         self.stats.page_cache_busy += 1
+        now, last = self._clock(), self._slow_append
+        self._slow_append = now
+        if not 0 <= now - last <= _TOGETHER_MS:
+            return
         self._page_cache = _PAGE_CACHE % (milliseconds, self.stats.waiting[SEND])
-        self._until = self._clock() + min(milliseconds, _LONGEST_PAUSE_MS)
+        self._until = now + min(milliseconds, _LONGEST_PAUSE_MS)
         _log.warning("An append took %d ms: the disk does not keep up. Sends are refused for as long.", milliseconds)
         self._decide()
 

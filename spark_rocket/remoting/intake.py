@@ -9,7 +9,8 @@ for. Beyond that they wait with their connection, of which nothing more is read 
   ten thousand connections that send leave heartbeats, commands and pulls their place;
 * what finds no room, or has waited too long, is answered SYSTEM_BUSY without being decoded (overload.py).
 
-The time that a peer does not read what it was answered does not count as waiting.
+Time is counted by the work of this thread: a process that was stopped, or that others kept from its core, finds nobody
+who has waited. Nor does the time count in which a peer does not read what it was answered.
 
 Thread-safety: event loop only. Corresponds to BrokerController's executors with their queues, and BrokerFastFailure.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
 from spark_rocket.errors import ProtocolError
@@ -55,7 +56,7 @@ class Intake:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, limits: Limits, stats: OverloadStats, time_slice: float
     ) -> None:
-        self.clock: Callable[[], float] = perf_counter
+        self.clock: Callable[[], float] = thread_time
         """Counts seconds of waiting."""
         self._loop = loop
         self._limits = limits

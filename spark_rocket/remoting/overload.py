@@ -48,7 +48,7 @@ _NUMBERS = struct.Struct(">hBhii")
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Room for requests of one kind, and how long one may wait there, in seconds; 0: as long as it takes."""
+    """Room for requests of one kind, and how many seconds of the server's work one may wait there; 0: any time."""
 
     capacity: int = 10_000
     patience: float = 0.0

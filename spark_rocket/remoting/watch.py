@@ -77,11 +77,13 @@ class Watch:
         self._addresses: Counter[str] = Counter()
         self._too_much_unread = False
         self._timer: asyncio.TimerHandle | None = None
+        self._looked = 0.0
         self._said: dict[str, tuple[float, int]] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.clock = loop.time
+        self._looked = loop.time()
         self._timer = loop.call_later(TICK, self._tick)
 
     def close(self) -> None:
@@ -226,6 +228,13 @@ class Watch:
     def look(self) -> None:
         """At all who may have waited for too long."""
         now, limits = self.clock(), self._limits
+        stopped, self._looked = now - self._looked - TICK, now
+        if stopped > TICK:  # the whole process, or its loop: it was not for want of bytes
+            self._newcomers = {channel: since + stopped for channel, since in self._newcomers.items()}
+            for begun in self._unfinished.values():
+                begun.since += stopped
+            for behind in self._behind.values():
+                behind.since += stopped
         for channel, since in list(self._newcomers.items()):
             if now - since < limits.first_request:
                 break

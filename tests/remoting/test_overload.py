@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -297,3 +298,23 @@ def test_whoever_asks_is_answered_once(small: ServerThread, floods: list[list[tu
         for client in clients:
             client.close()
     at_rest(small)
+
+
+def test_nobody_is_sent_away_because_this_process_was_stopped(serve: Serve, dial: Dial) -> None:
+    """Only a thread that works through its backlog, and does not get to its end, lets requests wait."""
+
+    def stopped(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        time.sleep(0.3)
+        return RemotingCommand.response(command)
+
+    server = serve({**Work().handlers(), 7: stopped}, limits=limits(patience=0.2), time_slice=0.0)
+    server.server.turn = -1.0
+    clients = [dial(server.address) for _ in range(3)]
+    for client in clients:
+        client.ask(request(ECHO))
+    clients[0].send(*(request(SEND, n) for n in range(10)), request(7, 10), *(request(SEND, n) for n in range(11, 20)))
+    for client in clients[1:]:
+        client.send(*(request(SEND, n) for n in range(20)))
+    for client in clients:
+        assert {client.receive().code for _ in range(20)} == {0}
+    assert server.server.overload.busy_answers == 0

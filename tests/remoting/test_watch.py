@@ -27,9 +27,11 @@ class Time:
         self.server = server
         server.server.watch.clock = lambda: self.now
 
-    def passes(self, seconds: float) -> None:
-        self.now += seconds
-        self.look()
+    def passes(self, seconds: int) -> None:
+        """A look every second."""
+        for _ in range(seconds):
+            self.now += 1
+            self.look()
 
     def look(self) -> None:
         self.server.run(self.server.server.watch.look)
@@ -138,6 +140,7 @@ def is_cut_off(client: RawClient) -> bool:
 def test_who_reads_nothing_is_cut_off(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
     server, time, paused = big_answers(serve, 15_000_000, slow_reader=30)
     client, other = dial(server.address), dial(server.address)
+    other.ask(request(ECHO))
     client.send(request(9, 1))
     assert paused.acquire(timeout=30)
     time.look()  # the kernel's buffers are full soon
@@ -159,6 +162,7 @@ def test_who_reads_nothing_is_cut_off(serve: Serve, dial: Dial, caplog: pytest.L
 def test_who_reads_slowly_is_not(serve: Serve, dial: Dial) -> None:
     server, time, paused = big_answers(serve, 15_000_000, slow_reader=30)
     client, other = dial(server.address), dial(server.address)
+    other.ask(request(ECHO))
     client.send(request(9, 1))
     assert paused.acquire(timeout=30)
     for _ in range(3):
@@ -198,6 +202,23 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None
         pass
     assert told[-1] is False
     assert stats.unread_bytes == 0
+
+
+def test_nobody_is_let_go_because_this_process_was_stopped(serve: Serve, dial: Dial) -> None:
+    """As a laptop's are: what came meanwhile is in the sockets, and is read after the look."""
+    server, time, paused = big_answers(serve, 15_000_000)
+    reader, half, silent = [dial(server.address) for _ in range(3)]
+    reader.send(request(9, 1))
+    frame = request(ECHO, 2).encode()
+    half.socket.sendall(frame[:10])
+    assert paused.acquire(timeout=30)
+    while server.run(lambda: server.server.overload.unfinished_bytes) < 10:
+        pass
+    time.look()
+    time.now += 1000
+    time.look()
+    half.socket.sendall(frame[10:])
+    assert (half.receive().opaque, reader.receive().opaque, silent.ask(request(ECHO, 3)).opaque) == (2, 1, 3)
 
 
 def test_one_way_requests_to_who_is_behind_are_bounded(serve: Serve, dial: Dial) -> None:
