@@ -32,6 +32,7 @@ from spark_rocket.client.transaction import (
     TransactionProducer,
     TransactionSendResult,
 )
+from spark_rocket.remoting.tls import TlsSettings
 
 __all__ = [
     "Admin",
@@ -58,6 +59,7 @@ __all__ = [
     "QueueLag",
     "Reader",
     "ServiceState",
+    "TlsSettings",
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",

@@ -19,6 +19,7 @@ from spark_rocket.client.credentials import find_credentials
 from spark_rocket.errors import ConfigError, RemotingConnectError
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.tls import TlsSettings, as_settings
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
@@ -32,11 +33,14 @@ class Connecting(TypedDict, total=False):
 
     ``access_key`` and ``secret_key``: who it is and what its requests are signed with, where brokers ask for that
     (``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY`` without); ``security_token``: of temporary keys.
+    ``tls``: how name servers and brokers are called, ``True`` for what the environment says of it, and servers whose
+    certificates the system's CAs have signed (``ROCKETMQ_TLS_ENABLE`` and others, without: see ``TlsSettings``).
     """
 
     access_key: str | None
     secret_key: str | None
     security_token: str | None
+    tls: bool | TlsSettings | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class ClientConfig:
     """Clients with different names share nothing: connections, client id, one producer and consumer per group."""
     credentials: Credentials | None = None
     """What all requests are signed with. Clients with different ones share nothing either."""
+    tls: TlsSettings | None = None
+    """With what servers are called; None: without TLS. Likewise."""
 
     @classmethod
     def of(
@@ -70,10 +76,11 @@ class ClientConfig:
         credentials = find_credentials(
             connecting.get("access_key"), connecting.get("secret_key"), connecting.get("security_token"), environment
         )
+        tls = as_settings(connecting.get("tls"), environment)
         text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
         if _ADDRESS_SERVER.fullmatch(text.strip()):
-            return cls((), text.strip(), instance_name=instance_name, credentials=credentials)
-        return cls(parse_name_servers(text), instance_name=instance_name, credentials=credentials)
+            return cls((), text.strip(), instance_name=instance_name, credentials=credentials, tls=tls)
+        return cls(parse_name_servers(text), instance_name=instance_name, credentials=credentials, tls=tls)
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ class ClientInstance:
             connect_timeout=config.request_timeout,
             request_handler=self.members.handle,
             credentials=config.credentials,
+            tls=config.tls,
         )
         self.routes = RouteTable(self.remoting, config)
         self.users = 0
@@ -280,7 +281,7 @@ def acquire(config: ClientConfig) -> ClientInstance:
 
 
 def _key(config: ClientConfig) -> tuple[object, ...]:
-    return config.address_server or config.name_servers, config.instance_name, config.credentials
+    return config.address_server or config.name_servers, config.instance_name, config.credentials, config.tls
 
 
 def release(instance: ClientInstance) -> None:

@@ -19,6 +19,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop
+from spark_rocket.remoting.tls import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
 from spark_rocket.testing.processes import STOP_SECONDS, ServerProcess
@@ -60,6 +62,9 @@ class LocalCluster:
 
     With ``access_key`` and ``secret_key`` the brokers ask for signed requests: that account may do everything, and is
     what the cluster's own requests are signed with. Others are added to ``acl_file``.
+
+    ``tls``: the mode of all ports, ``"permissive"`` (which ``True`` means) or ``"enforcing"``, with certificates made
+    for it; the servers call each other with TLS, and clients take ``tls=cluster.tls``.
     """
 
     def __init__(
@@ -75,11 +80,14 @@ class LocalCluster:
         access_key: str | None = None,
         secret_key: str | None = None,
         security_token: str | None = None,
+        tls: bool | str = False,
     ) -> None:
         self._credentials = find_credentials(access_key, secret_key, security_token, {})
         self._temporary = data_dir is None
         self._given = None if data_dir is None else Path(data_dir)
         self._config: dict[str, object] = {**_DISK_RATIOS, "grpcServerPort": 0, **(config or {})}
+        self._tls_mode = "permissive" if tls is True else tls
+        self._tls: TlsSettings | None = None
         self._in_process = in_process
         self._start_timeout = start_timeout
         self._many: dict[str, Any] | None = None
@@ -115,6 +123,8 @@ class LocalCluster:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if self._credentials is not None:
             self._config = {**_with_accounts(self._credentials, self.acl_file.absolute()), **self._config}
+        if self._tls_mode and self._tls is None:
+            self._make_certificates(str(self._tls_mode))
         self._start_servers()
 
     def stop(self) -> None:
@@ -131,6 +141,14 @@ class LocalCluster:
             self._grpc_port = None
             if self._temporary:
                 shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def _make_certificates(self, mode: str) -> None:
+        from spark_rocket.testing.certificates import HOSTS, CertificateAuthority, tls_of
+
+        authority = CertificateAuthority(self.data_dir / "tls")
+        pair = authority.issue("server", (*HOSTS, "127.0.0.2"))  # which is where several servers are called
+        self._tls = replace(tls_of(authority, pair), mode=TlsMode(mode))
+        self._config = {**self._tls.properties(), **self._config}
 
     def kill_broker(self) -> None:
         """SIGKILL for the servers' process, as a power cut for the broker would be for its connections."""
@@ -217,6 +235,13 @@ class LocalCluster:
         return self._running().broker
 
     @property
+    def tls(self) -> TlsSettings:
+        """What clients of a cluster with TLS take."""
+        if self._tls is None:
+            raise StateError("This cluster has no TLS.", remedy="Start it with LocalCluster(tls=True).")
+        return self._tls
+
+    @property
     def grpc_endpoint(self) -> str:
         """What RocketMQ 5's own clients call ``endpoints``, ``host:port``."""
         endpoint = self._running().grpc
@@ -292,7 +317,7 @@ class LocalCluster:
 
     def _invoke(self, request: RemotingCommand, address: str) -> None:
         if self._client is None:
-            self._client = RemotingClient(credentials=self._credentials)
+            self._client = RemotingClient(credentials=self._credentials, tls=self._tls)
         answer = self._client.invoke(address, request, timeout=10.0)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(
@@ -367,6 +392,7 @@ class _ServerThread:
         self.broker = ""
         self.grpc: str | None = None
         self.service: BrokerService | None = None  # for tests of the broker itself
+        self.servers: tuple[NameServer, Broker] | None = None
         self.proxy: ProxyServer | None = None  # and of the proxy
         self._data_dir = data_dir
         self._config = config
@@ -399,7 +425,8 @@ class _ServerThread:
         config.bind_address = _HOST
         config.listen_port = self._ports[1]
         config.store_path_root_dir = self._data_dir / "store"
-        namesrv = NameServer(_HOST, self._ports[0], kv_config_path=self._data_dir / "namesrv" / "kvConfig.json")
+        kv_config = self._data_dir / "namesrv" / "kvConfig.json"
+        namesrv = NameServer(_HOST, self._ports[0], kv_config_path=kv_config, tls=config.tls_settings())
         await namesrv.start()
         try:
             config.namesrv_addr = namesrv.address
@@ -411,7 +438,7 @@ class _ServerThread:
                 try:
                     self.name_server, self.broker = namesrv.address, broker.address
                     self.grpc = None if proxy is None else proxy.address
-                    self.service, self.proxy = broker.service, proxy
+                    self.service, self.proxy, self.servers = broker.service, proxy, (namesrv, broker)
                     self._ready.set()
                     await self._stop.wait()
                 finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_rocket.broker.cluster_layout import ClusterMember, cluster_members
 from spark_rocket.errors import StateError
-from spark_rocket.testing.members import BrokerMember, Member, NameServerMember
+from spark_rocket.testing.members import BrokerMember, Member, NameServerMember, text_of
 from spark_rocket.testing.network import Network
 
 _BROKER_PORTS = 3  # Remoting, HA, gRPC
@@ -38,6 +38,7 @@ class MemberSet:
         self._network = Network()
         self._grpc = config.get("grpcServerPort") != -1
         self._config = {name: value for name, value in config.items() if name != "grpcServerPort"}
+        tls = {name: text_of(value) for name, value in config.items() if name.startswith("tls.")}
         self.name_servers: list[NameServerMember] = []
         self.brokers: list[BrokerMember] = []
         self.slaves: list[BrokerMember] = []
@@ -45,9 +46,8 @@ class MemberSet:
             for number in range(1, name_servers + 1):
                 name = f"namesrv-{number}"
                 port = self._network.reserve(1)
-                self.name_servers.append(
-                    self._known(NameServerMember(name, data_dir / name, self._network, range(port, port + 1), timeout))
-                )
+                member = NameServerMember(name, data_dir / name, self._network, port, timeout, tls)
+                self.name_servers.append(self._known(member))
             self._addresses = ";".join(member.address for member in self.name_servers)
             members = [self._broker(member) for member in cluster_members(brokers, slaves=slaves)]
             self.brokers, self.slaves = members[:brokers], members[brokers:]

@@ -129,8 +129,24 @@ class Member:
 class NameServerMember(Member):
     """A name server. One that is started again knows nothing until brokers register, which they do at once."""
 
+    def __init__(
+        self, name: str, home: Path, network: Network, port: int, timeout: float, tls: Mapping[str, str]
+    ) -> None:
+        super().__init__(name, home, network, range(port, port + 1), timeout)
+        self._tls = tls
+
+    def restart(self, tls: Mapping[str, str] | None = None) -> None:
+        """``tls``: settings of TLS to change; they stay changed."""
+        self._tls = {**self._tls, **(tls or {})}
+        super().restart()
+
     def _arguments(self) -> list[str]:
-        return ["namesrv", "--port", str(self.port), "--data", str(self.home)]
+        arguments = ["namesrv", "--port", str(self.port), "--data", str(self.home)]
+        if self._tls:
+            file = self.home / "tls.properties"
+            file.write_text(render_properties(self._tls.items()), encoding="utf-8")
+            arguments += ["--tls-config", str(file)]
+        return arguments
 
 
 class BrokerMember(Member):
