@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table")
 yes_option = click.option("--yes", is_flag=True, help="do not ask")
 all_option = click.option("-a", "--all", "is_all", is_flag=True, help="RocketMQ's own too")
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="only say what would be done")
 
 
 def exclusive(given: dict[str, object], *, required: bool = False) -> None:
@@ -54,6 +54,29 @@ def seconds(text: str) -> float:
     if not 0 < value < 1e6:
         raise click.BadParameter(f"{text} is no number of seconds above 0")
     return value
+
+
+# After seconds, which it needs. A flag whose value may be left out.
+watch_option = click.option(
+    "-w",
+    "--watch",
+    is_flag=False,
+    flag_value="2",
+    type=seconds,
+    metavar="[SECONDS]",
+    help="look again every 2 (or so many) seconds, until Ctrl-C",
+)
+
+
+def settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """From ``KEY=VALUE …``."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"{text} is no setting; write NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def group_name(text: str) -> str:

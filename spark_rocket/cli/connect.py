@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import seconds
+from spark_rocket.cli.arguments import PATH, exclusive, seconds
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
@@ -37,10 +38,25 @@ class Link:
 
     name_server: str | None = None
     timeout: float = TIMEOUT
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    credentials: Path | None = None
 
     def options(self) -> dict[str, Any]:
         """The arguments that every client takes: ``Producer("group", **link.options())``."""
-        return {"name_server": self.name_server}
+        return {"name_server": self.name_server, **self._signing()}
+
+    def _signing(self) -> dict[str, Any]:
+        if self.credentials is None:
+            return {"access_key": self.access_key, "secret_key": self.secret_key}
+        from spark_rocket.client.credentials import read_credentials
+
+        found = read_credentials(self.credentials)
+        return {
+            "access_key": found.access_key,
+            "secret_key": found.secret_key,
+            "security_token": found.security_token or None,
+        }
 
     def admin(self) -> Admin:
         from spark_rocket.client import Admin
@@ -60,7 +76,17 @@ name_server_option = click.option(
     envvar=NAME_SERVER_VARIABLES,
     help="host:port, several with ';' between (NAMESRV_ADDR, else 127.0.0.1:9876)",
 )
-_OPTIONS: tuple[_Decorator, ...] = (name_server_option,)
+cluster_option = click.option("--cluster", "cluster_name", metavar="NAME", help="of this cluster only")
+_OPTIONS: tuple[_Decorator, ...] = (
+    name_server_option,
+    click.option("--access-key", metavar="KEY", help="who asks, where brokers want to know (ROCKETMQ_ACCESS_KEY)"),
+    click.option(
+        "--secret-key",
+        metavar="KEY",
+        help="its secret; better in ROCKETMQ_SECRET_KEY or a file: others see a command line",
+    ),
+    click.option("--credentials", type=PATH, metavar="FILE", help="a file with accessKey and secretKey, as tools.yml"),
+)
 _timeout_option = click.option("--timeout", type=seconds, metavar="SECONDS", default=TIMEOUT, help="of a request (5)")
 
 
@@ -86,7 +112,15 @@ def _with_link(function: Callable[..., Any], options: tuple[_Decorator, ...]) ->
 
 
 def _take(values: dict[str, Any]) -> Link:
-    return Link(_of_a_verb_above("nameserver", values.pop("nameserver")), values.pop("timeout", TIMEOUT))
+    link = Link(
+        _of_a_verb_above("nameserver", values.pop("nameserver")),
+        values.pop("timeout", TIMEOUT),
+        values.pop("access_key"),
+        values.pop("secret_key"),
+        values.pop("credentials"),
+    )
+    exclusive({"--credentials": link.credentials, "--access-key": link.access_key})
+    return link
 
 
 def _of_a_verb_above(name: str, value: Any) -> Any:

@@ -27,12 +27,14 @@ _CLI = "spark_rocket.cli"
 SECTIONS = {
     "Servers": {
         "up": (f"{_CLI}.servers:up", "name server and broker in one process, or a cluster"),
-        "namesrv": (f"{_CLI}.servers:namesrv", "a name server alone"),
-        "broker": (f"{_CLI}.servers:broker", "a broker alone; drain one before it is stopped"),
+        "namesrv": (f"{_CLI}.servers:namesrv", "a name server alone; settings of running ones"),
+        "broker": (f"{_CLI}.servers:broker", "a broker alone; settings and state of running ones; drain one"),
+        "console": (f"{_CLI}.console:console", "the web console, for any cluster"),
+        "cluster": (f"{_CLI}.cluster:cluster", "brokers and what they do; producers that are connected"),
     },
     "Topics and groups": {
-        "topic": (f"{_CLI}.topic:topic", "create topics, or change them"),
-        "group": (f"{_CLI}.group:group", "create consumer groups, or change them"),
+        "topic": (f"{_CLI}.topic:topic", "topics, what is in them, and changes of them"),
+        "group": (f"{_CLI}.group:group", "consumer groups, their members and lag, and changes of them"),
         "offsets": (f"{_CLI}.offsets:offsets", "where queries and groups are; set, copy and preview it"),
     },
     "Here": {

@@ -11,6 +11,7 @@ Thread-safety: for one thread. Corresponds to the printfs of mqadmin's SubComman
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,12 +21,25 @@ from typing import TYPE_CHECKING, Any
 
 from spark_rocket.cli.text import Bar as Progress
 from spark_rocket.cli.text import print_table
-from spark_rocket.errors import StateError
+from spark_rocket.errors import RocketError, StateError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Column", "Progress", "Table", "agreed", "confirm", "document", "line", "record", "table", "watch"]
+__all__ = [
+    "Column",
+    "Progress",
+    "Table",
+    "agreed",
+    "confirm",
+    "document",
+    "failures",
+    "line",
+    "looked",
+    "record",
+    "table",
+    "watch",
+]
 
 NOTHING = "-"
 _GAP = 2
@@ -57,9 +71,9 @@ class Column:
     spare: bool = False
     """May be left out where the terminal is narrow."""
 
-    def text(self, row: Row) -> str:
+    def text(self, row: Row, missing: str = NOTHING) -> str:
         value = row.get(self.key)
-        return NOTHING if value is None else self.form(value)
+        return missing if value is None else self.form(value)
 
     @property
     def title(self) -> str:
@@ -145,13 +159,11 @@ def _drawn(shown: Table) -> RenderableType:
             style = "bold yellow" if shown.marked(row) else None
             drawn.add_row(*(Text(column.text(row)) for column in columns), style=style)
         if shown.total is not None:
-            drawn.add_row(*(Text(column.text(shown.total)) for column in columns), style="bold")
+            drawn.add_row(*(Text(column.text(shown.total, missing="")) for column in columns), style="bold")
         parts.append(drawn)
         if left_out:
             names = ", ".join(column.title for column in left_out)
-            parts.append(
-                Text(f"Not shown, for want of room: {names} (a wider terminal, | cat, or --json).", style="dim")
-            )
+            parts.append(Text(f"Not shown: {names} (widen the terminal, or | cat).", style="dim"))
     if shown.foot:
         parts.append(Text(shown.foot))
     return Group(*parts)
@@ -214,29 +226,58 @@ def agreed(question: str) -> bool:
     if not sys.stdin.isatty():
         raise StateError(f"{question} Nobody is there to be asked.", remedy="Give --yes.")
     sys.stdout.flush()
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 # --- what changes ----------------------------------------------------------------------------------------------------
 
 
-def watch(look: Callable[[], Table], seconds: float, as_json: bool = False) -> None:
-    """Look again and again until Ctrl-C: in place on a terminal, one below the other elsewhere, or JSON lines."""
+def watch(look: Callable[[], tuple[object, Table]], seconds: float, as_json: bool = False) -> None:
+    """Look again and again until Ctrl-C: in place on a terminal, one below the other elsewhere, or JSON lines.
+
+    ``look`` gives what JSON is made of, and the table.
+    """
     if as_json or not sys.stdout.isatty():
         while True:
-            shown = look()
+            value, shown = look()
             if as_json:
-                line(shown.rows)
+                line(value)
             else:
                 _print(shown)
                 print(flush=True)
             time.sleep(seconds)
     from rich.live import Live
 
-    with Live(_drawn(look()), console=_console(), auto_refresh=False) as live:
+    with Live(_drawn(look()[1]), console=_console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             time.sleep(seconds)
-            live.update(_drawn(look()), refresh=True)
+            live.update(_drawn(look()[1]), refresh=True)
+
+
+def looked(look: Callable[[], tuple[object, Table]], seconds: float | None, as_json: bool) -> None:
+    """Show it once, or with ``--watch`` again and again."""
+    if seconds is not None:
+        watch(look, seconds, as_json)
+        return
+    value, shown = look()
+    if as_json:
+        document(value)
+    else:
+        _print(shown)
+
+
+# --- what went wrong in part ------------------------------------------------------------------------------------------
+
+
+def failures(failed: Mapping[str, RocketError]) -> int:
+    """Say on stderr which brokers did not answer, and why; the exit status."""
+    for broker, error in sorted(failed.items()):
+        print(f"rocket: {broker}: {error.message} {error.remedy}".rstrip(), file=sys.stderr)
+    return 1 if failed else 0
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------
@@ -249,8 +290,12 @@ def _console() -> Any:
 
 
 def _bold(text: str) -> str:
-    return f"\033[1m{text}\033[0m" if sys.stdout.isatty() else text
+    return f"\033[1m{text}\033[0m" if _has_styles() else text
 
 
 def _dim(text: str) -> str:
-    return f"\033[2m{text}\033[0m" if sys.stdout.isatty() else text
+    return f"\033[2m{text}\033[0m" if _has_styles() else text
+
+
+def _has_styles() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -37,6 +37,29 @@ def moment_text(milliseconds: int) -> str:
         return str(milliseconds)
 
 
+def count_text(number: int) -> str:
+    return f"{number:,}"
+
+
+def duration_text(milliseconds: int) -> str:
+    """As people say it, in two units at most: 4 s, 5 min 12 s, 3 d 2 h."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds // 1000
+    units = (("d", seconds // 86_400), ("h", seconds // 3600 % 24), ("min", seconds // 60 % 60), ("s", seconds % 60))
+    first = next(i for i, (_, count) in enumerate(units) if count)
+    return " ".join(f"{count} {unit}" for unit, count in units[first : first + 2] if count)
+
+
+def second_text(milliseconds: int) -> str:
+    """Local time to the second, "-" for none."""
+    return moment_text(milliseconds)[:19] if milliseconds > 0 else "-"
+
+
+def percent_text(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"
+
+
 def number(text: str) -> int:
     if not text.isdecimal() or not text.isascii():
         raise click.BadParameter(f"{text} is not a number of 0 or more")

@@ -1,0 +1,150 @@
+"""``rocket broker config``, ``runtime`` and ``clean``: a running broker's settings and state.
+
+``BROKER`` is its name, or its address for one that is no master.
+
+Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
+Corresponds to mqadmin's getBrokerConfig, updateBrokerConfig, brokerStatus, cleanExpiredCQ, deleteExpiredCommitLog,
+cleanUnusedTopic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.arguments import json_option, settings, yes_option
+from spark_rocket.cli.connect import Link, complete_brokers, connection
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
+
+broker_argument = click.argument("broker", shell_complete=complete_brokers)
+_CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN"))
+
+
+@click.command(short_help="a broker's settings; set some of them")
+@broker_argument
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]…")
+@connection
+@click.option("--like", metavar="TEXT", help="only settings with this in their name")
+@yes_option
+@json_option
+def config(link: Link, broker: str, changes: tuple[str, ...], like: str | None, yes: bool, as_json: bool) -> int:
+    """Show the settings of a running broker, or set NAME=VALUE after showing what changes.
+
+    The broker says which settings it takes while it runs, and writes them to its broker.conf.
+    """
+    wanted = settings(changes)
+    with link.admin() as admin:
+        known = admin.broker_config(broker)
+        if wanted:
+            return change_settings(
+                f"broker {broker}", known, wanted, yes, lambda: admin.update_broker_config(broker, wanted)
+            )
+    show_settings(known, like, as_json)
+    return 0
+
+
+def show_settings(known: dict[str, str], like: str | None, as_json: bool) -> None:
+    shown = {name: known[name] for name in sorted(known) if like is None or like.lower() in name.lower()}
+    if as_json:
+        show.document(shown)
+    elif shown:
+        show.record(shown)
+    else:
+        print(f"No setting has {like} in its name.")
+
+
+def change_settings(
+    what: str, known: dict[str, str], wanted: dict[str, str], yes: bool, change: Callable[[], None]
+) -> int:
+    """Show what changes, ask, and do it."""
+    rows = [{"name": name, "from": known.get(name), "to": value} for name, value in sorted(wanted.items())]
+    show.table(rows, _CHANGES)
+    if all(row["from"] == row["to"] for row in rows):
+        print("That is how it is.")
+        return 0
+    if not show.confirm(f"Set that of {what}?", yes):
+        return 1
+    change()
+    print(f"{'It is' if len(rows) == 1 else 'They are'} set.")
+    return 0
+
+
+@click.command(short_help="what a broker says about itself")
+@broker_argument
+@connection
+@click.option("--raw", is_flag=True, help="all of it, under the names that it has on the wire")
+@json_option
+def runtime(link: Link, broker: str, raw: bool, as_json: bool) -> None:
+    """Show what a running broker says about itself: version, rates, disk, waiting requests."""
+    with link.admin() as admin:
+        found = admin.broker_runtime(broker)
+    if raw:
+        show_settings(found.raw, None, as_json)
+        return
+    if as_json:
+        values = asdict(found)
+        show.document({**camel({k: v for k, v in values.items() if k != "raw"}), "raw": found.raw})
+        return
+    now = int(time.time() * 1000)
+    up = f"{duration_text(max(now - found.started_ms, 0))}, since {second_text(found.started_ms)}"
+    show.record(
+        {
+            "version": found.version,
+            "up": up if found.started_ms else None,
+            "active": found.active,
+            "messages in": _rates(found.put_tps, found.put_tps_1m, found.put_tps_10m),
+            "messages out": _rates(found.get_tps, found.get_tps_1m, found.get_tps_10m),
+            "in today": f"{count_text(found.put_today)} ({count_text(found.put_yesterday)} yesterday)",
+            "out today": f"{count_text(found.get_today)} ({count_text(found.get_yesterday)} yesterday)",
+            "commit log": f"{size_text(found.commit_log_bytes)}, offsets {found.commit_log_min_offset:,} to "
+            f"{found.commit_log_max_offset:,}",
+            "oldest message": second_text(found.earliest_message_ms or 0),
+            "disk": None if found.disk_ratio is None else f"{percent_text(found.disk_ratio)} full",
+            "not dispatched": size_text(found.dispatch_behind_bytes),
+            "sends waiting": f"{found.send_queue_size}, the first for {found.send_wait_ms} ms",
+            "pulls waiting": f"{found.pull_queue_size}, the first for {found.pull_wait_ms} ms",
+        },
+        broker,
+    )
+
+
+def _rates(now: float, minute: float, ten: float) -> str:
+    return f"{now:,.1f}/s, {minute:,.1f} over a minute, {ten:,.1f} over ten"
+
+
+_CLEAN = {
+    "log": "delete files of the commit log that are past their time, not at the hour set for it",
+    "queues": "delete files of consume queues whose messages are gone",
+    "topics": "delete the queues of topics that the broker does not know any more",
+}
+
+
+@click.command(short_help="have a broker delete files that nobody needs any more")
+@broker_argument
+@click.argument("what", type=click.Choice(list(_CLEAN)))
+@connection
+@yes_option
+def clean(link: Link, broker: str, what: str, yes: bool) -> int:
+    """Have a broker delete files now, which it does by itself once a day or never.
+
+    \b
+    log     files of the commit log that are past their time
+    queues  files of consume queues whose messages are gone
+    topics  the queues of topics that the broker does not know any more
+    """
+    if not show.confirm(f"Have {broker} {_CLEAN[what]}?", yes):
+        return 1
+    with link.admin() as admin:
+        doing = {
+            "log": admin.delete_expired_commit_log,
+            "queues": admin.clean_expired_queues,
+            "topics": admin.clean_unused_topics,
+        }
+        doing[what](broker)
+    print(f"{broker} has been told.")
+    return 0

@@ -1,0 +1,126 @@
+"""What is printed: on a terminal, into a pipe, as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from spark_rocket.cli import show
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import duration_text, second_text
+from spark_rocket.errors import StateError
+
+ROWS = [
+    {"topic": "orders", "messages": 12, "brokers": ["a", "b"], "order": True},
+    {"topic": "x" * 30, "messages": 3, "brokers": [], "order": None},
+]
+COLUMNS = (Column("topic"), Column("messages"), Column("brokers", spare=True), Column("order"))
+Said = pytest.CaptureFixture[str]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Not a fixture: pytest takes sys.stdout for itself when the test begins."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    output = Terminal()
+    monkeypatch.setattr(sys, "stdout", output)
+    return output
+
+
+def test_into_a_pipe_goes_plain_text_with_nothing_cut_off(capsys: Said) -> None:
+    show.table(ROWS, COLUMNS, title="Topics", total={"messages": 15}, foot="That is all.")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["Topics", "TOPIC                           MESSAGES  BROKERS  ORDER"]
+    assert [line.split("  ")[0] for line in lines[2:]] == ["orders", "x" * 30, "-", "That is all."]
+    assert lines[2].split() == ["orders", "12", "a,", "b", "yes"]
+    show.table([], COLUMNS, empty="There are no topics.")
+    assert capsys.readouterr().out == "There are no topics.\n"
+
+
+@pytest.mark.parametrize(("width", "has_brokers"), [(80, True), (50, False)])
+def test_a_terminal_gets_what_fits(monkeypatch: pytest.MonkeyPatch, width: int, has_brokers: bool) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", str(width))
+    show.table(ROWS, COLUMNS, marked=lambda row: row["messages"] > 10)
+    said = terminal.getvalue()
+    assert "\x1b[1;33m" in said
+    assert ("a, b" in said) is has_brokers
+    assert ("Not shown: BROKERS" in said) is not has_brokers
+    assert "orders" in said
+
+
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    monkeypatch.setenv("NO_COLOR", "1")
+    show.table(ROWS, COLUMNS, marked=lambda row: True)
+    assert "\x1b[1;33m" not in terminal.getvalue()
+
+
+def test_what_markup_would_be_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    show.table([{"topic": "[red]x[/red] :smile:"}], [Column("topic")])
+    assert "[red]x[/red] :smile:" in terminal.getvalue()
+
+
+def test_records(capsys: Said) -> None:
+    show.record({"name": "broker-a", "groups": "g1\ng2", "none": None}, "A broker")
+    assert capsys.readouterr().out == "A broker\n  name    broker-a\n  groups  g1\n          g2\n  none    -\n"
+
+
+def test_json(capsys: Said) -> None:
+    show.document({"sets": {2, 1}, "bytes": b"\xff", "text": "你好"})
+    assert json.loads(capsys.readouterr().out) == {"sets": [1, 2], "bytes": "\\xff", "text": "你好"}
+    show.line([1])
+    assert capsys.readouterr().out == "[1]\n"
+
+
+def test_watching_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_a_terminal(monkeypatch)
+    looks = 0
+
+    def look() -> tuple[object, show.Table]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise KeyboardInterrupt
+        return [looks], show.Table([{"topic": f"look {looks}"}], [Column("topic")])
+
+    with pytest.raises(KeyboardInterrupt):
+        show.watch(look, 0.001)
+    assert "look 1" in terminal.getvalue()
+    assert "look 2" in terminal.getvalue()
+    looks = 0
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(KeyboardInterrupt):
+        show.watch(look, 0.001, as_json=True)
+    assert sys.stdout.getvalue() == "[1]\n[2]\n"  # type: ignore[attr-defined]
+
+
+def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert show.confirm("Really?", yes=True)
+    with pytest.raises(StateError, match=r"Really\? Nobody is there to be asked"):
+        show.confirm("Really?", yes=False)
+    monkeypatch.setattr(sys, "stdin", Terminal(""))  # its end, as Ctrl-D
+    assert not show.confirm("Really?", yes=False)
+    assert capsys.readouterr().out.endswith("Nothing was changed.\n")
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0, "0 ms"), (999, "999 ms"), (1000, "1 s"), (60_000, "1 min"), (3_723_000, "1 h 2 min"), (90_000_000, "1 d 1 h")],
+)
+def test_durations(milliseconds: int, text: str) -> None:
+    assert duration_text(milliseconds) == text
+
+
+def test_no_time_is_a_dash() -> None:
+    assert (second_text(0), second_text(-1)) == ("-", "-")
