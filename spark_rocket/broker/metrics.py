@@ -21,6 +21,7 @@ from spark_rocket.broker.stats import MESSAGE_TYPES
 from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.codes import PERM_WRITE
 from spark_rocket.remoting.exposition import Exposition, label_text
+from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:
     from spark_rocket.broker.server import Broker
@@ -39,7 +40,7 @@ def is_system_group(group: str) -> bool:
 class BrokerMetrics:
     """One broker as a source of metrics; it may be starting or stopping."""
 
-    metrics = METRICS
+    metrics = (*METRICS, *OVERLOAD_METRICS)
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -91,6 +92,8 @@ class BrokerMetrics:
             return
         node = label_text(self.node_labels())
         self._whole(service, exposition, node)
+        if self._broker.overload is not None:
+            add_overload(exposition, node, self._broker.overload, self._broker.connections)
         yield
         self._runtime(service, exposition)
         yield
@@ -124,7 +127,6 @@ class BrokerMetrics:
             add("rocketmq_commit_messages_total", f"{node},{label_text({'topic': topic})}", count)
         for topic, count in stats.rolled_back.items():
             add("rocketmq_rollback_messages_total", f"{node},{label_text({'topic': topic})}", count)
-        add("rocket_connections", node, self._broker.connections)
         add("rocket_held_pulls", node, service.held.count)
         add("rocket_held_pops", node, service.waiting.count)
         add("rocket_pull_misses_total", node, stats.get_misses)
@@ -133,6 +135,8 @@ class BrokerMetrics:
         for slave in service.replication.slaves:
             behind = max(store.max_physical_offset - max(slave.acked, 0), 0)
             add("rocket_slave_behind_bytes", f"{node},{label_text({'slave': slave.address})}", behind)
+        if service.access_control is not None:
+            add("rocket_acl_refused_total", node, service.access_control.refused)
         if self._broker.slave is not None:
             add("rocket_slave_following", node, int(self._broker.slave.is_following))
 
@@ -222,6 +226,9 @@ class BrokerMetrics:
                     labels = f'{node},{text},message_type="{name}",{label_text({"is_system": system})}'
                     exposition.add("rocketmq_messages_in_total", labels, counts.messages[kind])
                     exposition.add("rocketmq_throughput_in_total", labels, counts.bytes[kind])
+            rates = service.stats.windows
+            exposition.add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
+            exposition.add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
             if counts.puts:
                 sizes = _in_buckets(counts.sizes)
                 exposition.add_histogram(
@@ -241,7 +248,10 @@ class BrokerMetrics:
                 named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
                 exposition.add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
             labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
-            exposition.add("rocketmq_consumer_tps", labels, service.stats.fetch_rate(group, topic))
+            rates = service.stats.windows
+            exposition.add("rocketmq_consumer_tps", labels, rates.get_tps(group, topic))
+            exposition.add("rocketmq_consumer_message_size", labels, rates.get_size(group, topic))
+            exposition.add("rocketmq_send_back_nums", labels, rates.send_back_nums(group, topic))
             yield
 
     def _lags(

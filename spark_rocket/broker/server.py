@@ -67,6 +67,7 @@ from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.overload import OverloadStats
 from spark_rocket.remoting.server import Channel, Handler, RemotingServer
 from spark_rocket.store.config import delay_levels
 from spark_rocket.store.message_store import MessageStore, now_ms
@@ -135,6 +136,11 @@ class Broker:
     def connections(self) -> int:
         """How many clients are connected."""
         return len(self._server.channels) if self._server is not None else 0
+
+    @property
+    def overload(self) -> OverloadStats | None:
+        """What became too much for it; None while it does not run."""
+        return self._server.overload if self._server is not None else None
 
     @property
     def handlers(self) -> Mapping[int, Handler]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.remoting.exposition import GAUGE, Exposition, Metric, label_text
+from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:
     from spark_rocket.namesrv.server import NameServer
@@ -19,7 +20,6 @@ _BROKER = (*_NODE, "broker_cluster", "broker", "broker_id", "address")
 METRICS: tuple[Metric, ...] = (
     Metric("rocket_namesrv_topics", GAUGE, "Topics that have a route.", "own", _NODE),
     Metric("rocket_namesrv_brokers", GAUGE, "Broker processes that are alive.", "own", _NODE),
-    Metric("rocket_namesrv_connections", GAUGE, "Connections to the name server's port.", "own", _NODE),
     Metric("rocket_namesrv_broker_silence_seconds", GAUGE, "Since a broker was heard of.", "own", _BROKER),
 )
 
@@ -27,7 +27,7 @@ METRICS: tuple[Metric, ...] = (
 class NameServerMetrics:
     """One name server as a source of metrics."""
 
-    metrics = METRICS
+    metrics = (*METRICS, *OVERLOAD_METRICS)
 
     def __init__(self, namesrv: NameServer) -> None:
         self._namesrv = namesrv
@@ -49,7 +49,7 @@ class NameServerMetrics:
         exposition.add("rocket_namesrv_topics", node, len(namesrv.routes.topics()))
         silences = namesrv.routes.silences()
         exposition.add("rocket_namesrv_brokers", node, len(silences))
-        exposition.add("rocket_namesrv_connections", node, namesrv.connections)
+        add_overload(exposition, node, namesrv.overload, namesrv.connections)
         yield
         for broker, seconds in silences:
             labels = label_text(

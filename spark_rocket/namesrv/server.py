@@ -15,6 +15,7 @@ from pathlib import Path
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
+from spark_rocket.remoting.overload import OverloadStats
 from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.remoting.tls import TlsSettings
 from spark_rocket.remoting.tls_contexts import server_tls
@@ -68,6 +69,11 @@ class NameServer:
     def connections(self) -> int:
         """How many are connected."""
         return len(self._server.channels)
+
+    @property
+    def overload(self) -> OverloadStats:
+        """What became too much for it."""
+        return self._server.overload
 
     async def bind(self) -> None:
         """Take the port without answering yet, so that a broker of the same process can recover before."""

@@ -92,11 +92,12 @@ class Exposition:
 
 # --- the process ------------------------------------------------------------------------------------------------
 
+_NODE = ("cluster", "node_type", "node_id")
 PROCESS_METRICS = (
-    Metric("process_cpu_seconds_total", COUNTER, "User and system CPU time spent.", "process"),
-    Metric("process_resident_memory_bytes", GAUGE, "Resident memory.", "process"),
-    Metric("process_open_fds", GAUGE, "Open file descriptors.", "process"),
-    Metric("process_max_fds", GAUGE, "Most file descriptors that may be open.", "process"),
+    Metric("process_cpu_seconds_total", COUNTER, "User and system CPU time spent.", "process", _NODE),
+    Metric("process_resident_memory_bytes", GAUGE, "Resident memory.", "process", _NODE),
+    Metric("process_open_fds", GAUGE, "Open file descriptors.", "process", _NODE),
+    Metric("process_max_fds", GAUGE, "Most file descriptors that may be open.", "process", _NODE),
 )
 
 

@@ -35,12 +35,13 @@ from spark_rocket.remoting.http import HttpAnswer, HttpServer
 SLICE_SECONDS = 0.002
 _LOOK_SECONDS = 0.25
 
+_NODE = ("cluster", "node_type", "node_id")
 MONITOR_METRICS = (
-    Metric("rocket_build_info", GAUGE, "1; the label says which version runs.", "own", ("version",)),
-    Metric("rocket_start_time_seconds", GAUGE, "When the server was started, since the epoch.", "own"),
-    Metric("rocket_ready", GAUGE, "1 if /ready has nothing against it.", "own"),
-    Metric("rocket_loop_delay_seconds", GAUGE, "Longest wait of the event loop's turn since the last scrape.", "own"),
-    Metric("rocket_scrape_seconds", GAUGE, "How long the last scrape took to collect.", "own"),
+    Metric("rocket_build_info", GAUGE, "1; the label says which version runs.", "own", (*_NODE, "version")),
+    Metric("rocket_start_time_seconds", GAUGE, "When the endpoint was started, since the epoch.", "own", _NODE),
+    Metric("rocket_ready", GAUGE, "1 if /ready has nothing against it.", "own", _NODE),
+    Metric("rocket_loop_delay_seconds", GAUGE, "Longest wait for the loop's turn since the last scrape.", "own", _NODE),
+    Metric("rocket_scrape_seconds", GAUGE, "How long the scrape before took to collect.", "own", _NODE),
     *PROCESS_METRICS,
 )
 

@@ -1,0 +1,257 @@
+"""What a broker says at /metrics, /health and /ready: asked over HTTP, read with Prometheus' own parser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_rocket.broker.metrics import BrokerMetrics
+from spark_rocket.broker.metrics_table import METRICS
+from spark_rocket.broker.processors.admin import VERSION_TEXT
+from spark_rocket.broker.server import Broker
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import StoreNotWritableError
+from spark_rocket.model import Message
+from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
+from spark_rocket.namesrv.metrics import NameServerMetrics
+from spark_rocket.protocol.bodies import TopicConfig
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.exposition import Exposition, Metric
+from spark_rocket.remoting.monitor import MONITOR_METRICS, Monitor
+from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
+from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
+from tests.broker.wire import Wire
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+NODE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
+DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+class Endpoint:
+    """The endpoint of the folder's cluster, as somebody outside sees it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    def samples(self) -> Samples:
+        status, text = self.get("/metrics")
+        assert status == 200
+        found: Samples = {}
+        for family in text_string_to_metric_families(text.decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+        return found
+
+    def json(self, path: str) -> tuple[int, Any]:
+        status, text = self.get(path)
+        return status, json.loads(text)
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    (one,) = [value for found, value in samples.get(name, []) if labels.items() <= found.items()]
+    return one
+
+
+@pytest.fixture(scope="module")
+def endpoint(cluster: LocalCluster) -> Iterator[Endpoint]:
+    server = cluster._server
+    assert isinstance(server, _ServerThread)
+    assert server.service is not None
+    assert server.servers is not None
+    namesrv, broker = server.servers
+    monitor = Monitor("127.0.0.1", 0, [BrokerMetrics(broker), NameServerMetrics(namesrv)])
+    loop = server.service.loop
+    asyncio.run_coroutine_threadsafe(monitor.start(), loop).result(30)
+    yield Endpoint(monitor.url)
+    asyncio.run_coroutine_threadsafe(monitor.close(), loop).result(30)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_in(endpoint: Endpoint, wire: Wire, topic: str) -> None:
+    for number in range(3):
+        wire.send(topic, b"x" * 100 * (number + 1))
+    wire.send(topic, b"y", {"__SHARDINGKEY": "k"})
+    wire.send(topic, b"z", {"DELAY": "3"})
+    wire.send_batch(topic, [Message.of(topic, b"b" * 2_000) for _ in range(4)])
+    samples = endpoint.samples()
+    kinds = {"normal": 7, "fifo": 1, "delay": 1}
+    for kind, count in kinds.items():
+        labels = {**NODE, "topic": topic, "message_type": kind, "is_system": "false"}
+        assert value(samples, "rocketmq_messages_in_total", **labels) == count
+        assert value(samples, "rocketmq_throughput_in_total", **labels) > count * 90
+    assert value(samples, "rocketmq_message_size_count", topic=topic) == 9
+    assert value(samples, "rocketmq_message_size_bucket", topic=topic, le="1024") == 5
+    assert value(samples, "rocketmq_message_size_bucket", topic=topic, le="4096") == 9
+    assert value(samples, "rocketmq_producer_offset", topic=topic, broker="broker-a") == 8  # one is delayed
+    assert value(samples, "rocketmq_producer_tps", topic=topic, broker="broker-a") >= 0
+
+
+def test_what_goes_out_and_what_lags(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
+    for _ in range(5):
+        wire.send(topic, b"x" * 100, queue_id=1)
+    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=1)
+    wire.pull(topic, 1, consumerGroup=group, queue_id=1, maxMsgNums=2)
+    samples = endpoint.samples()
+    labels = {**NODE, "consumer_group": group, "topic": topic, "is_retry": "false", "is_system": "false"}
+    assert value(samples, "rocketmq_messages_out_total", **labels) == 2
+    assert value(samples, "rocketmq_throughput_out_total", **labels) > 200
+    assert value(samples, "rocketmq_consumer_lag_messages", **labels) == 4
+    assert value(samples, "rocketmq_consumer_inflight_messages", **labels) == 2
+    assert value(samples, "rocketmq_consumer_ready_messages", **labels) == 2
+    assert value(samples, "rocketmq_consumer_lag_latency", **labels) >= 0
+    assert value(samples, "rocketmq_consumer_offset", topic=topic, group=group) == 1
+    assert value(samples, "rocketmq_group_diff", topic=topic, group=group) == 4
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=5)
+    samples = endpoint.samples()
+    for name in ("lag_messages", "lag_latency", "inflight_messages", "ready_messages", "queueing_latency"):
+        assert value(samples, f"rocketmq_consumer_{name}", **labels) == 0
+
+
+def test_the_age_of_a_lag_is_that_of_its_oldest_message(
+    endpoint: Endpoint, wire: Wire, service: BrokerService, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.send(topic, b"first")
+    stored = service.store.get_store_time(topic, 0, 0)
+    wire.send(topic, b"second")
+    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=0)
+    monkeypatch.setattr(service, "clock", lambda: stored + 7_000)
+    samples = endpoint.samples()
+    assert value(samples, "rocketmq_consumer_lag_latency", consumer_group=group, topic=topic) == 7_000
+    assert value(samples, "rocketmq_group_get_latency_by_storetime", group=group, topic=topic) == 7_000
+
+
+def test_dead_letters_and_retries(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
+    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
+    wire.send(topic, b"x")
+    (record,) = wire.messages(topic, consumerGroup=group)
+    for level in (1, -1):
+        wire.ask(
+            RequestCode.CONSUMER_SEND_MSG_BACK, offset=record.physical_offset, group=group, delayLevel=level,
+            originMsgId="", originTopic=topic, unitMode="false", maxReconsumeTimes=16,
+        )  # fmt: skip
+    samples = endpoint.samples()
+    assert value(samples, "rocketmq_send_to_dlq_messages_total", consumer_group=group, topic=topic) == 1
+    assert value(samples, "rocketmq_topic_dlq_offset", group=group) == 1
+    assert not [labels for labels, _ in samples["rocketmq_messages_in_total"] if labels["topic"].startswith("%")]
+
+
+def test_counts_go_with_their_topic_and_group(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
+    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
+    wire.send(topic, b"x")
+    wire.pull(topic, 0, consumerGroup=group)
+    assert value(endpoint.samples(), "rocketmq_messages_out_total", consumer_group=group) == 1
+    wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, cleanOffset="true")
+    assert group not in endpoint.get("/metrics")[1].decode()
+    wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+    assert f'"{topic}"' not in endpoint.get("/metrics")[1].decode()
+
+
+def test_names_that_clients_chose_stay_in_their_labels(endpoint: Endpoint, service: BrokerService) -> None:
+    """A name that no client can give, but a file."""
+    name = 'x"} 1\nevil{a="b\\'
+    service.topics.table[name] = TopicConfig(topic_name=name)
+    try:
+        samples = endpoint.samples()
+        assert value(samples, "rocketmq_producer_offset", topic=name) == 0
+        assert "evil" not in samples
+    finally:
+        del service.topics.table[name]
+
+
+def test_every_sample_is_in_the_table_with_its_labels(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
+    wire.send(topic, b"x")
+    wire.pull(topic, 0, consumerGroup=group)
+    table = {metric.name: metric for metric in (*METRICS, *NAMESRV_METRICS, *OVERLOAD_METRICS, *MONITOR_METRICS)}
+    text = endpoint.get("/metrics")[1].decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            metric = table.get(sample.name) or table[re.sub(r"_(bucket|sum|count)$", "", sample.name)]
+            assert metric.kind == (
+                "counter" if sample.name.endswith("_total") and family.type == "counter" else family.type
+            )
+            if metric.labels:
+                assert tuple(label for label in sample.labels if label != "le") == metric.labels, sample.name
+    assert value(endpoint.samples(), "rocket_namesrv_brokers", node_type="nameserver") == 1
+    assert value(endpoint.samples(), "rocket_build_info") == 1
+    assert VERSION_TEXT in text
+
+
+def test_the_page_about_metrics_has_the_table() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| ([\w -]+) \| ([^|]*) \| (.*) \|$", DOC.read_text(encoding="utf-8"), re.M
+    )
+    origins = {"5": "RocketMQ 5", "exporter": "exporter", "own": "own", "process": "usual"}
+    every: list[Metric] = [*METRICS, *OVERLOAD_METRICS, *NAMESRV_METRICS, *MONITOR_METRICS]
+    expected = [
+        (one.name, one.kind, origins[one.origin], " ".join(label for label in one.labels), one.help) for one in every
+    ]
+    assert [row for row in rows if not row[0].startswith("rocketmq_client_")] == expected
+
+
+# --- health -----------------------------------------------------------------------------------------------------
+
+
+def test_alive_and_ready(endpoint: Endpoint, cluster: LocalCluster) -> None:
+    status, health = endpoint.json("/health")
+    assert (status, health["status"], health["broker"]) == (200, "UP", "broker-a")
+    status, ready = endpoint.json("/ready")
+    assert (status, ready["status"], ready["reasons"]) == (200, "UP", [])
+    assert ready["nameServers"] == {cluster.name_server: True}
+
+
+@contextmanager
+def write_error(service: BrokerService) -> Iterator[None]:
+    appender = service.store._appender
+    appender.write_error = StoreNotWritableError("the disk is full")
+    try:
+        yield
+    finally:
+        appender.write_error = None
+
+
+def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, service: BrokerService) -> None:
+    with write_error(service):
+        status, ready = endpoint.json("/ready")
+        assert (status, ready["status"], ready["reasons"]) == (503, "DOWN", ["the disk is full"])
+        assert value(endpoint.samples(), "rocket_ready") == 0
+        assert endpoint.json("/health")[0] == 200
+    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4")
+    try:
+        status, ready = endpoint.json("/ready")
+        assert status == 503
+        assert "brokerPermission is 4" in ready["reasons"][0]
+    finally:
+        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6").code == ResponseCode.SUCCESS
+    assert endpoint.json("/ready")[0] == 200
+
+
+def test_before_and_after(tmp_path: Path) -> None:
+    from spark_rocket.broker.config import BrokerConfig
+
+    metrics = BrokerMetrics(Broker(BrokerConfig(store_path_root_dir=tmp_path)))
+    exposition = Exposition(METRICS)
+    assert list(metrics.collect(exposition)) == []
+    assert exposition.render() == b""
+    assert metrics.problems() == ["the broker is starting or stopping"]
+    assert metrics.facts() == {}
