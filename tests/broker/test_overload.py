@@ -1,0 +1,248 @@
+"""A broker in trouble: what it refuses, with which words, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_rocket.broker.overload as overload_module
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.overload import KINDS, BrokerOverload, anonymous_memory, connections_possible, default_limit
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.client import Producer
+from spark_rocket.errors import BrokerError, RefusedError
+from spark_rocket.model import Message
+from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.server import RemotingServer
+from spark_rocket.store.results import PutResult
+from spark_rocket.testing import LocalCluster
+from tests.broker.test_delayed import Served, served
+from tests.broker.wire import Wire
+from tests.store.helpers import Clock
+
+BUSY = ResponseCode.SYSTEM_BUSY
+REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
+FULL = "[OVERLOAD]system busy, start flow control for a while"
+HEARTBEAT = HeartbeatData(client_id="c", producer_data_set=[ProducerData("producers")]).to_json()
+
+
+def heartbeat(wire: Wire) -> int:
+    return wire.ask(RequestCode.HEART_BEAT, HEARTBEAT).code
+
+
+# --- the disk -------------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A broker's appends take as long as told, by the broker's clock."""
+
+    def __init__(self, server: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.takes = 0
+        store = server.broker.service.store
+        for name in ("put_message", "put_batch"):
+            put = getattr(store, name)
+
+            def slow(*given: object, put: object = put, **more: object) -> PutResult:
+                result: PutResult = put(*given, **more)  # type: ignore[operator]
+                clock.now += self.takes
+                return result
+
+            monkeypatch.setattr(store, name, slow)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_a_disk_that_does_not_keep_up(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path, clock) as (server, wire):
+        disk = Disk(server, clock, monkeypatch)
+        disk.takes = 1_000
+        assert [wire.send("T").code for _ in range(3)] == [0, 0, 0]  # not longer than osPageCacheBusyTimeOutMills
+        disk.takes = 1_001
+        assert [wire.send("T").code for _ in range(2)] == [0, 0]  # one alone may be a process that was stopped
+        refused = wire.send("T")
+        assert refused.code == BUSY
+        assert refused.remark == (
+            "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 1001ms, size of queue: 0"
+        )
+        assert heartbeat(wire) == 0
+        assert wire.pull("T", 0).code == 0
+        clock.now += 1_000
+        assert wire.send("T").code == BUSY
+        clock.now += 1
+        assert wire.send("T").code == 0  # which shows that it is as slow as before
+        assert wire.send("T").code == BUSY
+        disk.takes = 0
+        clock.now += 1_001
+        assert [wire.send("T").code for _ in range(3)] == [0, 0, 0]
+        stats = server.broker.service.overload.stats
+        assert (stats.page_cache_busy, stats.refused["send", "page_cache"]) == (3, 3)
+        disk.takes = 30_001
+        assert [wire.send("T").code for _ in range(3)] == [0, 0, 0]  # no two within half a minute
+
+
+def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path, clock, brokerFastFailureEnable=False, osPageCacheBusyTimeOutMills=5) as (server, wire):
+        disk = Disk(server, clock, monkeypatch)
+        disk.takes = 6
+        assert [wire.send("T").code for _ in range(4)] == [0] * 4
+        limits = server.broker._server.limits  # type: ignore[union-attr]
+        assert {queue.patience for queue in limits.queues.values()} == {0.0}
+        answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerFastFailureEnable=true\nmaxConnections=7")
+        assert answer.code == 0
+        assert limits.queues["send"].patience == 2.0
+        assert limits.max_connections == 7
+        assert [wire.send("T").code for _ in range(3)] == [0, 0, BUSY]
+
+
+def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    with served(tmp_path, clock, flushDiskType="SYNC_FLUSH", putThreadPoolQueueCapacity=3) as (server, wire):
+        store = server.broker.service.store
+        waiting = []
+        real = store.when_flushed
+        wire.send("T")
+        monkeypatch.setattr(store, "when_flushed", lambda *given: waiting.append(given))
+        sends = [wire.send_later("T", b"%d" % n) for n in range(5)]
+        assert [sends[n].result(30).code for n in (3, 4)] == [BUSY, BUSY]
+        assert sends[3].result().remark == FULL
+        assert heartbeat(wire) == 0
+        monkeypatch.setattr(store, "when_flushed", real)
+        for given in waiting:
+            server.run(lambda given=given: real(*given))  # type: ignore[misc]
+        assert [sends[n].result(30).code for n in range(3)] == [0, 0, 0]
+        assert wire.send("T").code == 0
+        assert server.broker.service.stored.waiting == 0
+        assert server.broker.service.overload.stats.refused == {("send", "put"): 2}
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def on_loop(overload: BrokerOverload, call: Callable[[], None]) -> None:
+    async def run() -> None:
+        call()
+
+    asyncio.run_coroutine_threadsafe(run(), overload._server.loop).result(30)
+
+
+@pytest.fixture
+def trouble(service: BrokerService) -> Iterator[BrokerOverload]:
+    """The shared broker's, whose memory is what the test says."""
+    overload = service.overload
+    memory = overload._memory
+    yield overload
+    overload._memory = memory
+    on_loop(overload, overload.look)
+    on_loop(overload, lambda: overload.unread(False))
+
+
+def test_memory_above_its_limit(
+    cluster: LocalCluster, wire: Wire, topic: str, trouble: BrokerOverload, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = default_limit()
+    assert wire.send(topic).code == 0
+    trouble._memory = lambda: limit + 1
+    on_loop(trouble, trouble.look)
+    refused = (
+        wire.send(topic),
+        wire.pull(topic, 0),
+        wire.ask(RequestCode.PEEK_MESSAGE),
+        wire.ask(RequestCode.POP_MESSAGE),
+    )
+    assert {(answer.code, answer.remark) for answer in refused} == {(BUSY, REJECTED)}
+    assert heartbeat(wire) == 0
+    assert wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+    with Producer("producers", name_server=cluster.name_server) as producer, pytest.raises(BrokerError) as caught:
+        producer.send(Message.of(topic, "body"))
+    assert caught.value.response_code == BUSY
+    assert caught.value.retriable
+    trouble._memory = lambda: limit * 95 // 100
+    on_loop(trouble, trouble.look)
+    assert wire.send(topic).code == BUSY  # nearly is not enough
+    trouble._memory = lambda: limit // 2
+    on_loop(trouble, trouble.look)
+    assert wire.send(topic).code == 0
+    assert wire.pull(topic, 0).code == 0
+    assert "maxMemoryBytes" in caplog.text
+    assert "sends and pulls are served" in caplog.text
+    assert trouble.stats.memory_high == 1
+
+
+def test_too_many_answers_that_nobody_reads(wire: Wire, topic: str, trouble: BrokerOverload) -> None:
+    wire.send(topic)
+    on_loop(trouble, lambda: trouble.unread(True))
+    assert (wire.pull(topic, 0).code, wire.send(topic).code) == (BUSY, 0)
+    on_loop(trouble, lambda: trouble.unread(False))
+    assert wire.pull(topic, 0).code == 0
+
+
+def test_what_this_process_has() -> None:
+    assert 0 < anonymous_memory() < default_limit()
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def settled(**settings: object) -> tuple[BrokerOverload, RemotingServer]:
+    server = RemotingServer("127.0.0.1", 0, {})
+    return BrokerOverload(BrokerConfig.from_properties(settings), server, Clock()), server
+
+
+def test_apaches_defaults() -> None:
+    _, server = settled()
+    found = {kind: (queue.capacity, queue.patience) for kind, queue in server.limits.queues.items()}
+    assert found == {
+        "heartbeat": (50_000, 31.0),
+        "admin": (10_000, 5.0),
+        "ack": (100_000, 3.0),
+        "transaction": (100_000, 3.0),
+        "pull": (100_000, 5.0),
+        "query": (20_000, 5.0),
+        "send": (10_000, 2.0),  # Apache: 0.2, which a laptop's pause is longer than
+    }
+    assert set(KINDS.values()) | {"admin"} == set(found)
+    assert (server.limits.max_oneway, server.limits.max_async) == (256, 64)
+
+
+def test_a_process_that_may_open_few_files_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(overload_module, "connections_possible", lambda: 900)
+    _, server = settled()
+    assert server.limits.max_connections == 900
+    assert "at most 900 clients" in caplog.text
+    assert "ulimit -Hn" in caplog.text
+    caplog.clear()
+    settled(maxConnections=900)
+    assert caplog.text == ""
+
+
+def test_how_many_connections_are_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overload_module.resource, "getrlimit", lambda _: (1000, 2000))
+    assert connections_possible() == 900
+    monkeypatch.setattr(overload_module.resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert connections_possible() > 1 << 60
+
+
+def test_the_clock_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far ahead is no slow append, and back ends a pause."""
+    overload, _ = settled()
+    clock = overload._clock
+    assert isinstance(clock, Clock)
+    overload.append_took(10_000_001)
+    assert overload.stats.page_cache_busy == 0
+    overload.append_took(2_000)
+    overload.append_took(2_000)
+    with pytest.raises(RefusedError):
+        overload.check_send()
+    clock.now -= 3_600_000
+    overload.check_send()
+    assert overload.sends is None
