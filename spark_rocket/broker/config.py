@@ -251,7 +251,7 @@ class BrokerConfig:
     #: Where the settings were read from, if that was a file.
     source: Path | None = None
     #: The settings of TLS (``tls.…``), which are one thing for servers and clients (remoting/tls.py).
-    tls: dict[str, str] = field(default_factory=dict)
+    tls: dict[str, str] = field(default_factory=dict, repr=False)  # with passwords
     #: What a file said beyond the above, by name; kept for code 26.
     others: dict[str, str] = field(default_factory=dict)
 
