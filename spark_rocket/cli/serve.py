@@ -22,6 +22,7 @@ from pathlib import Path
 import spark_rocket
 from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.server import Broker
+from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
 from spark_rocket.cli.monitor import NAME_SERVER_PORT, NO_PORT, metrics_port, start_monitor
 from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
@@ -31,6 +32,7 @@ from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
+from spark_rocket.remoting.tls import CONFIG_FILE, TlsSettings
 from spark_rocket.store.store_lock import StoreLock, abort_path
 
 _log = logging.getLogger(__name__)
@@ -90,7 +92,8 @@ def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
 async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
     host = config.bind_address
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-        namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
+        kv_config = data / "namesrv" / "kvConfig.json"
+        namesrv = NameServer(host, options.nameserver_port, kv_config_path=kv_config, tls=config.tls_settings())
         await namesrv.bind()
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
@@ -122,6 +125,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",
         )
+        start_console(servers, options, name_server)
         await stopping()
     with contextlib.suppress(OSError):  # the terminal may be gone
         say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
@@ -147,19 +151,20 @@ def was_killed(store: Path) -> bool:
     return False
 
 
-def serve_namesrv(options: ServerOptions, port: int) -> int:
+def serve_namesrv(options: ServerOptions, port: int, tls_config: Path | None) -> int:
     """``rocket namesrv``."""
     options.logs.set_up("namesrv")
     _raise_file_limit()
-    run(_namesrv(options, port))
+    tls = TlsSettings.of({CONFIG_FILE: str(tls_config)} if tls_config is not None else {}, source="--tls-config")
+    run(_namesrv(options, port, tls))
     return 0
 
 
-async def _namesrv(options: ServerOptions, port: int) -> None:
+async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
     host = options.host or _LOOPBACK
     data = options.data or Path.home() / "namesrv"
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-        namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json")
+        namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json", tls=tls)
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         wanted = NAME_SERVER_PORT if options.metrics_port is None else options.metrics_port

@@ -80,7 +80,8 @@ class UpOptions(BrokerOptions):
     nameserver_port: int
     brokers: int
     slaves: bool
-    verbose: bool
+    console_port: int | None
+    no_console: bool
 
 
 def _several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -122,7 +123,8 @@ _logs = _several(
 _descriptors = _several(
     _metrics,
     _logs,
-    click.option("--ready-fd", type=int, hidden=True), click.option("--lifeline-fd", type=int, hidden=True)
+    click.option("--ready-fd", type=int, hidden=True),
+    click.option("--lifeline-fd", type=int, hidden=True),
 )
 
 
@@ -142,38 +144,59 @@ _descriptors = _several(
     help="so many, each a process of its own (1)",
 )
 @click.option("--slaves", is_flag=True, help="a slave for each broker, with a copy of its messages")
+@click.option("--console-port", type=port, metavar="PORT", help=f"of the web console, 8080; {_FREE}")
+@click.option("--no-console", is_flag=True, help="without the web console")
 @_descriptors
 @click.pass_context
 def up(context: click.Context, /, **given: Any) -> int:
     """Start a name server and a broker in one process, or a cluster, and say how to use it."""
     exclusive({"--data": given["data"], "--ephemeral": given["ephemeral"]})
+    exclusive({"--console-port": given["console_port"], "--no-console": given["no_console"]})
     from spark_rocket.cli.serve import serve_up
 
     return serve_up(UpOptions(**_grpc_given(_given(given))))
 
 
-@click.command(short_help="a name server alone")
+@click.group(
+    cls=LazyGroup,
+    sections={
+        "Commands, for name servers that run": {
+            "config": (f"{_CLI}.namesrv:config", "settings of name servers; set some of them"),
+            "kv": (f"{_CLI}.namesrv:kv", "key-value entries that name servers keep"),
+        }
+    },
+    invoke_without_command=True,
+    short_help="a name server alone; settings of running ones",
+    subcommand_metavar="[COMMAND]",
+)
 @click.option("--port", type=port, default="9876", metavar="PORT", help=f"9876; {_FREE}")
 @_host
 @click.option("--data", type=PATH, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
+@click.option("--tls-config", type=PATH, metavar="FILE", help="settings of TLS, tls.server.mode=… and others")
 @_descriptors
-def namesrv(port: int, **given: Any) -> int:
-    """Start a name server."""
+@click.pass_context
+def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **given: Any) -> int:
+    """Start a name server, or look at those that run."""
+    if context.invoked_subcommand is not None:
+        return 0
     from spark_rocket.cli.serve import serve_namesrv
 
-    return serve_namesrv(ServerOptions(**_given(given)), port)
+    return serve_namesrv(ServerOptions(**_given(given)), port, tls_config)
 
 
 @click.group(
     cls=LazyGroup,
     sections={
         "Commands, for a broker that runs": {
+            "config": (f"{_CLI}.broker:config", "a broker's settings; set some of them"),
+            "runtime": (f"{_CLI}.broker:runtime", "what a broker says about itself"),
+            "clean": (f"{_CLI}.broker:clean", "have a broker delete files that nobody needs any more"),
             "drain": (f"{_CLI}.drain:drain", "have a broker get no more messages, and say when it can be stopped"),
             "undrain": (f"{_CLI}.drain:undrain", "give a drained broker its messages back"),
         }
     },
     invoke_without_command=True,
-    short_help="a broker alone; drain one before it is stopped",
+    short_help="a broker alone; settings and state of running ones; drain one",
     subcommand_metavar="[COMMAND]",
 )
 @_config
@@ -185,7 +208,7 @@ def namesrv(port: int, **given: Any) -> int:
 @_descriptors
 @click.pass_context
 def broker(context: click.Context, /, **given: Any) -> int:
-    """Start a broker, or drain one."""
+    """Start a broker, or look at one that runs, set and drain it."""
     if context.invoked_subcommand is not None:
         return 0
     from spark_rocket.cli.serve import serve_broker

@@ -23,9 +23,9 @@ from typing import Any
 import spark_rocket
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.monitor import metrics_port, start_monitor
 from spark_rocket.cli.serve import SNIPPET, Stopping, reachable, ready, say, warn_open, was_killed
-from spark_rocket.cli.servers import UpOptions
 from spark_rocket.cli.servers import LogOptions, UpOptions
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
@@ -127,7 +127,8 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         metrics_port=metrics_port(config),
     )
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-        namesrv = NameServer(host, options.nameserver_port, kv_config_path=data / "namesrv" / "kvConfig.json")
+        kv_config = data / "namesrv" / "kvConfig.json"
+        namesrv = NameServer(host, options.nameserver_port, kv_config_path=kv_config, tls=config.tls_settings())
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
@@ -180,6 +181,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",
         )
+        start_console(servers, options, name_server)
         watching = [asyncio.create_task(_watch(broker, data)) for broker in brokers]
         await stop
     for task in watching:
