@@ -48,6 +48,7 @@ from spark_rocket.broker.processors.progress import ProgressProcessor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
 from spark_rocket.broker.processors.recall import RecallMessageProcessor
+from spark_rocket.broker.processors.replication import ReplicationProcessor
 from spark_rocket.broker.processors.reply import ReplyMessageProcessor
 from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
@@ -326,6 +327,7 @@ class Broker:
             QueryAssignmentProcessor(service),
             PopMessageProcessor(service),
             AckMessageProcessor(service),
+            ReplicationProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         if config.is_slave:
@@ -342,7 +344,15 @@ class Broker:
             order.recover(store.get_max_offset)
         order.start()
         if config.is_slave:
-            self.slave = ReplicationSlave(loop, store, config, name, service.replication.log_cut)
+            self.slave = service.slave = ReplicationSlave(loop, store, config, name, service.replication.log_cut)
+            if config.ha_master_address and not config.name_servers:
+                _log.warning(
+                    "%s copies the log of %s, but has no name server (namesrvAddr) that says where to ask that broker "
+                    "for its topics, groups and offsets: made a master, it knows of topics what the log says, and of "
+                    "groups nothing.",
+                    name,
+                    config.ha_master_address,
+                )
             self.slave.start()
             self.synchronize = SlaveSynchronize(service, self.slave)
             self.synchronize.start()

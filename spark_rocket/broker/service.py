@@ -30,6 +30,7 @@ from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
+from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.stats import BrokerStats, TopicCounts
 from spark_rocket.broker.stored import StoredMessages
@@ -130,6 +131,8 @@ class BrokerService:
         self.pop = pop
         self.transactions = transactions
         self.replication = replication
+        self.slave: ReplicationSlave | None = None
+        """What follows the master, if this broker is a slave."""
         self.overload = overload
         self.stored = StoredMessages(loop, store, replication, config)
         self.delays = DelayRules(config, clock)

@@ -27,6 +27,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+import numpy as np
+
 from spark_rocket.errors import ProtocolError, StoreError
 from spark_rocket.protocol.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record import RecordView, iter_records, view_record
@@ -282,6 +284,23 @@ class TimerMessageStore:
         if not self._wheel.is_open:
             return self._slots is None
         return self._slot_of(time_ms) < self._loaded_to and not (self._heap and self._heap[0] >> 64 <= time_ms)
+
+    def count_by_topic(self) -> dict[int, int]:
+        """How many messages wait, by the hash code of their topic; what is not in the timer log yet is left out."""
+        found: dict[int, int] = {}
+        if self._wheel.is_open:
+            for _, units in self._timer_log.blocks(self._timer_log.files.min_offset, self._timer_log.position):
+                waiting = units[units["write_time"].astype(np.int64) + units["delay"] >= self._read_time]
+                steps = np.where(waiting["magic"] & MAGIC_DELETE, -1, 1)
+                codes, places = np.unique(waiting["topic_hash"].astype(np.int64), return_inverse=True)
+                for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
+                    found[code] = found.get(code, 0) + int(count)
+        return found
+
+    @property
+    def slots_done(self) -> int:
+        """Of how many slots something was delivered, since the start."""
+        return self._slots_done
 
     # --- from the queue into the wheel --------------------------------------------------------------------------
 

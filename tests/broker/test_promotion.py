@@ -18,13 +18,14 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer
 from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
 from tests.broker.test_name_servers import knows, soon
 from tests.broker.test_pop import Popper
-from tests.broker.test_slave import Pair
+from tests.broker.test_slave import Pair, ask
 from tests.broker.wire import Wire
 
 HOURS = 3 * 3_600_000
@@ -251,6 +252,66 @@ def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
 
         soon(is_back)
         assert sorted(back) == [b"2", b"3"]
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_replication(tmp_path: Path) -> None:
+    with promoted(tmp_path) as pair:
+
+        def state(broker: Broker) -> HARuntimeInfo:
+            return HARuntimeInfo.from_json(ask(broker.address, RequestCode.GET_BROKER_HA_STATUS).body)
+
+        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+            admin.create_topic("t", 1)
+            producer.send(Message("t", b"x" * 100))
+        pair.caught_up()
+        end = pair.master.service.store.max_physical_offset
+        soon(lambda: [one.slave_ack_offset for one in state(pair.master).ha_connection_info] == [end])
+        master, slave = state(pair.master), state(pair.slave)
+        assert (master.master, master.master_commit_log_max_offset, master.in_sync_slave_nums) == (True, end, 1)
+        (one,) = master.ha_connection_info
+        assert (one.diff, one.in_sync, one.transfer_from_where) == (0, True, end)
+        assert one.addr.startswith("127.0.0.1:")
+        own = slave.ha_client_runtime_info
+        assert (slave.master, own.max_offset, own.activated) == (False, end, True)
+        assert own.master_addr == f"127.0.0.1:{pair.master.service.replication.port}"
+        now = pair.clock_of("a1")
+        assert now - 60_000 < min(own.last_read_timestamp, own.last_write_timestamp) <= now
+        pair.stop(pair.master)
+        soon(lambda: state(pair.slave).ha_client_runtime_info.last_read_timestamp == 0)
+
+
+def test_what_waits_by_topic(tmp_path: Path) -> None:
+    with promoted(tmp_path) as pair:
+
+        def counts() -> dict[str, int]:
+            answer = ask(pair.master.address, RequestCode.GET_TIMER_METRICS)
+            found = TimerMetricsSerializeWrapper.from_json(answer.body)
+            return {topic: metric.count for topic, metric in found.timing_count.items()}
+
+        assert counts() == {}
+        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+            for topic, count in (("t", 3), ("u", 1)):
+                admin.create_topic(topic, 1)
+                for _ in range(count):
+                    producer.send(Message(topic, b"x", {"TIMER_DELAY_SEC": "3600"}))
+        soon(lambda: counts() == {"t": 3, "u": 1})
+        assert ask(pair.slave.address, RequestCode.GET_TIMER_METRICS).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_slave_that_knows_of_no_offsets_does_not_say_that_there_are_none(tmp_path: Path) -> None:
+    """Who is told so begins at the queue's end, and has not read what is before it."""
+    with promoted(tmp_path) as pair:
+        asked = {"consumerGroup": "g", "topic": "t", "queueId": "0", "setZeroIfNotFound": "false"}
+        assert ask(pair.master.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
+        refused = ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked)
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "slave" in str(refused.remark)
+        pair._loop.call_soon_threadsafe(pair.master.service.offsets.commit, "h", "t", 0, 0)
+        soon(lambda: pair.slave.service.offsets.query("h", "t", 0) == 0)
+        assert ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
 
 
 def test_groups_that_have_read_more_than_the_log_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

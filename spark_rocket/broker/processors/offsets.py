@@ -45,6 +45,12 @@ class OffsetProcessor:
             # elsewhere 22 lets the client apply its own consumeFromWhere.
             minimum = service.store.get_min_offset(header.topic, header.queue_id)
             if header.set_zero_if_not_found is False or minimum > 0 or not service.in_memory():
+                if service.slave is not None and not service.offsets.table:
+                    # 22 would have the group begin anew, perhaps behind what it has not read.
+                    raise RefusedError(
+                        "this slave has not heard of any group's offsets yet: ask again, or its master",
+                        response_code=ResponseCode.SYSTEM_ERROR,
+                    )
                 return RemotingCommand.response(
                     request, ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
                 )

@@ -72,6 +72,9 @@ class SlaveConnection(asyncio.Protocol):
         self.acked = -1
         """The slave has the log up to there."""
         self.last_report = self.last_write = master.loop.time()
+        self._sent = 0
+        self.bytes_in_second = 0
+        """How many were given to the socket in the last whole second."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
@@ -178,6 +181,7 @@ class SlaveConnection(asyncio.Protocol):
                 frames += (encode_header(self.next_offset, len(piece)), piece)
                 self.next_offset += len(piece)
             sent += len(data)
+            self._sent += len(data)
             self.last_write = self._master.loop.time()
             transport.writelines(frames)
             if self._paused:
@@ -192,6 +196,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def tick(self, now: float, heartbeat: float, housekeeping: float) -> None:
         """Called every second."""
+        self.bytes_in_second, self._sent = self._sent, 0
         if now - self.last_report > housekeeping:
             _log.warning(
                 "%s closed the HA connection of %s: no report came for %.0f s",

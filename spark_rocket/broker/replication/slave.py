@@ -90,6 +90,7 @@ class _MasterConnection(asyncio.Protocol):
         self.sample = b""
         """The beginning of what the master has at ``start``."""
         self.last_read = self.last_report = slave.loop.time()
+        self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
@@ -97,6 +98,7 @@ class _MasterConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_read = self._slave.loop.time()
+        self._received += len(data)
         try:
             self._pieces += self._decoder.feed(data)
         except ProtocolError as error:
@@ -172,6 +174,7 @@ class _MasterConnection(asyncio.Protocol):
 
     def tick(self, now: float, heartbeat: float, housekeeping: float) -> None:
         """Called every second."""
+        self._slave.bytes_in_second, self._received = self._received, 0
         if now - self.last_read > housekeeping:
             self._end(TimeoutError(f"nothing came from the master for {housekeeping:.0f} s"))
         elif now - self.last_report > heartbeat:
@@ -236,6 +239,8 @@ class ReplicationSlave:
         """Whether the log is known to be the beginning of the master's."""
         self.problem = ""
         """What keeps it from that."""
+        self.bytes_in_second = 0
+        """How many came in the last whole second."""
         self._config = config
         self._tls = client_tls(config.client_tls())
         self._on_cut = on_cut
@@ -294,6 +299,11 @@ class ReplicationSlave:
             if not future.done():
                 future.set_result(None)
         self._grown.clear()
+
+    def last_heard(self) -> tuple[float | None, float | None]:
+        """How many seconds ago the master sent something, and was told something; None without a connection."""
+        connection, now = self._connection, self.loop.time()
+        return (None, None) if connection is None else (now - connection.last_read, now - connection.last_report)
 
     async def reached(self, offset: int) -> None:
         """Until the log has everything below an offset."""
@@ -372,6 +382,7 @@ class ReplicationSlave:
             if self.is_following and self.loop.time() - begun > _LONGEST_PAUSE:
                 self._pause = _FIRST_PAUSE
             self.is_following = False
+            self.bytes_in_second = 0
             self._connection = None
             ticker.cancel()
             if not connection.closed.done():
