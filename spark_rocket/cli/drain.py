@@ -12,13 +12,15 @@ Corresponds to mqadmin's wipeWritePerm and addWritePerm.
 
 from __future__ import annotations
 
+import functools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import seconds, yes_option
+from spark_rocket.cli.arguments import exclusive, seconds, yes_option
 from spark_rocket.cli.connect import Link, complete_brokers, connection, connection_but_timeout
 from spark_rocket.errors import BrokerError
 
@@ -29,9 +31,17 @@ _POLL_SECONDS = 1.0
 _ROUTE_SECONDS = 35  # producers ask for routes every 30 s
 
 
-_broker_name = click.option(
-    "--broker-name", required=True, metavar="NAME", shell_complete=complete_brokers, help="brokerName, as broker-a"
-)
+def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """BROKER, or ``--broker-name BROKER``: handed on as ``broker_name``."""
+
+    @click.argument("broker", required=False, shell_complete=complete_brokers)
+    @click.option("--broker-name", metavar="NAME", shell_complete=complete_brokers, help="instead of BROKER")
+    @functools.wraps(function)
+    def with_name(broker: str | None, broker_name: str | None, **values: Any) -> Any:
+        exclusive({"BROKER": broker, "--broker-name": broker_name}, required=True)
+        return function(broker_name=broker or broker_name, **values)
+
+    return with_name
 
 
 @click.command(short_help="have a broker get no more messages, and say when it can be stopped")

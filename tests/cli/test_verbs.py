@@ -1,0 +1,496 @@
+"""``rocket cluster``, ``topic``, ``group``, ``broker`` and ``namesrv`` against two brokers that run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.model import Message
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.headers import RegisterBrokerRequestHeader
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from tests.broker.test_name_servers import Servers
+from tests.broker.wire import Wire
+from tests.cli.conftest import Run, Said
+
+COUNT = 10  # messages of "orders" in each of its four queues
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    servers = Servers(tmp_path_factory.mktemp("verbs"))
+    servers.add_name_server()
+    servers.add_broker("a")
+    servers.add_broker("b")
+    yield servers
+    servers.close()
+    for broker in servers.brokers:
+        assert check_store(broker.config.store_path) == []
+
+
+@pytest.fixture(scope="module")
+def admin(servers: Servers) -> Iterator[Admin]:
+    with Admin(servers.addresses) as admin:
+        until(lambda: len(admin.cluster_info().broker_addr_table) == 2)
+        admin.create_topic("orders", 2)
+        yield admin
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _messages(servers: Servers, admin: Admin) -> None:
+    with Producer("shop", name_server=servers.addresses) as producer:
+        for queue in producer.queues("orders"):
+            producer.send([Message.of("orders", f"{i}") for i in range(COUNT)], queue=queue)
+
+
+@pytest.fixture
+def rocket(servers: Servers, run: Run) -> Run:
+    """A command line with the name server."""
+
+    def rocket(*arguments: object, answer: str | None = None) -> Said:
+        return run(*arguments, "-n", servers.addresses, answer=answer)
+
+    return rocket
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "not within 30 s"
+        time.sleep(0.02)
+
+
+def put(servers: Servers, group: str, offset: int) -> None:
+    """Where a group is in every queue of "orders"."""
+    with Reader(servers.addresses) as reader:
+        for queue in reader.queues("orders"):
+            reader.commit_offset(group, queue, offset)
+
+
+def offsets(admin: Admin, group: str) -> set[int | None]:
+    return set(admin.committed_offsets(group, "orders").values())
+
+
+# --- cluster ---------------------------------------------------------------------------------------------------------
+
+
+def test_brokers_of_a_cluster(rocket: Run, servers: Servers) -> None:
+    said = rocket("cluster", "list")
+    lines = [line.split() for line in said.out.splitlines()]
+    assert said.status == 0
+    assert lines[0][:8] == ["CLUSTER", "BROKER", "ID", "ADDRESS", "VERSION", "IN/s", "OUT/s", "DISK"]
+    assert [line[:4] for line in lines[1:]] == [
+        ["DefaultCluster", name, "0", broker.address] for name, broker in zip("ab", servers.brokers, strict=True)
+    ]
+    rows = rocket("cluster", "list", "--json", "--cluster", "DefaultCluster").json
+    assert [(row["brokerName"], row["brokerId"], row["error"]) for row in rows] == [("a", 0, None), ("b", 0, None)]
+    assert {"putTps", "getTps", "diskRatio", "putToday", "startedMs", "version"} <= rows[0].keys()
+    said = rocket("cluster", "list", "--cluster", "other")
+    assert (said.status, "Known clusters: DefaultCluster" in said.err) == (1, True)
+
+
+def test_a_broker_that_is_away_is_shown_with_the_reason(tmp_path: Path, run: Run) -> None:
+    alone = Servers(tmp_path)
+    name_server = alone.add_name_server()
+    header = RegisterBrokerRequestHeader(
+        broker_name="gone",
+        broker_addr="127.0.0.1:1",
+        cluster_name="DefaultCluster",
+        ha_server_addr="127.0.0.1:2",
+        broker_id=0,
+        compressed=False,
+        body_crc32=0,
+    )
+    said = run("cluster", "list", "-n", name_server)
+    assert (said.status, said.out) == (0, "No broker is registered at the name server.\n")
+    with RemotingClient() as client:  # its connection is the broker's life to the name server
+        assert Wire(client, name_server).ask(RequestCode.REGISTER_BROKER, **header.to_ext()).code == 0
+        said = run("cluster", "list", "-n", name_server)
+        (row,) = run("cluster", "list", "-n", name_server, "--json").json
+        topics = run("topic", "list", "-n", name_server)
+    alone.close()
+    assert said.status == 1
+    assert said.out.splitlines()[1].split()[1:4] == ["gone", "0", "127.0.0.1:1"]
+    assert said.out.splitlines()[2].startswith("gone (0): ")
+    assert "127.0.0.1:1" in row["error"]
+    assert (topics.status, topics.err.startswith("rocket: gone: ")) == (1, True)
+
+
+def test_producers(rocket: Run, servers: Servers) -> None:
+    with Producer("shop", name_server=servers.addresses) as producer:
+        producer.send(Message.of("elsewhere", "x"))
+        client_id = producer.running().client_id
+        until(lambda: rocket("cluster", "producers", "shop", "--json").json)
+        (member,) = rocket("cluster", "producers", "shop", "--json").json
+        assert (member["group"], member["clientId"], member["language"]) == ("shop", client_id, "PYTHON")
+        said = rocket("cluster", "producers", "shop")
+        assert (said.status, client_id in said.out) == (0, True)
+        assert client_id in rocket("cluster", "producers").out
+    assert rocket("cluster", "producers", "nobody").out == "No producer is connected.\n"
+    rocket("topic", "delete", "elsewhere", "--yes")
+
+
+# --- topic -----------------------------------------------------------------------------------------------------------
+
+
+def test_topics(rocket: Run) -> None:
+    said = rocket("topic", "list")
+    lines = [line.split() for line in said.out.splitlines()]
+    assert said.status == 0
+    assert lines == [
+        ["TOPIC", "QUEUES", "WRITTEN", "PERM", "TYPE", "BROKERS"],
+        ["orders", "4", "4", "RW", "any", "a,", "b"],
+    ]
+    rows = rocket("topic", "list", "--all", "--json").json
+    assert {row["kind"] for row in rows} >= {"USER", "SYSTEM"}
+    assert {"topic": "orders", "brokers": ["a", "b"]}.items() <= next(
+        row for row in rows if row["topic"] == "orders"
+    ).items()
+    assert [row["topic"] for row in rocket("topic", "list", "--json", "--cluster", "DefaultCluster").json] == ["orders"]
+    assert "Known clusters" in rocket("topic", "list", "--cluster", "other").err
+
+
+def test_a_topic(rocket: Run, servers: Servers) -> None:
+    put(servers, "reads", 3)
+    said = rocket("topic", "show", "orders")
+    assert said.status == 0
+    assert "40 in 4 queues" in said.out
+    assert "reads" in said.out
+    whole = rocket("topic", "show", "orders", "--json").json
+    assert (whole["messages"], [found["brokerName"] for found in whole["brokers"]]) == (40, ["a", "b"])
+    assert "reads" in whole["groups"]
+    said = rocket("topic", "route", "orders")
+    assert f"0: {servers.brokers[0].address}" in said.out
+    route = rocket("topic", "route", "orders", "--json").json
+    assert [(row["brokerName"], row["readQueueNums"], row["perm"]) for row in route] == [("a", 2, "RW"), ("b", 2, "RW")]
+    assert route[1]["brokerAddrs"] == {"0": servers.brokers[1].address}
+    said = rocket("topic", "stats", "orders")
+    assert [line.split()[:5] for line in said.out.splitlines()[1:]] == [
+        *([name, str(i), "0", "10", "10"] for name in "ab" for i in range(2)),
+        ["all", "-", "-", "-", "40"],
+    ]
+    rows = rocket("topic", "stats", "orders", "--json").json
+    assert {(row["minOffset"], row["maxOffset"], row["messages"]) for row in rows} == {(0, 10, 10)}
+    (row,) = rocket("topic", "stats", "--json").json
+    assert (row["topic"], row["queues"], row["messages"]) == ("orders", 4, 40)
+    for verb in ("show", "route", "stats", "delete", "update"):
+        said = rocket("topic", verb, "nobody", *(["--perm", "R"] if verb == "update" else []))
+        assert (said.status, "nobody" in said.err, said.err.count("\n")) == (1, True, 1)
+
+
+def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
+    assert rocket("topic", "create", "work", "--queues", "3", "--attribute", "message.type=FIFO").status == 0
+    said = rocket("topic", "update", "work", "--perm", "R", "--write-queues", "1")
+    assert [line.split() for line in said.out.splitlines()[1:]] == [
+        [name, "3", "1", "R-", "FIFO", "message.type=FIFO"] for name in "ab"
+    ]
+    assert rocket("topic", "update", "work", "--queues", "1", "--perm", "6", "--broker", "a").status == 0
+    found = {name: admin.topic_config("work", broker=name) for name in "ab"}
+    assert [(c.read_queue_nums, c.write_queue_nums, c.perm) for c in found.values() if c] == [(1, 1, 6), (3, 1, 4)]
+    for arguments, reason in (
+        (["--write-queues", "5"], "could not be read. Give --queues 5 too."),
+        (["--type", "FIFO", "--cluster", "other"], "Known clusters"),
+    ):
+        said = rocket("topic", "update", "work", *arguments)
+        assert (said.status, reason in said.err) == (1, True), said
+    for wrong in ([], ["--perm", "X"], ["--type", "SOME"]):
+        assert rocket("topic", "update", "work", *wrong).status == 2
+    said = rocket("topic", "create", "more", "--queues", "2", "--write-queues", "3")
+    assert (said.status, "Give --queues 3 too" in said.err) == (1, True)
+
+
+def test_a_topic_is_deleted_when_that_is_meant(rocket: Run, admin: Admin) -> None:
+    rocket("topic", "create", "old")
+    for answer in ("n", ""):
+        said = rocket("topic", "delete", "old", answer=answer)
+        assert (said.status, said.out) == (1, "Topic old has 0 messages.\nNothing was changed.\n")
+    said = rocket("topic", "delete", "old")
+    assert (said.status, "Nobody is there to be asked. Give --yes." in said.err) == (1, True)
+    assert "old" in admin.topics()
+    assert rocket("topic", "delete", "old", answer="y").out.endswith("Topic old is deleted.\n")
+    assert "old" not in admin.topics()
+
+
+# --- group -----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_and_their_lag(rocket: Run, servers: Servers) -> None:
+    rocket("group", "create", "late")
+    put(servers, "late", 4)
+    row = next(row for row in rocket("group", "list", "--json").json if row["group"] == "late")
+    assert (row["members"], row["lag"], row["topics"], row["brokers"]) == (0, 24, ["orders"], ["a", "b"])
+    said = rocket("group", "list")
+    assert ["late", "0", "orders"] in [line.split()[:3] for line in said.out.splitlines()]
+    assert "TOOLS_CONSUMER" not in said.out
+    assert "TOOLS_CONSUMER" in rocket("group", "list", "--all").out
+    said = rocket("group", "lag", "late")
+    assert said.out.startswith("late: nobody is online")
+    assert said.out.splitlines()[2].split()[:6] == ["orders", "a", "0", "4", "10", "6"]
+    assert said.out.splitlines()[-1].split()[:5] == ["all", "-", "-", "-", "-"]
+    whole = rocket("group", "lag", "late", "-t", "orders", "--json").json
+    assert (whole["lag"], len(whole["queues"]), whole["queues"][0]["consumerOffset"]) == (24, 4, 4)
+    assert whole["delayMs"] >= 0
+    said = rocket("group", "show", "late")
+    assert "24 messages" in said.out
+    assert "Nobody is online." in said.out
+    for verb in ("show", "lag"):
+        said = rocket("group", verb, "nobody")
+        assert (said.status, "No broker knows a group 'nobody'" in said.err) == (1, True)
+
+
+def test_lag_is_watched_until_it_is_interrupted(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(servers, "watched", 4)
+
+    class Clock:
+        looks = 0
+
+        def sleep(self, seconds: float) -> None:
+            assert seconds == 0.5
+            self.looks += 1
+            put(servers, "watched", 4 + self.looks)
+            if self.looks == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("spark_rocket.cli.show.time", Clock())
+    said = rocket("group", "lag", "watched", "--watch", "0.5", "--json")
+    assert said.status == 0
+    assert [json.loads(line)["lag"] for line in said.out.splitlines()] == [24, 20, 16]
+
+
+def test_a_member(rocket: Run, servers: Servers) -> None:
+    consumer = PushConsumer(
+        "team", lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, name_server=servers.addresses
+    )
+    consumer.subscribe("orders", "*")
+    with consumer:
+        consumer.start()
+        until(lambda: len(rocket("group", "show", "team", "--json").json["members"]) == 1)
+        whole = rocket("group", "show", "team", "--json").json
+        client_id = whole["members"][0]["clientId"]
+        assert whole["messageModel"] == "CLUSTERING"
+        assert {"topic": "orders", "expression": "*"}.items() <= whole["subscriptions"][-1].items()
+        said = rocket("group", "show", "team")
+        assert client_id in said.out
+        assert "CLUSTERING" in said.out
+        until(lambda: len(rocket("group", "member", "team", client_id, "--json").json["mqTable"]) >= 4)
+        said = rocket("group", "member", "team", client_id, "--stacks")
+        assert (said.status, said.out.startswith(client_id)) == (0, True)
+        said = rocket("group", "member", "team", "nobody")
+        assert (said.status, f"Online are: {client_id}." in said.err) == (1, True)
+        # Its offsets are its own while it is there.
+        said = rocket("group", "reset-offset", "team", "-t", "orders", "--to", "earliest", "--yes")
+        assert (said.status, "give --online" in said.err) == (1, True)
+        said = rocket("group", "reset-offset", "team", "-t", "orders", "--to", "earliest", "--yes", "--online")
+        assert said.status == 0, said
+        said = rocket("group", "clone", "late", "team", "-t", "orders", "--yes")
+        assert said.status == 1
+        said = rocket("group", "delete", "team", answer="n")
+        assert "Its 1 member online will create it again." in said.out
+
+
+@pytest.mark.parametrize(
+    ("where", "then"),
+    [
+        (["--to", "earliest"], {0}),
+        (["--to", "latest"], {10}),
+        (["--to", "-1h"], {0}),
+        (["--to", "1h"], {0}),
+        (["--to", "2999-01-01"], {10}),
+        (["--offset", "7"], {7}),
+        (["--offset", "7", "--queue", "b/1"], {5, 7}),
+    ],
+)
+def test_a_group_is_put_somewhere(
+    rocket: Run, servers: Servers, admin: Admin, where: list[str], then: set[int]
+) -> None:
+    put(servers, "moved", 5)
+    reset = ["group", "reset-offset", "moved", "-t", "orders", *where]
+    said = rocket(*reset, "--dry-run")
+    assert (said.status, offsets(admin, "moved")) == (0, {5})
+    assert "messages again" in said.out
+    said = rocket(*reset, answer="no")
+    assert (said.status, offsets(admin, "moved")) == (1, {5})
+    rows = rocket(*reset, "--yes", "--json").json
+    assert offsets(admin, "moved") == then
+    assert {row["from"] for row in rows} == {5}
+    assert {row["to"] for row in rows} == then - {5}
+
+
+def test_resets_that_are_refused(rocket: Run, servers: Servers) -> None:
+    put(servers, "moved", 5)
+    reset = ["group", "reset-offset", "moved", "-t", "orders"]
+    for arguments, status, reason in (
+        ([], 2, "Give one of --to, --offset"),
+        (["--to", "latest", "--offset", "1"], 2, "cannot be given together"),
+        (["--to", "yesterday"], 2, "is not a time"),
+        (["--to", "latest", "--queue", "a/0"], 2, "--queue goes with --offset"),
+        (["--to", "latest", "--json"], 2, "--json goes with --yes or --dry-run"),
+        (["--offset", "1", "--queue", "a/7"], 1, "It has a/0, a/1, b/0, b/1."),
+        (["--offset", "11", "--yes"], 1, "0 to 10"),
+        (["--to", "latest"], 1, "Give --yes"),
+    ):
+        said = rocket(*reset, *arguments)
+        assert (said.status, reason in said.err) == (status, True), said
+    said = rocket("group", "reset-offset", "moved", "-t", "nobody", "--to", "latest", "--yes")
+    assert (said.status, "nobody" in said.err) == (1, True)
+
+
+def test_a_group_is_put_where_another_is(rocket: Run, servers: Servers, admin: Admin) -> None:
+    put(servers, "model", 6)
+    clone = ["group", "clone", "model", "copy", "-t", "orders"]
+    assert rocket(*clone, "--dry-run").out.count("first time") == 4
+    assert rocket(*clone, answer="n").status == 1
+    assert offsets(admin, "copy") == {None}
+    assert rocket(*clone, "--yes").out.endswith("Group copy is where model is, in 4 queues.\n")
+    assert offsets(admin, "copy") == {6}
+    rows = rocket(*clone, "--yes", "--json").json
+    assert {(row["from"], row["to"]) for row in rows} == {(6, 6)}
+    said = rocket("group", "clone", "nobody", "copy", "-t", "orders", "--yes")
+    assert (said.status, "no offsets in orders" in said.err) == (1, True)
+
+
+def test_a_group_is_deleted_when_that_is_meant(rocket: Run, servers: Servers, admin: Admin) -> None:
+    rocket("group", "create", "gone")
+    put(servers, "gone", 2)
+    said = rocket("group", "delete", "gone")
+    assert (said.status, "Give --yes" in said.err) == (1, True)
+    assert rocket("group", "delete", "gone", answer="n").status == 1
+    assert "gone" in admin.subscription_groups("a")
+    assert rocket("group", "delete", "gone", "--topics", answer="y").out.endswith("Group gone is deleted.\n")
+    assert "gone" not in admin.subscription_groups("a")
+    assert offsets(admin, "gone") == {None}
+    assert rocket("group", "delete", "gone", "--yes").status == 1
+
+
+# --- broker and name server ------------------------------------------------------------------------------------------
+
+
+def test_settings_of_a_broker(rocket: Run, admin: Admin) -> None:
+    said = rocket("broker", "config", "a", "--like", "FLUSHinterval")
+    assert [line.split() for line in said.out.splitlines()] == [
+        ["flushIntervalCommitLog", "500"],
+        ["flushIntervalConsumeQueue", "1000"],
+    ]
+    assert rocket("broker", "config", "a", "--json").json["brokerName"] == "a"
+    assert rocket("broker", "config", "a", "--like", "nothing").out == "No setting has nothing in its name.\n"
+    change = ["broker", "config", "a", "fileReservedTime=50"]
+    said = rocket(*change)
+    assert (said.status, "Give --yes" in said.err) == (1, True)
+    assert rocket(*change, answer="n").status == 1
+    said = rocket(*change, "--yes")
+    assert said.out.splitlines()[1].split() == ["fileReservedTime", "72", "50"]
+    assert admin.broker_config("a")["fileReservedTime"] == "50"
+    assert rocket(*change, "--yes").out.endswith("That is how it is.\n")
+    said = rocket("broker", "config", "a", "listenPort=1", "--yes")
+    assert (said.status, "cannot be changed" in said.err) == (1, True)
+    assert rocket("broker", "config", "a", "nonsense").status == 2
+    said = rocket("broker", "config", "nobody")
+    assert (said.status, "named 'nobody'" in said.err) == (1, True)
+
+
+def test_what_a_broker_says_about_itself(rocket: Run, servers: Servers) -> None:
+    said = rocket("broker", "runtime", "b")
+    assert (said.status, said.out.splitlines()[0]) == (0, "b")
+    assert "commit log" in said.out
+    found = rocket("broker", "runtime", servers.brokers[1].address, "--json").json
+    assert {"version", "putTps", "raw"} <= found.keys()
+    assert rocket("broker", "runtime", "b", "--raw", "--json").json.keys() == found["raw"].keys()
+    assert "brokerVersionDesc" in rocket("broker", "runtime", "b", "--raw").out
+
+
+def test_a_broker_is_told_to_clean(rocket: Run) -> None:
+    for what in ("log", "queues", "topics"):
+        said = rocket("broker", "clean", "a", what)
+        assert (said.status, "Give --yes" in said.err) == (1, True)
+        assert rocket("broker", "clean", "a", what, answer="n").status == 1
+        assert rocket("broker", "clean", "a", what, "--yes").out == "a has been told.\n"
+    assert rocket("broker", "clean", "a", "everything").status == 2
+
+
+def test_name_servers(rocket: Run, servers: Servers) -> None:
+    settings = rocket("namesrv", "config", "--json").json
+    assert list(settings) == [servers.addresses]
+    assert "orderMessageEnable" in rocket("namesrv", "config", "--like", "order").out
+    change = ["namesrv", "config", "orderMessageEnable=true"]
+    assert rocket(*change, answer="n").status == 1
+    assert rocket(*change, "--yes").out.endswith("It is set.\n")
+    assert rocket("namesrv", "config", "--json").json[servers.addresses]["orderMessageEnable"] == "true"
+    assert rocket("namesrv", "kv", "set", "SPACE", "key", "value").out == "SPACE/key is value.\n"
+    assert rocket("namesrv", "kv", "get", "SPACE", "key").out == "value\n"
+    assert rocket("namesrv", "kv", "get", "SPACE", "key", "--json").json["value"] == "value"
+    assert rocket("namesrv", "kv", "list", "SPACE", "--json").json == [{"key": "key", "value": "value"}]
+    assert rocket("namesrv", "kv", "list", "SPACE").out == "KEY  VALUE\nkey  value\n"
+    assert rocket("namesrv", "kv", "delete", "SPACE", "key", answer="n").status == 1
+    assert rocket("namesrv", "kv", "delete", "SPACE", "key", "--yes").status == 0
+    assert rocket("namesrv", "kv", "list", "SPACE").out == "There are no entries in SPACE.\n"
+    for verb in ("get", "delete"):
+        said = rocket("namesrv", "kv", verb, "SPACE", "key")
+        assert (said.status, "There is no entry key in SPACE." in said.err) == (1, True)
+
+
+# --- reaching them ---------------------------------------------------------------------------------------------------
+
+
+def test_the_name_server_of_the_environment(servers: Servers, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    assert "127.0.0.1:1" in run("topic", "list", "--timeout", "1").err
+    monkeypatch.setenv("ROCKETMQ_NAMESRV_ADDR", servers.addresses)
+    assert run("topic", "list").status == 0
+    assert "127.0.0.1:1" in run("topic", "list", "-n", "127.0.0.1:1").err
+
+
+def test_credentials_that_are_half(rocket: Run, tmp_path: object) -> None:
+    said = rocket("topic", "list", "--access-key", "me")
+    assert (said.status, "without" in said.err) == (1, True)
+    assert rocket("topic", "list", "--access-key", "me", "--credentials", "f").status == 2
+    said = rocket("topic", "list", "--credentials", f"{tmp_path}/none.yml")
+    assert (said.status, "none.yml cannot be read" in said.err) == (1, True)
+    assert rocket("topic", "list", "--access-key", "me", "--secret-key", "very-secret").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("rocket to", {"topic"}),
+        ("rocket group re", {"reset-offset"}),
+        ("rocket topic show or", {"orders"}),
+        ("rocket group show TOOLS", {"TOOLS_CONSUMER"}),
+        ("rocket broker runtime ", {"a", "b"}),
+        ("rocket topic create --ty", {"--type"}),
+    ],
+)
+def test_the_shell_completes(
+    words: str, found: set[str], servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", servers.addresses)
+    monkeypatch.setenv("_ROCKET_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+    assert main() == 0
+    assert {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()} == found
+
+
+def test_where_nobody_answers_nothing_is_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    monkeypatch.setenv("_ROCKET_COMPLETE", "zsh_complete")
+    monkeypatch.setenv("COMP_WORDS", "rocket topic show ")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert main() == 0
+    assert "orders" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_for_shells(run: Run, shell: str) -> None:
+    said = run("completion", shell)
+    assert (said.status, "_ROCKET_COMPLETE" in said.out) == (0, True)
+    assert sys.argv  # untouched
