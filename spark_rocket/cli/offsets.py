@@ -27,7 +27,8 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, exclusive, group_name, yes_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
-from spark_rocket.cli.text import limit, moment, moment_text, print_table
+from spark_rocket.cli.show import Column
+from spark_rocket.cli.text import limit, moment, moment_text
 from spark_rocket.errors import ClientError, StateError
 
 if TYPE_CHECKING:
@@ -149,7 +150,9 @@ def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_j
             found = [] if start >= high else reader.messages(queue, start, max_msgs=limit)
             if as_json:
                 first = found[0].store_timestamp if found else None
-                _print_json(queue, {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low})
+                show.line(
+                    _place(queue) | {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low}
+                )
                 continue
             lost = f", and {low - offset:,} that were there are deleted" if offset < low else ""
             print(f"{_name(queue)}: {max(0, high - start):,} messages, [{start}, {high}){lost}")
@@ -409,43 +412,57 @@ def _name(queue: MessageQueue) -> str:
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
+_ROWS = (
+    Column("topic"),
+    Column("brokerName", "BROKER"),
+    Column("queueId", "QUEUE"),
+    Column("checkpoint", right=True),
+    Column("group", right=True),
+    Column("min", "FIRST", right=True),
+    Column("max", "END", right=True),
+    Column("lag", "LEFT", right=True),
+)
+_CHANGES = (
+    Column("topic"),
+    Column("brokerName", "BROKER"),
+    Column("queueId", "QUEUE"),
+    Column("from", "NOW", right=True),
+    Column("to", "THEN", right=True),
+    Column("change", right=False),
+)
 
 
 def _print(rows: Iterable[_Row], is_json: bool) -> None:
+    found = [
+        _place(row.queue)
+        | {"checkpoint": row.checkpoint, "group": row.group, "min": row.low, "max": row.high, "lag": row.lag}
+        for row in rows
+    ]
     if is_json:
-        for row in rows:
-            values = {"checkpoint": row.checkpoint, "group": row.group, "min": row.low, "max": row.high, "lag": row.lag}
-            _print_json(row.queue, values)
-        return
-    head = ["TOPIC", "BROKER", "QUEUE", "CHECKPOINT", "GROUP", "FIRST", "END", "LEFT"]
-    table = [head]
-    for row in rows:
-        cells = [row.checkpoint, row.group, row.low, row.high, row.lag]
-        table.append([row.queue.topic, row.queue.broker_name, str(row.queue.queue_id), *map(_number, cells)])
-    used = [i for i in range(len(head)) if i < 3 or any(line[i] != "-" for line in table[1:])]
-    print_table([[line[i] for i in used] for line in table], set(range(2, len(used))))
+        for values in found:
+            show.line(values)
+    else:
+        # Without what nothing is known of.
+        known = [column for column in _ROWS if any(values[column.key] is not None for values in found)]
+        show.table(found, known or _ROWS)
 
 
 def _print_changes(changes: list[tuple[_Row, int]], is_json: bool) -> None:
-    if is_json:
-        for row, offset in changes:
-            _print_json(row.queue, {"from": row.group, "to": offset, "again": _again(row, offset)})
-        return
-    table = [["TOPIC", "BROKER", "QUEUE", "NOW", "THEN", ""]]
+    rows: list[dict[str, object]] = []
     for row, offset in changes:
-        place = [row.queue.topic, row.queue.broker_name, str(row.queue.queue_id)]
+        if is_json:
+            show.line(_place(row.queue) | {"from": row.group, "to": offset, "again": _again(row, offset)})
+            continue
         change = offset - (row.low or 0 if row.group is None else row.group)
-        word = f"{-change:,} again" if change < 0 else f"{change:,} skipped" if change else ""
-        table.append([*place, _number(row.group), str(offset), word])
-    print_table(table, {2, 3, 4})
+        word = f"{-change:,} again" if change < 0 else f"{change:,} skipped" if change else "same"
+        rows.append(_place(row.queue) | {"from": row.group, "to": offset, "change": word})
+    if not is_json:
+        show.table(rows, _CHANGES)
 
 
 def _again(row: _Row, offset: int) -> int:
     return max(0, (row.group or 0) - offset)
 
 
-def _print_json(queue: MessageQueue, values: dict[str, int | None]) -> None:
-    place = {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
-    print(json.dumps(place | values))
+def _place(queue: MessageQueue) -> dict[str, object]:
+    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
