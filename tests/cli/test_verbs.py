@@ -17,6 +17,7 @@ from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.headers import RegisterBrokerRequestHeader
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
+from spark_rocket.testing import LocalCluster
 from tests.broker.test_name_servers import Servers
 from tests.broker.wire import Wire
 from tests.cli.conftest import Run, Said
@@ -494,3 +495,21 @@ def test_scripts_for_shells(run: Run, shell: str) -> None:
     said = run("completion", shell)
     assert (said.status, "_ROCKET_COMPLETE" in said.out) == (0, True)
     assert sys.argv  # untouched
+
+
+def test_a_cluster_that_asks_who_is_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text("accessKey: operator\nsecretKey: very-secret-key\n")
+    with LocalCluster(in_process=True, access_key="operator", secret_key="very-secret-key") as cluster:
+        create = ["topic", "create", "orders", "-n", cluster.name_server]
+        refused = run(*create)
+        assert (refused.status, refused.out) == (1, "")
+        wrong = run(*create, "--access-key", "operator", "--secret-key", "another-secret")
+        assert (wrong.status, wrong.err.count("\n")) == (1, 1)
+        assert "secret" not in wrong.err.replace("secret key", "").replace("secretKey", "")
+        assert run(*create, "--credentials", file).status == 0
+        monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "operator")
+        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "very-secret-key")
+        for arguments in (["cluster", "list"], ["topic", "stats", "orders"], ["group", "list"]):
+            said = run(*arguments, "-n", cluster.name_server)
+            assert (said.status, "very-secret" in said.out) == (0, False)
