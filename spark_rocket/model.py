@@ -163,3 +163,7 @@ class SendResult:
     transaction_id: str | None = None
     recall_handle: str | None = None
     """What a message that waits for its time is recalled by; None for any other."""
+    region_id: str = field(default="", compare=False, repr=False)
+    """The broker's ``regionId``."""
+    trace_on: bool = field(default=True, compare=False, repr=False)
+    """Whether the broker lets clients trace the message."""

@@ -337,7 +337,7 @@ class AsyncSend:
         context, hooks = self._context, self._producer.hooks
         if context is not None and hooks is not None:
             self._context = None
-            context.result, context.error = result, error
+            context.result, context.error, context.broker_address = result, error, self._address
             hooks.after(context)
 
     def _again_or_over(self, error: RocketError) -> None:

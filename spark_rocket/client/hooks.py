@@ -31,6 +31,8 @@ class SendContext:
     """``sync``, ``async`` or ``oneway``."""
     result: SendResult | None = None
     error: Exception | None = None
+    broker_address: str = ""
+    """Where it went; known afterwards, if it went anywhere."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """The hooks' own: from before to after."""
 

@@ -157,7 +157,15 @@ class Outgoing:
         if status is not SendStatus.SEND_OK:
             logger.warning("a message for %s is at broker %s with %s", self.topic, queue.broker_name, status.name)
         return SendResult(
-            status, self.msg_id, offset_msg_id, queue, offset, ext.get("transactionId"), ext.get("recallHandle")
+            status,
+            self.msg_id,
+            offset_msg_id,
+            queue,
+            offset,
+            ext.get("transactionId"),
+            ext.get("recallHandle"),
+            ext.get("MSG_REGION", ""),
+            ext.get("TRACE_ON") != "false",
         )
 
 

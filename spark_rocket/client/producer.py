@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, Unpack
@@ -44,6 +44,7 @@ from spark_rocket.client.outgoing import Packer, split_batch
 from spark_rocket.client.request_reply import Requester, RequestFuture
 from spark_rocket.client.selectors import Selector, select_by_random, select_by_sharding_key
 from spark_rocket.client.sync_send import attempt, send_and_wait
+from spark_rocket.client.trace import SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.validators import check_group
 from spark_rocket.errors import (
     ClientError,
@@ -98,7 +99,8 @@ class Producer(Client):
     The settings have the names, the meaning and the defaults of DefaultMQProducer's; times are seconds. Our own:
     ``max_in_flight`` bounds the messages that ``send_async`` has under way, and ``block_when_full`` says whether it
     waits for a free place then (as long as the send may take) or raises RemotingTooMuchRequestError at once;
-    ``member=False`` keeps a producer with a named group out of heartbeats.
+    ``member=False`` keeps a producer with a named group out of heartbeats. ``enable_msg_trace`` writes to Apache's
+    trace topic, or to ``customized_trace_topic``, what became of each message (client/trace.py).
     """
 
     def __init__(
@@ -126,10 +128,22 @@ class Producer(Client):
         total_batch_max_bytes: int = TOTAL_BATCH_MAX_BYTES,
         send_hooks: Sequence[SendHook] = (),
         forbidding_hooks: Sequence[ForbiddingHook] = (),
+        enable_msg_trace: bool = False,
+        customized_trace_topic: str | None = None,
         member: bool = True,
         **connecting: Unpack[Connecting],
     ) -> None:
         self.group = check_group(group)
+        self._new_tracer: Callable[[], TraceDispatcher] | None = None
+        if enable_msg_trace:
+            self._new_tracer = partial(
+                TraceDispatcher,
+                customized_trace_topic,
+                name_server=name_server,
+                instance_name=instance_name,
+                **connecting,
+            )
+            send_hooks = [*send_hooks, SendTraceHook(lambda: self.tracer)]
         self.max_message_size = max_message_size
         self.retry_times_when_send_failed = retry_times_when_send_failed
         self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
@@ -159,6 +173,7 @@ class Producer(Client):
         self._begin()
 
     def _begin(self) -> None:
+        self.tracer = self._new_tracer() if self._new_tracer is not None else None
         self.in_flight = self._new_in_flight()
         self._accumulator = self._new_accumulator(self) if self._auto_batch else None
         self._requester = Requester(self)
@@ -207,6 +222,8 @@ class Producer(Client):
             shared.members.leave_producer(self)
         super().close()
         self._started = None
+        if self.tracer is not None:
+            self.tracer.close()
         for send in self.in_flight.sends():
             send.abandon()
         self._requester.give_up()
@@ -358,13 +375,20 @@ class Producer(Client):
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         self._check_open()
         instance = self.running()
-        answer = instance.invoke(
-            instance.routes.master(where, left(deadline)),
-            RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
-            f"the recall from {topic}",
-            topic=topic,
-            timeout=left(deadline),
-        )
+        done = False
+        try:
+            answer = instance.invoke(
+                instance.routes.master(where, left(deadline)),
+                RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
+                f"the recall from {topic}",
+                topic=topic,
+                timeout=left(deadline),
+            )
+            done = True
+        finally:
+            if self.tracer is not None:
+                msg_id = RecallMessageHandle.decode(handle).message_id
+                self.tracer.append(recalled(self.group, topic, msg_id, success=done))
         return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:

@@ -55,6 +55,7 @@ from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.send_back import RETRY_PREFIX, SendBack
 from spark_rocket.client.share import find_routes, tell_of_queues
+from spark_rocket.client.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.errors import StateError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
@@ -106,6 +107,8 @@ class PushConsumer(GroupConsumer):
         consume_timeout: float = 900.0,
         shutdown_timeout: float = 30.0,
         message_queue_listener: MessageQueueListener | None = None,
+        enable_msg_trace: bool = False,
+        customized_trace_topic: str | None = None,
         **connecting: Unpack[Connecting],
     ) -> None:
         super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
@@ -134,6 +137,12 @@ class PushConsumer(GroupConsumer):
         self._told: dict[str, list[MessageQueue]] = {}  # to that, by topic
         self._strategy = allocate_strategy or AllocateAveragely()
         self.hooks = Hooks(group)
+        self.tracer: TraceDispatcher | None = None
+        if enable_msg_trace:
+            self.tracer = TraceDispatcher(
+                customized_trace_topic, name_server=name_server, instance_name=instance_name, **connecting
+            )
+            self.hooks.consume.append(ConsumeTraceHook(self.tracer))
         self._decoder = Decoder(self._subscriptions, self.hooks)
         self._paused = False
         self._stop = threading.Event()
@@ -236,6 +245,8 @@ class PushConsumer(GroupConsumer):
         finally:
             self._reader.close()
             super().close()
+            if mine and self.tracer is not None:
+                self.tracer.close()
 
     def _leave(self, instance: ClientInstance) -> None:
         self._stop.set()

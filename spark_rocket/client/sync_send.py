@@ -89,10 +89,10 @@ def attempt(
             if isinstance(error, RemotingConnectError) and address:
                 instance.routes.went_away(address)
         if hooks is not None and context is not None:
-            context.error = error
+            context.error, context.broker_address = error, address
             hooks.after(context)
         raise
     if hooks is not None and context is not None:
-        context.result = result
+        context.result, context.broker_address = result, address
         hooks.after(context)
     return result

@@ -44,6 +44,7 @@ from spark_rocket.client.membership import Membership, RequestHandler
 from spark_rocket.client.producer import Producer
 from spark_rocket.client.request_reply import greet_and_wait
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
+from spark_rocket.client.trace import decided
 from spark_rocket.client.validators import check_group, check_topic
 from spark_rocket.errors import RocketError
 from spark_rocket.model import DELAY, PRODUCER_GROUP, TRAN_MSG, UNIQ_KEY, Message, MessageExt, SendResult, SendStatus
@@ -173,7 +174,7 @@ class TransactionProducer(Producer):
             state, error = self._execute(half, arg)
         else:
             logger.warning("transaction %s is rolled back: its message was kept with %s", sent.msg_id, sent.status.name)
-        self._end(instance, sent, state, error)
+        self._end(instance, half, sent, state, error)
         stored = {field.name: getattr(sent, field.name) for field in fields(sent)}
         return TransactionSendResult(**stored, local_transaction_state=state, local_exception=error)
 
@@ -192,7 +193,12 @@ class TransactionProducer(Producer):
             return LocalTransactionState.UNKNOW, error
 
     def _end(
-        self, instance: ClientInstance, sent: SendResult, state: LocalTransactionState, error: Exception | None
+        self,
+        instance: ClientInstance,
+        half: Message,
+        sent: SendResult,
+        state: LocalTransactionState,
+        error: Exception | None,
     ) -> None:
         header = EndTransactionRequestHeader(
             producer_group=self.group,
@@ -205,9 +211,27 @@ class TransactionProducer(Producer):
             broker_name=sent.queue.broker_name,
         )
         try:
-            self._tell(instance, instance.routes.master(sent.queue, self._send_timeout), header, error)
+            address = instance.routes.master(sent.queue, self._send_timeout)
+            self._trace(half, header, state, address)
+            self._tell(instance, address, header, error)
         except RocketError as failure:
             logger.warning("the broker will ask what came of transaction %s: %s", sent.msg_id, failure)
+
+    def _trace(
+        self, message: Message, header: EndTransactionRequestHeader, state: LocalTransactionState, address: str
+    ) -> None:
+        if self.tracer is not None:
+            self.tracer.append(
+                decided(
+                    self.group,
+                    message,
+                    msg_id=header.msg_id or "",
+                    transaction_id=header.transaction_id,
+                    state=state.value,
+                    store_host=address,
+                    check=bool(header.from_transaction_check),
+                )
+            )
 
     def _tell(
         self, instance: ClientInstance, address: str, header: EndTransactionRequestHeader, error: Exception | None
@@ -247,6 +271,7 @@ class TransactionProducer(Producer):
             from_transaction_check=True,
             transaction_id=header.transaction_id,
         )
+        self._trace(message, answer, state, address)
         try:
             self._tell(self._instance(), address, answer, error)
         except RocketError as failure:

@@ -1,0 +1,75 @@
+"""The Grafana dashboard asks for metrics that exist, by labels that they have."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.broker.metrics_table import METRICS
+from spark_rocket.namesrv.metrics import METRICS as NAMESRV_METRICS
+from spark_rocket.remoting.monitor import MONITOR_METRICS
+from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
+
+DASHBOARD = json.loads(
+    (Path(__file__).parents[1] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
+)
+KNOWN = {metric.name: metric for metric in (*METRICS, *NAMESRV_METRICS, *OVERLOAD_METRICS, *MONITOR_METRICS)}
+VARIABLES = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
+SELECTOR = re.compile(r"\b((?:rocket|rocketmq|process)_\w+)\b(?:\{([^}]*)\})?")
+
+
+def queries() -> Iterator[Any]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", []):
+            yield pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']}-{target['refId']}")
+    for variable in DASHBOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            yield pytest.param(variable["query"]["query"], "", id=variable["name"])
+
+
+@pytest.mark.parametrize(("query", "legend"), list(queries()))
+def test_a_query_names_what_there_is(query: str, legend: str) -> None:
+    found = SELECTOR.findall(query)
+    assert found
+    labels: set[str] = set()
+    for name, conditions in found:
+        metric = KNOWN[name.removesuffix("_bucket") if name not in KNOWN else name]
+        labels |= {*metric.labels, "le"}
+        assert set(re.findall(r"(\w+)=~?\"", conditions)) <= set(metric.labels), conditions
+        if metric.kind == "counter":
+            assert re.search(rf"(rate|increase)\({name}", query), "a counter without a rate says nothing"
+        else:
+            assert name.endswith("_bucket") or not re.search(rf"(rate|increase)\({name}", query)
+    assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= labels
+    assert set(re.findall(r"by \(([^)]*)\)", query)) <= {", ".join(some) for some in _lists(query)} | {""}
+    for some in _lists(query):
+        assert set(some) <= labels
+    assert set(re.findall(r"\$(\w+)", query)) <= VARIABLES
+    assert query.count("(") == query.count(")")
+    assert query.count("{") == query.count("}")
+
+
+def _lists(query: str) -> list[list[str]]:
+    return [re.split(r",\s*", some) for some in re.findall(r"by \(([^)]*)\)", query)]
+
+
+def test_panels_do_not_overlap_and_have_a_title() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert panel["title"]
+        assert not cells & taken
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
