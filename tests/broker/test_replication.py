@@ -477,6 +477,7 @@ def test_a_slave_is_not_led_astray_by_what_is_no_master(
         assert len(said) == 1
         assert slave.slave.name in said[0]
         assert f"at 127.0.0.1:{port}:" in said[0]
+        assert f"copies the log of 127.0.0.1:{port}, but has no name server" in caplog.text
         assert asked[0] == bytes(8)
         assert slave.service.store.max_physical_offset == 0
         await slave.close()
