@@ -144,6 +144,29 @@ def test_a_topic_that_is_deleted_and_made_anew(pair: Pair, told: bool) -> None:
         assert (slave.store.get_min_offset("t", 0), slave.store.get_max_offset("t", 0)) == (0, 1)
 
 
+def test_a_master_that_has_lost_its_list_of_topics_has_deleted_none(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    master, slave = pair.master.service, pair.slave.service
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        for topic in ("t", "u"):
+            admin.create_topic(topic, 1)
+            producer.send(Message(topic, b"x"))
+        pair.caught_up()
+        soon(lambda: {"t", "u"} <= slave.topics.table.keys())
+        pair._loop.call_soon_threadsafe(master.topics.delete, "t")
+        soon(lambda: "t" not in slave.topics.table and f"master at {pair.master.address} has messages" in caplog.text)
+        admin.delete_topic("u")
+        soon(lambda: slave.store.queues("u") == [])
+        assert slave.store.get_max_offset("t", 0) == 1
+        assert sum("has messages of topic t, but does not list" in line for line in caplog.messages) == 1
+        admin.create_topic("t", 1)
+        soon(lambda: "t" in slave.topics.table)
+        assert slave.store.get_max_offset("t", 0) == 1
+        admin.delete_topic("t")
+        soon(lambda: slave.store.queues("t") == [])
+
+
 def test_what_a_slave_answers(pair: Pair) -> None:
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)

@@ -28,8 +28,9 @@ after their delay, twice. Each answer is read whole before anything of it counts
 and an answer of a master that is not the master any more is dropped: nothing goes back to what an old answer says.
 A round that fails changes nothing that it has not come to; that is logged once, until one succeeds.
 
-The queues of a topic that the master does not have are deleted, unless the log has brought something for them since the
-question was asked: it may be of a topic that was made anew meanwhile.
+The queues of a topic that the master does not have are deleted if they are empty there (30): a master that lost its
+``topics.json`` has not deleted any. Nor are they when the log has brought something for them since the question was
+asked: it may be of a topic that was made anew meanwhile.
 
 Thread-safety: belongs to the event loop; the questions block a thread of the loop's executor. After a crash: the files
 that the broker writes for itself (config/*.json).
@@ -52,7 +53,12 @@ from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import GetAllSubscriptionGroupRequestHeader, GetAllTopicConfigRequestHeader
+from spark_rocket.protocol.headers import (
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+)
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.timer_checkpoint import TimerCheckpoint
 
@@ -92,7 +98,8 @@ class SlaveSynchronize:
         self._task: asyncio.Task[None] | None = None
         self._problem = ""
         self._asked_at = 0  # the end of the log then
-        self._left = False  # queues of topics that the master did not have
+        self._left = False  # there may be queues of topics that the master does not have
+        self._kept: set[str] = set()  # of which it has queues all the same, as was said
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -168,6 +175,10 @@ class SlaveSynchronize:
                 return  # the round for the new one follows at once
             if found is not None:
                 take(found)
+            if take == self._take_topics and self._left:
+                await self._drop_deleted(address)
+                if address != self.master_address:
+                    return
         await self._take_progress(address)
 
     # --- asking: on a thread of the executor --------------------------------------------------------------------------
@@ -243,13 +254,42 @@ class SlaveSynchronize:
             service.saver.save(service.files["topics"])
             service.registration.register()
             _log.info("Topics are the master's: %d", len(service.topics.table))
-        if changed or self._left:
-            gone = service.store.topics() - service.topics.table.keys()
-            for topic in [topic for topic in gone if self._is_untouched(topic)]:
-                gone.remove(topic)
+        self._left = self._left or changed
+
+    async def _drop_deleted(self, address: str) -> None:
+        """Delete the queues of topics that the master has deleted: their settings, and their queues."""
+        service, left = self._service, False
+        for topic in sorted(service.store.topics() - service.topics.table.keys()):
+            queues = service.store.queues(topic)
+            end = await asyncio.to_thread(self._end_of, address, topic, queues)
+            if address != self.master_address:
+                return
+            if end:
+                left = True
+                if topic not in self._kept:
+                    self._kept.add(topic)
+                    _log.warning(
+                        "The master at %s has messages of topic %s, but does not list the topic: %s keeps its queues.",
+                        address,
+                        topic,
+                        self._slave.name,
+                    )
+            elif topic not in service.topics.table and self._is_untouched(topic):
                 service.store.delete_topic(topic)
                 service.held.wake_topic(topic)
-            self._left = bool(gone)
+            else:
+                left = True
+        self._left = left
+
+    def _end_of(self, address: str, topic: str, queues: list[int]) -> int:
+        """The highest end that these queues of a topic have at the master."""
+        end = 0
+        for queue_id in queues:
+            header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
+            answer = self._answer(RequestCode.GET_MAX_OFFSET, address, header.to_ext())
+            assert answer is not None
+            end = max(end, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset)
+        return end
 
     def _is_untouched(self, topic: str) -> bool:
         """Whether its queues have had nothing since the question was asked."""
