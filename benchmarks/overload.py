@@ -83,7 +83,7 @@ def judge(probe: dict[str, Any], flood: dict[str, Any]) -> dict[str, float]:
 
     def p99(kind: int) -> float:
         took = sorted(took for asked, took, which, _ in probe["seen"] if which == kind and begin <= asked <= end)
-        return took[min(len(took) - 1, len(took) * 99 // 100)] * 1000
+        return float(took[min(len(took) - 1, len(took) * 99 // 100)]) * 1000
 
     answered = flood["ok"] + flood["busy"]
     return {

@@ -134,6 +134,7 @@ class BrokerOverload:
         memory: Callable[[], int] | None = None,
     ) -> None:
         self.stats = server.overload
+        self.limits = server.limits
         self._server = server
         self.sends: str | None = None
         self.pulls: str | None = None

@@ -70,3 +70,7 @@ class Rpc(NamedTuple):
     handler: Callable[..., Any]
     request_streaming: bool = False
     response_streaming: bool = False
+    kind: str = ""
+    """The queue whose limits hold for it; none if it is always served."""
+    busy: bytes = b""
+    """The answer when it is not."""

@@ -36,6 +36,7 @@ from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import aclosing
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.proxy.context import GrpcCode, Rpc, RpcError
@@ -256,10 +257,25 @@ class Call:
             self.connection.grant(self.stream, size)
         elif not self._messages:
             raise RpcError(GrpcCode.INTERNAL, "the request has no message")
+        elif self.connection.waited and self._waited_too_long():
+            self._messages.clear()
+            self._send(self._rpc.busy)
+            self.end(GrpcCode.OK)
         elif self._rpc.response_streaming:
             self._run(self._answer_all(self._rpc.handler(self, self._messages.pop())))
         else:
             self._run(self._answer(self._rpc.handler(self, self._messages.pop())))
+
+    def _waited_too_long(self) -> bool:
+        server, kind = self.connection.server, self._rpc.kind
+        queue = server.limits.queues.get(kind)
+        if queue is None:
+            return False
+        waited = self.connection.waited
+        if waited != inf and not 0 < queue.patience <= waited:
+            return False
+        server.overload.refused[kind, "overload" if waited == inf else "timeout"] += 1
+        return True
 
     def writable(self) -> None:
         """What was sent to the client is on its way."""

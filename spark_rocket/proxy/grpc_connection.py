@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TIME_SLICE = 5e-3
+_SHORTEST = 0.3e-3  # of it, when many have something to serve
 HIGH_WATER = 1024 * 1024
 # Looks without a byte from the peer, or without progress on a stream: then a PING; then the end.
 _LOOKS_TO_PING = 2
@@ -49,7 +51,8 @@ class GrpcConnection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
-        "_events", "_flushing", "_idle_looks", "_reading", "_transport", "grant", "peer", "server", "session",
+        "_events", "_flushing", "_idle_looks", "_reading", "_since", "_size", "_transport", "grant", "peer", "server",
+        "session", "waited",
     )  # fmt: skip
 
     def __init__(self, server: Http2Server, peer: str) -> None:
@@ -62,6 +65,9 @@ class GrpcConnection(asyncio.Protocol):
         self._flushing = False  # somebody will flush
         self._reading = True
         self._idle_looks = 0
+        self._since = 0.0  # when the first of the events that wait came
+        self._size = 0  # bytes that came with them
+        self.waited = 0.0  # how long those that are served now have waited
 
     def __repr__(self) -> str:
         return f"GrpcConnection({self.peer})"
@@ -79,8 +85,11 @@ class GrpcConnection(asyncio.Protocol):
         self._flushing = True
         if self._events:
             self._events += events
+            self._count(len(data))
         elif events:
             self._handle(events)
+            if self._events:
+                self._count(len(data))
         self.flush()
 
     def eof_received(self) -> bool:
@@ -88,6 +97,9 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._events:
+            self.server.waiting -= 1
+        self._count(-self._size)
         for _, stream, _ in self._events:  # some may be over, and the session has forgotten them
             if stream.owner is not None:
                 stream.owner.cancel()
@@ -109,9 +121,13 @@ class GrpcConnection(asyncio.Protocol):
     # --- events -----------------------------------------------------------------------------------------------
 
     def _handle(self, events: list[http2.Event]) -> None:
-        until = perf_counter() + TIME_SLICE if len(events) > 8 else 0.0
+        until = perf_counter() + max(TIME_SLICE / (1 + self.server.waiting), _SHORTEST) if len(events) > 8 else 0.0
         for index, (kind, stream, payload) in enumerate(events):
-            if until and perf_counter() > until:
+            if until and index and perf_counter() > until:
+                if not self._events:
+                    self.server.waiting += 1
+                if not self._size:
+                    self._since = self.server.clock()
                 self._events.extend(events[index:])
                 self._read(False)
                 self.server.loop.call_soon(self._handle_rest)
@@ -146,12 +162,31 @@ class GrpcConnection(asyncio.Protocol):
 
     def _handle_rest(self) -> None:
         events = list(self._events)
+        if not events:  # the connection is gone
+            return
+        server = self.server
         self._events.clear()
+        server.waiting -= 1
+        full = server.overload.waiting_bytes > server.limits.max_request_bytes
+        self.waited = inf if full else server.clock() - self._since
         self._flushing = True
         self._handle(events)
+        self.waited = 0.0
         self.flush()
-        if not self._events and not self.session.corked:
-            self._read(True)
+        if not self._events:
+            self._count(-self._size)
+            if not self.session.corked:
+                self._read(True)
+
+    def _count(self, size: int) -> None:
+        """So many bytes more wait, or fewer."""
+        self._size += size
+        self.server.overload.waiting_bytes += size
+
+    @property
+    def host(self) -> str:
+        """Its address without the port."""
+        return self.peer.rpartition(":")[0]
 
     def _request(self, stream: Stream, whole: bool) -> None:
         headers = stream.headers

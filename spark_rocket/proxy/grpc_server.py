@@ -16,8 +16,10 @@ frames, hpack,         bytes
 huffman
 =====================  ==============================================================
 
-Bounds: connections (``max_connections``), bytes of requests that are not complete or not taken (``max_held``, of all
-connections together); and those of http2.py, for each connection.
+Bounds: connections, of all and of an address (``limits``); bytes of requests that are not complete or not taken
+(``max_held``, of all connections together); and those of http2.py, for each connection. A connection that has sent very
+much is served a while, then it is the others' turn, the sooner the more of them there are; methods of a kind that have
+waited longer than that kind's patience, or for which there is no memory, get their ``busy`` answer.
 
 Thread-safety: made, started and closed on the event loop. Nothing is kept on disk.
 Corresponds to org.apache.rocketmq.proxy.grpc.GrpcServer.
@@ -29,15 +31,19 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
+from spark_rocket.logs import log_once_per
 from spark_rocket.proxy.context import Rpc
 from spark_rocket.proxy.grpc_call import Carrier
 from spark_rocket.proxy.grpc_connection import GrpcConnection
 from spark_rocket.proxy.listener import Listener
+from spark_rocket.remoting.overload import Limits, OverloadStats
 from spark_rocket.remoting.tls_contexts import ServerTls
 
 _log = logging.getLogger(__name__)
+_once = log_once_per(10, _log)
 
 
 class Http2Server:
@@ -51,7 +57,8 @@ class Http2Server:
         *,
         tls: ServerTls | None = None,
         idle_timeout: float = 120.0,
-        max_connections: int = 20_000,
+        limits: Limits | None = None,
+        overload: OverloadStats | None = None,
         max_held: int = 512 * 1024 * 1024,
     ) -> None:
         self.rpcs: dict[bytes, Rpc] = {}
@@ -63,7 +70,12 @@ class Http2Server:
         self.loop: asyncio.AbstractEventLoop
         self._given = rpcs
         self._idle_timeout = idle_timeout
-        self._max_connections = max_connections
+        self.limits = limits or Limits()
+        self.overload = overload or OverloadStats()
+        self.clock: Callable[[], float] = time.thread_time
+        """Counts seconds of waiting, by this thread's work."""
+        self.waiting = 0  # connections whose requests wait for their turn
+        self._addresses: Counter[str] = Counter()
         self._listener = Listener(host, port, lambda peer: GrpcConnection(self, peer), tls)
         self._spare: Carrier | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -127,15 +139,28 @@ class Http2Server:
 
     def admit(self, connection: GrpcConnection) -> None:
         """A connection is made."""
+        limits, host = self.limits, connection.host
+        reason = ""
+        if len(self.connections) >= limits.max_connections:
+            reason = "total"
+        elif 0 < limits.max_connections_per_address <= self._addresses[host]:
+            reason = "address"
         self.connections.add(connection)
+        self._addresses[host] += 1
         self._empty.clear()
-        if self.closing or len(self.connections) > self._max_connections:
-            _log.warning("%s refused: %d connections are open already", connection, self._max_connections)
+        if reason:
+            self.overload.connections_refused[reason] += 1
+            _once.warning(reason, "%s refused: %d connections are open", connection, len(self.connections) - 1)
+        if self.closing or reason:
             connection.abort()
 
     def forget(self, connection: GrpcConnection) -> None:
         """A connection is gone."""
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._addresses[connection.host] -= 1
+            if not self._addresses[connection.host]:
+                del self._addresses[connection.host]
         if not self.connections:
             self._empty.set()
 

@@ -28,6 +28,7 @@ from spark_rocket.errors import RocketError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
+from spark_rocket.remoting.overload import OVERLOAD
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,10 @@ def rpcs(families: Iterable[Family], check: Check | None = None) -> dict[str, Rp
     if handlers:
         raise ValueError(f"The protocol has no methods {sorted(handlers)}.")
     return found
+
+
+# What is refused when there is too much to do, by the queue of the broker's that it would be in. The rest is served.
+_KINDS = {"SendMessage": "send", "ReceiveMessage": "pull"}
 
 
 def _let_pass(context: Context, request: Any, is_first: bool) -> None:
@@ -144,9 +149,11 @@ def _rpc(method: Any, handler: Callable[..., Any], check: Check) -> Rpc:
 
     if method.client_streaming:
         return Rpc(stream_both, request_streaming=True, response_streaming=True)
+    kind = _KINDS.get(method.name, "")
+    busy = failed(StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if kind else b""
     if method.server_streaming:
-        return Rpc(stream_out, response_streaming=True)
-    return Rpc(unary)
+        return Rpc(stream_out, response_streaming=True, kind=kind, busy=busy)
+    return Rpc(unary, kind=kind, busy=busy)
 
 
 def check_client(context: Context) -> None:

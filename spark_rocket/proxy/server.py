@@ -63,7 +63,15 @@ class ProxyServer:
     async def start(self) -> None:
         """Serve whoever calls. ConfigError when the address cannot be had, or the certificate is none."""
         tls = _tls(self._broker.config, (*self._called_hosts(), "localhost", "127.0.0.1", "::1"))
-        server = Http2Server(self._host, self._port, tls=tls)
+        overload = self._broker.service.overload
+        server = Http2Server(
+            self._host,
+            self._port,
+            tls=tls,
+            limits=overload.limits,
+            overload=overload.stats,
+            max_held=overload.limits.max_request_bytes,
+        )
         await server.bind()
         self._server = server
         self._port = server.port

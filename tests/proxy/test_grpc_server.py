@@ -22,6 +22,7 @@ from spark_rocket.proxy import frames, health, reflection
 from spark_rocket.proxy.context import GrpcCode
 from spark_rocket.proxy.grpc_server import Http2Server
 from spark_rocket.proxy.http2 import STREAM_WINDOW
+from spark_rocket.remoting.overload import Limits
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 from tests.proxy.test_http2 import FATAL, START
 
@@ -538,7 +539,7 @@ def test_a_port_that_is_taken(server: World) -> None:
 
 
 def test_too_many_connections() -> None:
-    with world(max_connections=1) as running, Peer(running.server.port) as first:
+    with world(limits=Limits(max_connections=1)) as running, Peer(running.server.port) as first:
         first.ended(first.request("/t.T/Echo", framed(b"")))
         with socket.create_connection(("127.0.0.1", running.server.port), timeout=LIMIT) as second:
             second.sendall(START)
