@@ -1,10 +1,10 @@
-"""``rocket broker config``, ``runtime`` and ``clean``: a running broker's settings and state.
+"""``rocket broker config``, ``runtime``, ``ha``, ``timers`` and ``clean``: a running broker's settings and state.
 
 ``BROKER`` is its name, or its address for one that is no master.
 
 Exit status: 0 done, 1 it could not be done, 2 the command line is wrong.
-Corresponds to mqadmin's getBrokerConfig, updateBrokerConfig, brokerStatus, cleanExpiredCQ, deleteExpiredCommitLog,
-cleanUnusedTopic.
+Corresponds to mqadmin's getBrokerConfig, updateBrokerConfig, brokerStatus, haStatus, cleanExpiredCQ,
+deleteExpiredCommitLog, cleanUnusedTopic.
 """
 
 from __future__ import annotations
@@ -115,6 +115,59 @@ def runtime(link: Link, broker: str, raw: bool, as_json: bool) -> None:
 
 def _rates(now: float, minute: float, ten: float) -> str:
     return f"{now:,.1f}/s, {minute:,.1f} over a minute, {ten:,.1f} over ten"
+
+
+_SLAVES = (
+    Column("addr", "SLAVE"),
+    Column("slaveAckOffset", "ACKED"),
+    Column("diff", "BEHIND", form=size_text, right=True),
+    Column("inSync", "IN SYNC"),
+    Column("transferredByteInSecond", "PER SECOND", form=size_text, right=True),
+)
+
+
+@click.command(short_help="how far slaves are behind")
+@broker_argument
+@connection
+@json_option
+def ha(link: Link, broker: str, as_json: bool) -> None:
+    """Show replication as a broker sees it: a master its slaves, a slave (by its address) itself."""
+    with link.admin() as admin:
+        found = admin.ha_status(broker)
+    rows = [camel(asdict(slave)) for slave in found.ha_connection_info]
+    itself = camel(asdict(found.ha_client_runtime_info))
+    if as_json:
+        whole = {"master": found.master, "masterCommitLogMaxOffset": found.master_commit_log_max_offset}
+        show.document(whole | {"inSyncSlaveNums": found.in_sync_slave_nums, "slaves": rows, "asSlave": itself})
+    elif found.master:
+        end = f"Its log ends at {found.master_commit_log_max_offset:,}."
+        show.table(rows, _SLAVES, title=f"{broker} is a master.", foot=end, empty="It has no slave now.")
+    else:
+        slave = found.ha_client_runtime_info
+        values = {
+            "master": slave.master_addr,
+            "following": slave.activated,
+            "log ends at": f"{slave.max_offset:,}",
+            "per second": size_text(slave.transferred_byte_in_second),
+            "last heard": second_text(slave.last_read_timestamp),
+        }
+        show.record(values, f"{broker} is a slave.")
+
+
+@click.command(short_help="messages that wait for their delivery time")
+@broker_argument
+@connection
+@json_option
+def timers(link: Link, broker: str, as_json: bool) -> None:
+    """Show how many messages wait for their delivery time, by topic."""
+    with link.admin() as admin:
+        found = admin.timer_metrics(broker)
+    rows = [{"topic": topic, "count": count} for topic, count in found.items()]
+    if as_json:
+        show.document(rows)
+    else:
+        columns = (Column("topic"), Column("count", "MESSAGES", form=count_text, right=True))
+        show.table(rows, columns, empty="No message waits for its time.")
 
 
 _CLEAN = {

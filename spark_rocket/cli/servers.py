@@ -190,6 +190,8 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
         "Commands, for a broker that runs": {
             "config": (f"{_CLI}.broker:config", "a broker's settings; set some of them"),
             "runtime": (f"{_CLI}.broker:runtime", "what a broker says about itself"),
+            "ha": (f"{_CLI}.broker:ha", "how far slaves are behind"),
+            "timers": (f"{_CLI}.broker:timers", "messages that wait for their delivery time"),
             "clean": (f"{_CLI}.broker:clean", "have a broker delete files that nobody needs any more"),
             "drain": (f"{_CLI}.drain:drain", "have a broker get no more messages, and say when it can be stopped"),
             "undrain": (f"{_CLI}.drain:undrain", "give a drained broker its messages back"),

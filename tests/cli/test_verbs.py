@@ -407,6 +407,19 @@ def test_what_a_broker_says_about_itself(rocket: Run, servers: Servers) -> None:
     assert "brokerVersionDesc" in rocket("broker", "runtime", "b", "--raw").out
 
 
+def test_replication_and_timers(rocket: Run, servers: Servers) -> None:
+    found = rocket("broker", "ha", "a", "--json").json
+    assert (found["master"], found["slaves"], found["asSlave"]["masterAddr"]) == (True, [], None)
+    assert "It has no slave now." in rocket("broker", "ha", "a").out
+    with Producer("shop", name_server=servers.addresses) as producer:
+        later = Message.of("orders", "later", deliver_at_ms=int(time.time() * 1000) + 3_600_000)
+        name = producer.send(later).queue.broker_name
+    until(lambda: rocket("broker", "timers", name, "--json").json == [{"topic": "orders", "count": 1}])
+    assert rocket("broker", "timers", name).out.splitlines()[1].split() == ["orders", "1"]
+    other = "b" if name == "a" else "a"
+    assert rocket("broker", "timers", other).out == "No message waits for its time.\n"
+
+
 def test_a_broker_is_told_to_clean(rocket: Run) -> None:
     for what in ("log", "queues", "topics"):
         said = rocket("broker", "clean", "a", what)

@@ -12,6 +12,7 @@ from spark_rocket.client.admin.name_servers import NameServerAdmin, settings_of,
 from spark_rocket.client.admin.results import BrokerRuntime, BrokerStatsData, BrokerStatus, Failures, StatsItem
 from spark_rocket.errors import ClientError
 from spark_rocket.protocol.bodies import BrokerStatsDataBody, BrokerStatsItem, KVTable
+from spark_rocket.protocol.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.headers import ViewBrokerStatsDataRequestHeader
 
@@ -75,6 +76,19 @@ class BrokerAdmin(NameServerAdmin):
             return None
         body = BrokerStatsDataBody.from_json(answer.body)
         return BrokerStatsData(_item(body.stats_minute), _item(body.stats_hour), _item(body.stats_day))
+
+    def ha_status(self, broker: str) -> HARuntimeInfo:
+        """How far slaves are behind, as a master or one of them sees it."""
+        code, what = RequestCode.GET_BROKER_HA_STATUS, "the question for replication"
+        return HARuntimeInfo.from_json(self._ask(self._address(broker), code, None, what).body)
+
+    def timer_metrics(self, broker: str) -> dict[str, int]:
+        """How many messages wait for their delivery time, by topic."""
+        answer = self._ask(
+            self._address(broker), RequestCode.GET_TIMER_METRICS, None, "the question for timed messages"
+        )
+        table = TimerMetricsSerializeWrapper.from_json(answer.body).timing_count
+        return {topic: metric.count for topic, metric in sorted(table.items())}
 
     def delete_expired_commit_log(self, broker: str) -> None:
         """Delete the files of the commit log that are past their time now, not at the hour set for it."""
