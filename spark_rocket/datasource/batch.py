@@ -36,7 +36,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     if not isinstance(partition, RangePartition):
         return iter(())
     keep_freed_memory()
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
+    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
     projection = projection_of(options, schema)
     if options.dedupe_window is not None:
         batches = read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)

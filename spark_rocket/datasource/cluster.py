@@ -26,6 +26,7 @@ from spark_rocket.datasource.patience import Patience, is_retriable
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.acl import Credentials
+from spark_rocket.remoting.tls import TlsSettings
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class Cluster:
     """A RocketMQ cluster as the driver sees it."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
+        self._reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
         self._timeout = options.request_timeout_ms / 1000
         self._retry_timeout_ms = options.retry_timeout_ms
         self._met = False
@@ -202,8 +203,10 @@ def _queues_now(topic: str, reader: Reader) -> list[MessageQueue]:
 
 
 @cache
-def reader_for(name_server: str, request_timeout_ms: int, credentials: Credentials | None) -> Reader:
+def reader_for(
+    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None = None
+) -> Reader:
     """This process's reader for a name server."""
     return Reader(
-        name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000, **connecting(credentials)
+        name_server, group=READER_GROUP, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls)
     )

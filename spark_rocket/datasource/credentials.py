@@ -15,6 +15,7 @@ from spark_rocket.client.credentials import find_credentials, read_credentials
 from spark_rocket.datasource.conditions import error
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.acl import Credentials, key_problem
+from spark_rocket.remoting.tls import TlsSettings
 
 SECRETS = ("secretKey", "securityToken")
 
@@ -64,11 +65,12 @@ def refuse_secrets(options: Iterable[str]) -> None:
             raise error("BAD_OPTION.SECRET_IN_TABLE", option=name)
 
 
-def connecting(credentials: Credentials | None) -> Connecting:
-    """As the clients take them."""
+def connecting(credentials: Credentials | None, tls: TlsSettings | None = None) -> Connecting:
+    """As the clients take them; what is not given here was not found in the driver's environment either."""
     if credentials is None:
-        return {}
+        return {"tls": tls or False}
     return {
+        "tls": tls or False,
         "access_key": credentials.access_key,
         "secret_key": credentials.secret_key,
         "security_token": credentials.security_token or None,

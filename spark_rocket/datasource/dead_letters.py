@@ -83,6 +83,7 @@ def send_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOption
         compression="zlib",
         compress_above=_USUAL + 1,
         credentials=options.credentials,
+        tls=options.tls,
     )
     try:
         # Where the first one is names the rows: the same letters again get the same ids.

@@ -58,7 +58,7 @@ class FilterPushdownReader(RocketBatchReader):
         cluster = Cluster(options)
         spans = narrow(batch_ranges(cluster, options), self._wanted, cluster)
         if options.filter_pushdown is Pushdown.INDEX:
-            reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
+            reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
             spans = find(spans, self._wanted, BrokerIndex(reader, options.request_timeout_ms / 1000))
         return _partitions(spans, options)
 

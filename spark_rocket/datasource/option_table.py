@@ -45,6 +45,8 @@ from spark_rocket.datasource.option_parsers import (
     view_name,
     writable_topic,
 )
+from spark_rocket.datasource.tls import pem_file
+from spark_rocket.remoting.tls import Verify
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
@@ -86,6 +88,17 @@ OPTIONS: tuple[Option, ...] = (
     Option("securityToken", READS | WRITES | VIEWS, key_text, None, "The token of temporary keys."),
     Option("credentialsFile", READS | WRITES | VIEWS, credentials_file, None,
            "A file that the driver sees, with `accessKey: …` and `secretKey: …`, instead of these options."),
+    Option("tls", READS | WRITES | VIEWS, boolean, None,
+           "Whether name servers and brokers are called with TLS. Without it the driver's environment variable "
+           "`ROCKETMQ_TLS_ENABLE`, then `false`. See [below](#tls)."),
+    Option("tlsCaFile", READS | WRITES | VIEWS, pem_file, None,
+           "A PEM file with the CAs whose servers are believed, instead of the system's."),
+    Option("tlsCertFile", READS | WRITES | VIEWS, pem_file, None,
+           "A PEM file with the certificate that is shown to servers that ask for one."),
+    Option("tlsKeyFile", READS | WRITES | VIEWS, pem_file, None, "A PEM file with the private key of `tlsCertFile`."),
+    Option("tlsVerify", READS | WRITES | VIEWS, one_of(Verify), None,
+           "What is checked of a server: `full`, its CA and that it has the name or address that was called (that is "
+           "so without this option); `ca`, its CA; `none`, nothing."),
     Option("subscribe", READS | VIEWS, topic_names, None,
            "The topics to read, separated by commas. One of `subscribe`, `subscribePattern` and `assign` is required, "
            "but for `storePath`."),

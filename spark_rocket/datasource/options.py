@@ -42,9 +42,12 @@ from spark_rocket.datasource.option_parsers import (
     name_servers,
 )
 from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, Scope
+from spark_rocket.datasource.tls import OPTIONS as TLS_OPTIONS
+from spark_rocket.datasource.tls import tls_of
 from spark_rocket.errors import DataSourceError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.acl import Credentials
+from spark_rocket.remoting.tls import TlsSettings
 
 T = TypeVar("T")
 
@@ -87,6 +90,7 @@ class ReadOptions:
     body: BodySettings | None = None
     """What bodies are, for typed rows."""
     credentials: Credentials | None = None
+    tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class WriteOptions:
     body: BodySettings | None = None
     """What bodies are made as, from all other columns."""
     credentials: Credentials | None = None
+    tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,7 @@ class ViewOptions:
     msg_id: str | None
     request_timeout_ms: int
     credentials: Credentials | None = None
+    tls: TlsSettings | None = None
 
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
@@ -133,6 +139,7 @@ _NOT_WITH_A_STORE = (
     "secretKey",
     "securityToken",
     "credentialsFile",
+    *TLS_OPTIONS,
     "subscribePattern",
     "assign",
     "startingOffsetsByTimestamp",
@@ -261,6 +268,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         dedupe_window=dedupe_window,
         body=body_settings(values, topics, pattern),
         credentials=None if store_path is not None else credentials_of(values),
+        tls=None if store_path is not None else tls_of(values),
     )
 
 
@@ -322,6 +330,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         max_delayed_in_flight=_int(values, "maxDelayedInFlight"),
         body=body_settings(values),
         credentials=credentials_of(values),
+        tls=tls_of(values),
     )
 
 
@@ -343,6 +352,7 @@ def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
         msg_id=as_kind(str, values.get("msgId")),
         request_timeout_ms=_int(values, "requestTimeout"),
         credentials=credentials_of(values),
+        tls=tls_of(values),
     )
 
 

@@ -36,7 +36,7 @@ class Sink:
             else options.compress_above - 1,
             compress_type="zlib" if options.compression == "none" else options.compression,
             member=False,  # tasks come and go: brokers need not know them
-            **connecting(options.credentials),
+            **connecting(options.credentials, options.tls),
         )
 
     def queues_of(self, topic: str) -> list[MessageQueue]:

@@ -41,6 +41,7 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from spark_rocket.protocol.columnar import decode_records
+from spark_rocket.remoting.tls import TlsSettings
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -51,12 +52,14 @@ _DLQ, _RETRY = "%DLQ%", "%RETRY%"
 
 
 def _admin_for(options: ViewOptions) -> Admin:
-    return _admin(options.name_server, options.request_timeout_ms, options.credentials)
+    return _admin(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
 
 
 @cache
-def _admin(name_server: str, request_timeout_ms: int, credentials: Credentials | None) -> Admin:
-    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **connecting(credentials))
+def _admin(
+    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
+) -> Admin:
+    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls))
 
 
 @dataclass
@@ -327,7 +330,7 @@ def batches_of(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.RecordBat
 
 
 def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
+    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     asking = Asking(options, _admin_for(options))
     columns = project(SOURCE_SCHEMA)
@@ -370,12 +373,12 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         "requestTimeout": str(options.request_timeout_ms),
         "failOnDataLoss": "false",
     }
-    reading = replace(parse_read_options(given, Scope.READ), credentials=options.credentials)
+    reading = replace(parse_read_options(given, Scope.READ), credentials=options.credentials, tls=options.tls)
     try:
         spans = batch_ranges(Cluster(reading), reading)
     except TopicNotFoundError:
         return  # the group never had any
-    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials)
+    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
     for span in spans:
         for batch in read_range(span, reading, project(SOURCE_SCHEMA), reader):
             properties = batch.column("properties")

@@ -33,6 +33,7 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.option_table import OPTIONS, Scope
 from spark_rocket.datasource.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.tls import OPTIONS as TLS_OPTIONS
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.errors import SchemaError
 
@@ -136,6 +137,7 @@ VIEWS: dict[str, View] = {
     ),
 }  # fmt: skip
 
+_CREDENTIALS = ("accessKey", "secretKey", "securityToken", "credentialsFile")
 _ALWAYS = ("view", "nameServer", "requestTimeout")
 
 
@@ -151,8 +153,9 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     view = VIEWS[options.view]
     given = {key.lower() for key in raw}
     mine = [*_ALWAYS, *view.needs, *view.takes]
+    allowed = {*mine, *_CREDENTIALS, *TLS_OPTIONS}
     for option in OPTIONS:
-        if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in mine:
+        if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in allowed:
             hint = f": the view has {', '.join(mine[1:])}"
             raise error("BAD_OPTION.TOGETHER", option=option.name, other=f"view={options.view}", hint=hint)
     shown = repr(options.view)

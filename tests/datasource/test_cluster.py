@@ -97,7 +97,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
     monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": pauses.append})
 
     def make(*failures: RocketError) -> Cluster:
-        monkeypatch.setattr(cluster, "reader_for", lambda name_server, timeout, credentials: AwayReader(*failures))
+        monkeypatch.setattr(cluster, "reader_for", lambda *_: AwayReader(*failures))
         return Cluster(parse_read_options({"subscribe": "orders", "nameServer": "x:1"}, Scope.READ_STREAM))
 
     return make
