@@ -21,6 +21,7 @@ from spark_rocket.client.listeners import (
     MessageModel,
 )
 from spark_rocket.client.lite_pull_consumer import LitePullConsumer
+from spark_rocket.client.metrics import client_metrics, serve_client_metrics
 from spark_rocket.client.producer import Producer, select_by_random, select_by_sharding_key, split_batch
 from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.client.push_consumer import PushConsumer
@@ -63,8 +64,10 @@ __all__ = [
     "TransactionListener",
     "TransactionProducer",
     "TransactionSendResult",
+    "client_metrics",
     "create_reply_message",
     "select_by_random",
     "select_by_sharding_key",
+    "serve_client_metrics",
     "split_batch",
 ]

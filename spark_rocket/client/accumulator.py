@@ -83,7 +83,13 @@ class BatchSend(AsyncSend):
     def __init__(self, accumulator: Accumulator, producer: Producer, key: Key, batch: Batch) -> None:
         topic, queue, wait = key
         messages, self._keys, pieces, self._futures = zip(*batch.entries, strict=True)
-        out = Outgoing(topic, b"".join(pieces), properties=batch_properties(wait), msg_id=",".join(self._keys))
+        out = Outgoing(
+            topic,
+            b"".join(pieces),
+            properties=batch_properties(wait),
+            msg_id=",".join(self._keys),
+            count=len(self._keys),
+        )
         super().__init__(producer, out, messages, queue, batch.timeout, batch.deadline)
         self.count = len(self._keys)
         self._accumulator = accumulator

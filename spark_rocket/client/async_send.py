@@ -296,13 +296,16 @@ class AsyncSend:
         queue = self._queue
         assert queue is not None
         producer = self._producer
+        spent, out = time.monotonic() - self._begun, self._out
         if producer.faults.enabled:
-            producer.faults.update(queue.broker_name, time.monotonic() - self._begun)
+            producer.faults.update(queue.broker_name, spent)
         try:
             if answer.code not in STORED_CODES:
                 raise producer.refused(answer, self._address, queue.topic)
-            result = self._out.result(queue, answer)
+            result = out.result(queue, answer)
+            producer.stats.sent(out.topic, out.count, len(out.body), spent)
         except RocketError as error:
+            producer.stats.failed(out.topic, spent)
             self._tell_hooks(None, error)
             self._again_or_over(error)
             return
@@ -324,6 +327,7 @@ class AsyncSend:
         if not self.needed():
             return
         producer = self._producer
+        producer.stats.failed(self._out.topic, time.monotonic() - self._begun)
         if self._queue is not None:
             producer.faults.update(self._queue.broker_name, time.monotonic() - self._begun, isolated=True)
         if isinstance(error, RemotingConnectError) and self._address:
@@ -354,6 +358,7 @@ class AsyncSend:
             self._over(None, self._producer.closed())
             return
         self._retries -= 1
+        self._producer.stats.of(self._out.topic).retries += 1
         self._last_broker = self._queue.broker_name if self._queue is not None else None
         shared.at(self._deadline, self)
         shared.later(self._next)

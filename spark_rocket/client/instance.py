@@ -280,6 +280,11 @@ def acquire(config: ClientConfig) -> ClientInstance:
         return instance
 
 
+def living_clients() -> list[Client]:
+    """Every client of this process that somebody still has."""
+    return list(_clients)
+
+
 def _key(config: ClientConfig) -> tuple[object, ...]:
     return config.address_server or config.name_servers, config.instance_name, config.credentials, config.tls
 

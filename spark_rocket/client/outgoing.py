@@ -103,7 +103,7 @@ def batch_properties(wait: str | None) -> str:
 class Outgoing:
     """One send, whichever queue it goes to in the end."""
 
-    __slots__ = ("body", "code", "flag", "msg_id", "properties", "sys_flag", "topic")
+    __slots__ = ("body", "code", "count", "flag", "msg_id", "properties", "sys_flag", "topic")
 
     def __init__(
         self,
@@ -115,8 +115,10 @@ class Outgoing:
         flag: int = 0,
         sys_flag: int = 0,
         code: int = _BATCH,
+        count: int = 1,
     ) -> None:
         self.topic = topic
+        self.count = count
         self.body = body
         self.properties = properties
         self.msg_id = msg_id
@@ -209,7 +211,7 @@ class Packer:
                 f" {self._max_message_size:,}.",
                 remedy="Send fewer at a time.",
             )
-        return Outgoing(topic, body, sys_flag=sys_flag)
+        return Outgoing(topic, body, sys_flag=sys_flag, count=count)
 
     def accumulable(self, message: Message) -> tuple[str, bytes] | None:
         """As ``_piece``; None if the message is rather sent singly: to be compressed, or not like others."""
@@ -316,6 +318,7 @@ class Packer:
             body,
             properties=batch_properties(messages[0].properties.get(WAIT)),
             msg_id=",".join([key for key, _ in pieces]),
+            count=len(pieces),
         )
 
     def _check(self, message: Message) -> None:

@@ -40,6 +40,7 @@ class ProcessQueue:
         self.last_pull = time.monotonic()
         self.last_consume = self.last_pull
         self.pull_seconds = 0.0  # that the last pull took
+        self.broker_end = 0  # of the queue, as the last answer said
         self.lock_consume = threading.Lock()
         self.lock_commit = threading.Lock()
         self._lock = threading.Lock()

@@ -40,6 +40,7 @@ from spark_rocket.client.destinations import Destinations, left
 from spark_rocket.client.fault_latency import FaultStrategy
 from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook
 from spark_rocket.client.instance import Client, ClientInstance
+from spark_rocket.client.metrics import SendStats
 from spark_rocket.client.outgoing import Packer, split_batch
 from spark_rocket.client.request_reply import Requester, RequestFuture
 from spark_rocket.client.selectors import Selector, select_by_random, select_by_sharding_key
@@ -173,6 +174,7 @@ class Producer(Client):
         self._begin()
 
     def _begin(self) -> None:
+        self.stats = SendStats()
         self.tracer = self._new_tracer() if self._new_tracer is not None else None
         self.in_flight = self._new_in_flight()
         self._accumulator = self._new_accumulator(self) if self._auto_batch else None

@@ -199,6 +199,7 @@ class Puller:
         if process_queue.dropped:
             return False
         process_queue.pull_seconds = time.monotonic() - process_queue.last_pull
+        process_queue.broker_end = found.max_offset
         if settings != self._settings():
             return True
         if found.status is PullStatus.OFFSET_ILLEGAL:

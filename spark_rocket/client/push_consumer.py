@@ -144,6 +144,7 @@ class PushConsumer(GroupConsumer):
             )
             self.hooks.consume.append(ConsumeTraceHook(self.tracer))
         self._decoder = Decoder(self._subscriptions, self.hooks)
+        self.rebalances = 0
         self._paused = False
         self._stop = threading.Event()
         self._closer: threading.Thread | None = None  # if it was a listener that closed it
@@ -289,6 +290,7 @@ class PushConsumer(GroupConsumer):
         if self._rebalance is None or self._stop.is_set():
             return
         self._look_for_brokers()
+        self.rebalances += 1
         self._rebalance.balance(self._subscriptions.topics())
         if self._queue_listener is not None:
             every = sorted(one.queue for one in self._rebalance.process_queues())
@@ -309,6 +311,24 @@ class PushConsumer(GroupConsumer):
         """How far this consumer is in the queues that it has of a topic (221)."""
         every = self._rebalance.process_queues() if self._rebalance is not None else []
         return {one.queue: one.commit_offset for one in every if one.queue.topic == topic}
+
+    @property
+    def shared(self) -> ClientInstance | None:
+        """The instance, while the consumer runs."""
+        return self._shared
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it was started in this process, rather than in one that this was forked from."""
+        return self._is_mine
+
+    def topics(self) -> list[str]:
+        """What it is subscribed to, its retry topic with it."""
+        return list(self._subscriptions.topics())
+
+    def process_queues(self) -> list[ProcessQueue]:
+        """The queues that are this consumer's now."""
+        return self._rebalance.process_queues() if self._rebalance is not None else []
 
     def running_info(self) -> ConsumerRunningInfo:
         """What this consumer is doing (307)."""

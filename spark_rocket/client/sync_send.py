@@ -50,6 +50,7 @@ def send_and_wait(
             ):
                 return result
         retries -= 1
+        producer.stats.of(out.topic).retries += 1
         last_broker = queue.broker_name
 
 
@@ -70,7 +71,7 @@ def attempt(
     if hooks is not None:
         context = SendContext(producer.group, message, queue, "sync")
         hooks.before(context)
-    begun = time.monotonic() if faults.enabled else 0.0
+    begun = time.monotonic()
     try:
         if not address:
             address = producer.destinations.address(queue, deadline)
@@ -78,12 +79,15 @@ def attempt(
         if may_go_on:
             producer.connect(address, deadline)
         answer = instance.remoting.invoke(address, request, producer.allowance(deadline))
+        spent = time.monotonic() - begun
         if faults.enabled:
-            faults.update(queue.broker_name, time.monotonic() - begun)
+            faults.update(queue.broker_name, spent)
         if answer.code not in STORED_CODES:
             raise producer.refused(answer, address, queue.topic)
         result = out.result(queue, answer)
+        producer.stats.sent(out.topic, out.count, len(out.body), spent)
     except RocketError as error:
+        producer.stats.failed(out.topic, time.monotonic() - begun)
         if isinstance(error, RemotingError):
             faults.update(queue.broker_name, time.monotonic() - begun, isolated=True)
             if isinstance(error, RemotingConnectError) and address:

@@ -49,7 +49,9 @@ MONITOR_METRICS = (
 class MetricsSource(Protocol):
     """A server that runs here."""
 
-    metrics: Sequence[Metric]
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """What it may have samples of."""
 
     def node_labels(self) -> dict[str, object]:
         """Of all its samples: ``cluster``, ``node_type``, ``node_id``."""
