@@ -33,6 +33,7 @@ from spark_rocket.errors import RocketError
 
 _TIMEOUT = 10.0  # seconds for a program that is asked for its version
 _CONNECT = 3.0
+_COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 _NEEDED = {"pyspark": ((4, 2), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
 
 
@@ -67,7 +68,8 @@ def doctor(
         if as_json:
             show.line(asdict(finding))
             continue
-        print(f"{finding.grade:>7}  {finding.about}: {finding.text}", flush=True)
+        grade = show.coloured(f"{finding.grade:>7}", _COLOURS[finding.grade])
+        print(f"{grade}  {finding.about}: {finding.text}", flush=True)
         if finding.remedy:
             print(f"         {finding.remedy}")
     if not as_json:

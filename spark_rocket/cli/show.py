@@ -31,6 +31,7 @@ __all__ = [
     "Progress",
     "Table",
     "agreed",
+    "coloured",
     "confirm",
     "document",
     "failures",
@@ -287,6 +288,12 @@ def _console() -> Any:
     from rich.console import Console
 
     return Console(file=sys.stdout, highlight=False, soft_wrap=False, emoji=False, markup=False)
+
+
+def coloured(text: str, colour: str) -> str:
+    """For words that say how something is: green, yellow or red, where colours are seen and wanted."""
+    code = {"red": 31, "green": 32, "yellow": 33}[colour]
+    return f"\033[{code}m{text}\033[0m" if _has_styles() and not os.environ.get("NO_COLOR") else text
 
 
 def _bold(text: str) -> str:

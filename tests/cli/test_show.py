@@ -64,6 +64,14 @@ def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1;33m" not in terminal.getvalue()
 
 
+def test_colours_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert show.coloured("ok", "green") == "ok"
+    at_a_terminal(monkeypatch)
+    assert show.coloured("ok", "green") == "\x1b[32mok\x1b[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert show.coloured("ok", "green") == "ok"
+
+
 def test_what_markup_would_be_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
     show.table([{"topic": "[red]x[/red] :smile:"}], [Column("topic")])
