@@ -127,10 +127,10 @@ async def _nothing(request: Request) -> Response:
     )
 
 
-def make_app(settings: ConsoleSettings, *, fast: float | None = None) -> Starlette:
+def make_app(settings: ConsoleSettings) -> Starlette:
     """The application; it asks the cluster from its start to its end."""
     links = Links(settings.name_server, settings.connecting)
-    sampler = Sampler(links) if fast is None else Sampler(links, fast=fast)
+    sampler = Sampler(links, fast=settings.interval)
     context = Context(settings, links, sampler)
     sessions = Sessions(settings.users)
     login = _Login(settings, sessions)

@@ -94,7 +94,7 @@ class Sessions:
         self._clock = clock
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._nobody = hashed(secrets.token_hex())
+        self._nobody = hashed(secrets.token_hex()) if users else ""
 
     def find(self, token: str | None) -> Session | None:
         if not token:

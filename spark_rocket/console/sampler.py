@@ -1,8 +1,8 @@
 """Asks the cluster what the pages show, and keeps it: one thread for all who look, however many there are.
 
 =====================  =====================================================================================
-while somebody looks   brokers, and topics or groups if their pages are open, every ``FAST`` seconds, or as
-                       much more seldom that asking takes a tenth of the time
+while somebody looks   brokers, and topics or groups if their pages are open, every ``interval`` seconds, or as
+                       much more seldom that asking takes no more than a tenth of a core
 while nobody looks     brokers' rates and groups' lag every ``SLOW`` seconds, so that the lines have a past; no topics
 a page of one topic    asks for that one itself if what is known is older than a second
 =====================  =====================================================================================
@@ -34,14 +34,14 @@ from spark_rocket.protocol.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 
-FAST = 2.0
 SLOW = 30.0
 DUTY, IDLE_DUTY = 10.0, 50.0
+SLOWEST = 15.0
 LOOKING = 12.0
 """For so long after a page's last question somebody is taken to look at it."""
 FRESH = 1.0
-LISTS = 10.0
-"""Which topics and groups there are is asked so often."""
+LISTS = 5
+"""Which topics and groups there are is asked after so many intervals."""
 PIECE = 100
 MEASURE_AGAIN = 600.0
 MEASURED = 16
@@ -66,7 +66,7 @@ class NameServerRecord:
 class Sampler:
     """See the module. ``brokers``, ``topics`` and ``groups`` are read with ``lock`` held."""
 
-    def __init__(self, links: Links, *, fast: float = FAST, slow: float = SLOW) -> None:
+    def __init__(self, links: Links, *, fast: float, slow: float = SLOW) -> None:
         self.lock = threading.Lock()
         self.name_servers: dict[str, NameServerRecord] = {}
         self.brokers: dict[str, BrokerRecord] = {}
@@ -79,6 +79,8 @@ class Sampler:
         """By broker name, why its topics and groups are as they were."""
         self.passes = 0
         self.last_seconds = 0.0
+        self.cost = 0.0
+        """Seconds of a core that the last pass took here; waiting for answers is free."""
         self.interval = fast
         self.sampled: dict[str, float] = {}
         self._links = links
@@ -108,7 +110,7 @@ class Sampler:
     @property
     def pace(self) -> float:
         """Seconds from pass to pass while somebody looks."""
-        return max(self.fast, self.last_seconds * DUTY)
+        return max(self.fast, min(self.cost * DUTY, SLOWEST))
 
     def is_known(self, what: str) -> bool:
         return what in self.sampled
@@ -150,14 +152,15 @@ class Sampler:
     def _run(self) -> None:
         while not self._closed:
             looking = self.looking if self.passes else frozenset((OVERVIEW, TOPICS, GROUPS))
-            began = time.monotonic()
+            began, used = time.monotonic(), time.thread_time()
             try:
                 self.sample(looking)
             except Exception as error:  # the thread must live: what went wrong is on the page
                 self.trouble = describe(error)
-            self.last_seconds = took = time.monotonic() - began
+            self.last_seconds = time.monotonic() - began
+            self.cost = time.thread_time() - used
             self.passes += 1
-            self.interval = self.pace if self.looking else max(self._slow, took * IDLE_DUTY)
+            self.interval = self.pace if self.looking else max(self._slow, self.cost * IDLE_DUTY)
             self._wake.wait(self.interval)
             self._wake.clear()
 
@@ -169,7 +172,7 @@ class Sampler:
         if self.trouble is not None:
             return
         self.sampled[OVERVIEW] = time.monotonic()
-        if time.monotonic() - self._listed >= LISTS:
+        if time.monotonic() - self._listed >= LISTS * self.fast:
             self._ask_lists(failed)
         if TOPICS in looking:
             for piece in _pieces(list(self.topics)):

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from typing import Any
 
 import uvicorn
 
@@ -22,8 +23,16 @@ MOST_CONNECTIONS = 512
 STOP_SECONDS = 3
 
 
-async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None], stopped: Awaitable[object]) -> None:
+async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None], stopped: Awaitable[Any]) -> None:
     """Serve until ``stopped``. ``ready`` is told the address; ConfigError when the port is taken."""
+    stop = asyncio.ensure_future(stopped)
+    try:
+        await _serve(settings, ready, stop)
+    finally:
+        stop.cancel()
+
+
+async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: asyncio.Future[Any]) -> None:
     listener = _listen(settings)
     config = uvicorn.Config(
         make_app(settings),
@@ -51,7 +60,6 @@ async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None],
         ) from None
     server = _Server(config)
     serving = asyncio.create_task(server.serve([listener]))
-    stop = asyncio.ensure_future(stopped)
     begun = asyncio.create_task(server.begun.wait())
     try:
         await asyncio.wait([serving, begun, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -61,7 +69,6 @@ async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None],
     finally:
         server.should_exit = True
         begun.cancel()
-        stop.cancel()
         await serving
         with suppress(OSError):
             listener.close()

@@ -38,6 +38,8 @@ class ConsoleSettings:
     certificate: Path | None = None
     key: Path | None = None
     read_only: bool = False
+    interval: float = 2.0
+    """Seconds from one round of questions to the next while somebody looks, unless they take long."""
     connecting: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What clients are told beside the name server: credentials, TLS."""
 

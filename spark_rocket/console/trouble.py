@@ -28,9 +28,11 @@ class Trouble:
     text: str
     remedy: str
     status: int = 500
+    response: int | None = None
+    """RocketMQ's own code, of a server's answer."""
 
-    def to_json(self) -> dict[str, str]:
-        return {"code": self.code, "text": self.text, "remedy": self.remedy}
+    def to_json(self) -> dict[str, object]:
+        return {"code": self.code, "text": self.text, "remedy": self.remedy, "response": self.response}
 
 
 class Refused(RocketError):  # noqa: N818 - it is an answer
@@ -48,9 +50,8 @@ def describe(error: BaseException) -> Trouble:
     if isinstance(error, Refused):
         return Trouble(error.code, error.message, error.remedy, error.status)
     if isinstance(error, RocketError):
-        number = f" {error.response_code}" if error.response_code is not None else ""
         remedy = error.remedy or "The brokers' logs may say more."
-        return Trouble(f"{error.code}{number}", error.message, remedy, _status(error))
+        return Trouble(error.code, error.message, remedy, _status(error), error.response_code)
     _log.error("the console has a fault of its own", exc_info=error)
     return Trouble(
         "CONSOLE_FAULT",

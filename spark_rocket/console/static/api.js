@@ -1,10 +1,11 @@
 // Questions to the console. Whatever goes wrong is a Failure with code, text and remedy.
 export class Failure extends Error {
-  constructor({ code, text, remedy }, status) {
+  constructor({ code, text, remedy, response = null }, status) {
     super(text);
     this.code = code;
     this.text = text;
     this.remedy = remedy;
+    this.response = response;
     this.status = status;
   }
 }

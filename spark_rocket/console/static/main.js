@@ -114,7 +114,7 @@ async function open(path, { focus = true } = {}) {
   for (const link of nav.children) {
     const here = link.getAttribute("href");
     const is = here === "/" ? pathname === "/" : pathname.startsWith(here) || (here === "/messages" && pathname === "/message");
-    if (is) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    if (is) { link.setAttribute("aria-current", "page"); nav.scrollLeft = link.offsetLeft - nav.clientWidth / 3; } else link.removeAttribute("aria-current");
   }
   if (!found) {
     mine.title("Nothing here");
@@ -180,6 +180,7 @@ async function begin() {
   }
   if (session.login && !session.user) { showLogin(); return; }
   nav.hidden = live.hidden = false;
+  setLive(true);
   logout.hidden = !session.login;
   document.body.classList.toggle("read-only", session.readOnly);
   open(location.pathname + location.search, { focus: false });

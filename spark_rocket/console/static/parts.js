@@ -140,9 +140,9 @@ export function pager(onPage) {
 }
 
 /** Code, what happened, what to do. */
-export function trouble({ code, text, remedy }, { who = "", tone = "bad" } = {}) {
+export function trouble({ code, text, remedy, response }, { who = "", tone = "bad" } = {}) {
   return h("div", { class: `trouble ${tone}`, role: "alert" },
-    h("p", {}, who && h("strong", {}, `${who}: `), text), remedy && h("p", { class: "remedy" }, remedy), h("code", {}, code));
+    h("p", {}, who && h("strong", {}, `${who}: `), text), remedy && h("p", { class: "remedy" }, remedy), h("code", {}, response === null || response === undefined ? code : `${code} · ${response}`));
 }
 
 /** A place for troubles that come and go; what is said already is not said again. */

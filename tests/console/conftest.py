@@ -1,0 +1,153 @@
+"""A console in a thread, for tests that ask it over HTTP, and a cluster with something to see in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from spark_rocket.client import Producer, Reader
+from spark_rocket.console.serve import serve_console
+from spark_rocket.console.settings import ConsoleSettings
+from spark_rocket.model import Message
+from spark_rocket.testing import LocalCluster
+
+WAIT = 30.0
+INTERVAL = 0.2
+
+
+class Console:
+    """``serve_console`` on a loop of its own. Free ports, short intervals."""
+
+    def __init__(self, name_server: str, **given: Any) -> None:
+        self.settings = ConsoleSettings(name_server, port=0, **{"interval": INTERVAL, **given})
+        self._ready = threading.Event()
+        self._stop: Callable[[], object] = lambda: None
+        self._error: BaseException | None = None
+        self.url = ""
+        self._thread = threading.Thread(target=self._run, name="console", daemon=True)
+        self._thread.start()
+        assert self._ready.wait(WAIT)
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._stop = lambda: loop.call_soon_threadsafe(stop.set)
+        await serve_console(self.settings, self._begun, stop.wait())
+
+    def _begun(self, address: str) -> None:
+        self.url = address
+        self._ready.set()
+
+    def close(self) -> None:
+        self._stop()
+        self._thread.join(WAIT)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+
+class Page:
+    """What a page's scripts do: questions and changes, with the session's token."""
+
+    def __init__(self, console: Console) -> None:
+        self.http = httpx.Client(base_url=console.url, timeout=WAIT)
+        self.csrf = self.http.get("/api/session").json()["csrf"] or ""
+
+    def get(self, path: str, status: int = 200, **query: Any) -> Any:
+        return self._value(self.http.get(path, params=query), status)
+
+    def post(self, path: str, body: dict[str, Any] | None = None, status: int = 200) -> Any:
+        return self.change("POST", path, body, status)
+
+    def delete(self, path: str, body: dict[str, Any] | None = None, status: int = 200) -> Any:
+        return self.change("DELETE", path, body, status)
+
+    def change(self, method: str, path: str, body: dict[str, Any] | None, status: int) -> Any:
+        answer = self.http.request(method, path, json=body or {}, headers={"X-CSRF-Token": self.csrf})
+        return self._value(answer, status)
+
+    @staticmethod
+    def _value(answer: httpx.Response, status: int) -> Any:
+        assert answer.status_code == status, answer.text
+        value = answer.json()
+        if status >= 400:
+            assert set(value["error"]) == {"code", "text", "remedy", "response"}
+            assert "Traceback" not in answer.text
+            return value["error"]
+        return value
+
+
+def eventually(ask: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
+    """What is asked again and again until it is right."""
+    until = time.monotonic() + WAIT
+    while True:
+        value = ask()
+        if is_right(value):
+            return value
+        assert time.monotonic() < until, value
+        time.sleep(0.05)
+
+
+SCRIPT = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"
+
+
+def fill(cluster: LocalCluster) -> None:
+    """Topics with messages, groups that are behind, dead letters."""
+    cluster.create_topic("orders", 4)
+    cluster.create_topic("payments", 2)
+    cluster.create_topic("empty", 1)
+    cluster.create_topic("%DLQ%billing", 1)
+    cluster.create_topic("%RETRY%billing", 1)
+    for group in ("billing", "etl"):
+        cluster.create_group(group)
+    address = cluster.name_server
+    with Producer("seed", name_server=address) as producer, Reader(address) as reader:
+        for i in range(40):
+            body = json.dumps({"order": i, "customer": f"Ada {i}", "total": 12.50})
+            producer.send(Message.of("orders", body, keys=f"order-{i}", tags="new", properties={"source": "web"}))
+        producer.send(Message.of("payments", SCRIPT, keys="harm", properties={SCRIPT: SCRIPT}))
+        producer.send(Message.of("payments", bytes(range(256)), keys="raw"))
+        for i in range(3):
+            properties = {"KEYS": f"dead-{i}", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": f"0123456789ABCDEF{i}"}
+            producer.send(Message("%DLQ%billing", f"bad order {i}".encode(), properties))
+        for queue in reader.queues("orders"):
+            reader.commit_offset("billing", queue, 4)
+            reader.commit_offset("etl", queue, 1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as cluster:
+        fill(cluster)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def console(cluster: LocalCluster) -> Iterator[Console]:
+    console = Console(cluster.name_server)
+    yield console
+    console.close()
+
+
+@pytest.fixture(scope="module")
+def page(console: Console) -> Iterator[Page]:
+    page = Page(console)
+    yield page
+    page.http.close()

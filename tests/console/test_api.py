@@ -1,0 +1,335 @@
+"""The JSON interface against a live cluster: what pages show, and what they change."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from urllib.parse import quote
+
+import fastavro
+import pytest
+
+from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.testing import LocalCluster
+from tests.console.conftest import SCRIPT, Console, Page, eventually
+
+SCHEMA = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": "string"}],
+}
+
+
+def place(row: dict[str, object]) -> dict[str, object]:
+    return {name: row[name] for name in ("topic", "broker", "queue", "offset")}
+
+
+def by_key(page: Page, topic: str, key: str) -> dict[str, object]:
+    found = eventually(lambda: page.get("/api/messages", topic=topic, by="key", key=key)["rows"], lambda rows: rows)
+    assert len(found) == 1
+    return found[0]  # type: ignore[no-any-return]
+
+
+# --- overview -------------------------------------------------------------------------------------------------------
+
+
+def test_the_overview_has_brokers_rates_and_who_is_behind(page: Page, cluster: LocalCluster) -> None:
+    data = eventually(lambda: page.get("/api/overview"), lambda data: data["known"] and len(data["rates"]["times"]) > 1)
+    (broker,) = data["brokers"]
+    assert (broker["name"], broker["role"], broker["address"]) == ("broker-a", "master", cluster.broker_address)
+    assert broker["trouble"] is None
+    assert 0 <= broker["diskUsed"] <= 1
+    assert broker["version"]
+    assert data["nameServers"][0]["address"] == cluster.name_server
+    assert set(data["rates"]["columns"]) == {"in", "out"}
+    assert data["topics"] >= 3
+    assert data["deadLetters"] == 3
+    assert {group["name"] for group in data["behind"]} >= {"billing", "etl"}
+    assert data["trouble"] is None
+
+
+def test_one_broker_with_its_state_and_settings(page: Page, cluster: LocalCluster) -> None:
+    data = page.get("/api/broker", address=cluster.broker_address)
+    assert data["runtime"]["brokerActive"] == "true"
+    assert data["config"]["brokerName"] == "broker-a"
+
+
+def test_the_console_s_own_health(page: Page) -> None:
+    data = page.get("/api/health")
+    assert data["passes"] >= 1
+    assert data["memory"] > 1 << 20
+    assert page.get("/api/alive") == {"status": "UP"}
+
+
+# --- topics ---------------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_searched_sorted_and_turned_over(page: Page) -> None:
+    known = eventually(lambda: page.get("/api/topics"), lambda data: data["known"])
+    assert [row["name"] for row in known["rows"]][:3] == ["empty", "orders", "payments"]
+    assert known["counts"]["dlq"] == 1
+    found = page.get("/api/topics", search="ORD")["rows"]
+    assert [row["name"] for row in found] == ["orders"]
+    assert (found[0]["messages"], found[0]["queues"], found[0]["perm"]) == (40, 4, "RW")
+    assert found[0]["bytes"] > 40 * 60
+    most = page.get("/api/topics", sort="messages", desc="1", size="1")
+    assert most["rows"][0]["name"] == "orders"
+    assert most["pages"] == most["found"] >= 3
+    assert page.get("/api/topics", sort="messages", desc="1", size="1", page="99")["page"] == most["pages"] - 1
+    assert page.get("/api/topics", kind="dlq")["rows"][0]["name"] == "%DLQ%billing"
+    assert "column" in page.get("/api/topics", 400, sort="__class__")["text"]
+
+
+def test_a_topic_with_its_queues_groups_and_route(page: Page, cluster: LocalCluster) -> None:
+    data = page.get("/api/topics/orders")
+    assert sum(row["max"] - row["min"] for row in data["offsets"]) == data["topic"]["messages"] == 40
+    assert all(row["lastUpdate"] for row in data["offsets"])
+    assert {group["name"] for group in data["groups"]} >= {"billing", "etl"}
+    assert data["route"][0]["addresses"] == {"0": cluster.broker_address}
+    assert data["configs"]["broker-a"]["readQueues"] == 4
+
+
+def test_a_topic_that_is_not_there_is_said(page: Page) -> None:
+    error = page.get("/api/topics/nothing-like-it", 404)
+    assert error["code"] == "TOPIC_NOT_FOUND"
+    assert error["remedy"]
+
+
+def test_a_topic_from_its_creation_to_its_deletion(page: Page) -> None:
+    page.post("/api/topics", {"topic": "made-here", "queues": 2, "type": "FIFO"})
+    assert page.get("/api/topics/made-here")["configs"]["broker-a"]["attributes"] == {"message.type": "FIFO"}
+    page.post("/api/topics", {"topic": "made-here", "queues": 6, "writeQueues": 3})
+    changed = page.get("/api/topics/made-here")["configs"]["broker-a"]
+    assert (changed["readQueues"], changed["writeQueues"]) == (6, 3)
+    assert page.delete("/api/topics/made-here", {"confirm": "made"}, 400)["code"] == "NOT_CONFIRMED"
+    page.delete("/api/topics/made-here", {"confirm": "made-here"})
+    assert page.get("/api/topics/made-here", 404)["code"] == "TOPIC_NOT_FOUND"
+
+
+def test_what_a_broker_refuses_is_shown_with_its_reason(page: Page) -> None:
+    error = page.post("/api/topics", {"topic": "not a name", "queues": 2}, 409)
+    assert "not a name" in error["text"]
+    assert error["remedy"]
+    for wrong in ({"queues": 0}, {"queues": "many"}, {"queues": 2, "type": "LOUD"}, {"queues": True}, {"queues": 1.5}):
+        assert page.post("/api/topics", {"topic": "t", **wrong}, 400)["remedy"]
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def test_groups_by_their_lag(page: Page) -> None:
+    data = eventually(lambda: page.get("/api/groups", sort="lag", desc="1"), lambda data: data["known"])
+    lags = {row["name"]: row["lag"] for row in data["rows"]}
+    assert (lags["billing"], lags["etl"]) == (24, 36)
+    assert list(lags).index("etl") < list(lags).index("billing")
+    assert "spark_rocket_reader" not in lags
+
+
+def test_a_group_s_queues_and_its_lag_over_time(page: Page) -> None:
+    data = eventually(lambda: page.get("/api/groups/billing"), lambda data: len(data["series"]["times"]) > 1)
+    assert [(q["committed"], q["lag"]) for q in data["queues"]] == [(4, 6)] * 4
+    assert set(data["series"]["columns"]) == {"total", *(f"orders · broker-a · {i}" for i in range(4))}
+    assert data["series"]["columns"]["total"][-1] == 24
+    assert data["configs"]["broker-a"]["retries"] == 16
+    assert page.get("/api/groups/no-such", 400)["code"] == "NO_SUCH_GROUP"
+
+
+def test_members_with_their_clients_and_subscriptions(page: Page, cluster: LocalCluster) -> None:
+    consumer = PushConsumer(
+        "watchers",
+        lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS,
+        name_server=cluster.name_server,
+    )
+    consumer.subscribe("payments", "a || b")
+    consumer.start()
+    try:
+        data = eventually(
+            lambda: page.get("/api/groups/watchers") if _has(page, "watchers") else {"members": []},
+            lambda data: data["members"],
+        )
+    finally:
+        consumer.close()
+    assert data["group"]["kind"] == "online"
+    (member,) = data["members"]
+    assert member["language"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", member["version"].removeprefix("V").replace("_", "."))
+    assert {s["topic"]: s["expression"] for s in data["subscriptions"]}["payments"] == "a || b"
+
+
+def _has(page: Page, group: str) -> bool:
+    return any(row["name"] == group for row in page.get("/api/groups", search=group)["rows"])
+
+
+def test_a_group_without_members_whose_commits_go_on_is_a_stream(page: Page, cluster: LocalCluster) -> None:
+    offset = 1
+    with Reader(cluster.name_server) as reader:
+
+        def moves() -> str:
+            nonlocal offset
+            offset = offset % 9 + 1
+            reader.commit_offset("etl", MessageQueue("orders", "broker-a", 0), offset)
+            return str(page.get("/api/groups/etl")["group"]["kind"])
+
+        eventually(moves, lambda kind: kind == "stream")
+        reader.commit_offset("etl", MessageQueue("orders", "broker-a", 0), 1)
+    assert "etl" in {group["name"] for group in page.get("/api/overview")["streams"]}
+
+
+def test_a_reset_first_planned_and_then_done(page: Page) -> None:
+    page.post("/api/groups", {"group": "resetting", "retries": 3})
+    assert page.get("/api/groups/resetting")["configs"]["broker-a"]["retries"] == 3
+    page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "latest"})
+    plan = page.post("/api/groups/resetting/plan", {"topic": "orders", "to": "earliest"})
+    assert (plan["again"], plan["skipped"], plan["members"]) == (40, 0, 0)
+    assert [(row["committed"], row["target"]) for row in plan["rows"]] == [(10, 0)] * 4
+    page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "earliest"})
+    assert eventually(lambda: page.get("/api/groups/resetting")["group"]["lag"], lambda lag: lag == 40)
+    later = page.post("/api/groups/resetting/plan", {"topic": "orders", "to": "time", "timestamp": 2**42})
+    assert (later["again"], later["skipped"]) == (0, 40)
+    assert page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "nowhere", "timestamp": 1}, 400)["remedy"]
+    page.delete("/api/groups/resetting", {"confirm": "resetting"})
+    assert not _has(page, "resetting")
+
+
+# --- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_messages_by_key_id_and_time(page: Page) -> None:
+    row = by_key(page, "orders", "order-7")
+    assert row["tags"] == "new"
+    assert json.loads(str(row["preview"]))["order"] == 7
+    assert page.get("/api/messages", topic="orders", by="id", id=row["msgId"])["rows"] == [row]
+    every = page.get("/api/messages", topic="orders", by="time")["rows"]
+    assert len(every) == 40
+    stored = [one["stored"] for one in every]
+    assert stored == sorted(stored, reverse=True)
+    assert len(page.get("/api/messages", topic="orders", by="time", limit="5")["rows"]) == 5
+    assert page.get("/api/messages", topic="orders", by="time", begin="1", end="2")["rows"] == []
+    assert page.get("/api/messages", 404, topic="nothing-like-it", by="time")["code"] == "TOPIC_NOT_FOUND"
+    assert page.get("/api/messages", 400, by="time")["text"] == "The request says no topic."
+
+
+def test_one_message_with_body_properties_and_times(page: Page) -> None:
+    row = by_key(page, "orders", "order-7")
+    data = page.get("/api/message", **place(row))
+    assert data["body"]["kind"] == "json"
+    assert '\n  "total": 12.5' in data["body"]["json"]
+    assert data["body"]["hex"].startswith("000000  7b 22 6f 72 64 65 72 22  3a 20 37")
+    assert data["message"]["properties"]["source"] == "web"
+    assert data["message"]["born"] <= data["message"]["stored"]
+    missing = page.get("/api/message", 400, **{**place(row), "offset": 10_000})
+    assert missing["code"] == "NO_SUCH_MESSAGE"
+
+
+def test_bytes_and_scripts_are_told_as_they_are_and_downloaded_only(page: Page) -> None:
+    raw = place(by_key(page, "payments", "raw"))
+    assert page.get("/api/message", **raw)["body"]["kind"] == "binary"
+    answer = page.http.get("/api/message/body", params=raw)
+    assert answer.content == bytes(range(256))
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    harm = place(by_key(page, "payments", "harm"))
+    assert page.get("/api/message", **harm)["message"]["properties"][SCRIPT] == SCRIPT
+
+
+def test_avro_by_its_own_schema_and_by_one_that_is_given(page: Page, cluster: LocalCluster) -> None:
+    schema = fastavro.parse_schema(SCHEMA)
+    records = [{"id": i, "who": f"Ada {i}"} for i in range(3)]
+    file, datum = io.BytesIO(), io.BytesIO()
+    fastavro.writer(file, schema, records, codec="deflate")
+    fastavro.schemaless_writer(datum, schema, records[1])
+    with Producer("avro", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("empty", file.getvalue(), keys="file"))
+        producer.send(Message.of("empty", datum.getvalue(), keys="datum"))
+    shown = page.get("/api/message", **place(by_key(page, "empty", "file")))["body"]
+    assert shown["kind"] == "avro"
+    assert json.loads(shown["avro"]) == records
+    at = place(by_key(page, "empty", "datum"))
+    assert page.get("/api/message", **at)["body"]["avro"] is None
+    decoded = page.post("/api/message/decode", {**at, "schema": json.dumps(SCHEMA)})["body"]
+    assert json.loads(decoded["avro"]) == records[1]
+    wrong = page.post("/api/message/decode", {**at, "schema": "{"})["body"]
+    assert wrong["avro"] is None
+    assert "schema" in wrong["avroProblem"]
+
+
+def test_who_has_a_message(page: Page) -> None:
+    row = by_key(page, "orders", "order-0")
+    tracks = {t["group"]: t["status"] for t in page.get("/api/message/track", **place(row))["rows"]}
+    assert tracks["billing"] == "CONSUMED"
+
+
+def test_a_message_sent_found_and_sent_again(page: Page) -> None:
+    sent = page.post(
+        "/api/messages",
+        {"topic": "payments", "body": "paid ✓", "keys": "sent-here", "tags": "t", "properties": {"note": "a=b"}},
+    )
+    assert sent["status"] == "SEND_OK"
+    data = page.get("/api/message", **place(sent))
+    assert data["body"]["text"] == "paid ✓"
+    assert data["message"]["properties"]["note"] == "a=b"
+    again = page.post("/api/message/resend", place(sent))
+    assert again["msgId"] != sent["msgId"]
+    found = eventually(
+        lambda: page.get("/api/messages", topic="payments", by="key", key="sent-here")["rows"],
+        lambda rows: len(rows) == 2,
+    )
+    assert {row["preview"] for row in found} == {"paid ✓"}
+    raw = base64.b64encode(b"\x00\xff").decode()
+    coded = page.post("/api/messages", {"topic": "payments", "body": raw, "encoding": "base64"})
+    assert page.get("/api/message", **place(coded))["body"]["size"] == 2
+
+
+def test_what_cannot_be_sent_is_said(page: Page) -> None:
+    for wrong in (
+        {"topic": "payments", "body": "!", "encoding": "base64"},
+        {"topic": "payments", "body": "x", "properties": {"KEYS": "k"}},
+        {"topic": "payments", "body": "x", "properties": ["a"]},
+        {"topic": "payments", "body": "x", "delay": "soon"},
+        {"topic": "not a name", "body": "x"},
+    ):
+        assert page.post("/api/messages", wrong, 400)["remedy"]
+
+
+# --- dead letters ---------------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_one_by_one_and_together(page: Page, cluster: LocalCluster) -> None:
+    groups = page.get("/api/dead-letters")["rows"]
+    assert [(row["name"], row["messages"]) for row in groups] == [("billing", 3)]
+    letters = page.get("/api/dead-letters/billing")["rows"]
+    assert [row["keys"] for row in letters] == ["dead-2", "dead-1", "dead-0"]
+    lost = {**place(letters[0]), "offset": 999}
+    done = page.post("/api/dead-letters/billing/resend", {"messages": [place(row) for row in letters] + [lost]})
+    assert done["sent"] == 3, done["failures"][0]
+    assert [failure["error"]["code"] for failure in done["failures"]] == ["NO_SUCH_MESSAGE"]
+    retried = page.get("/api/messages", topic="%RETRY%billing", by="time")["rows"]
+    assert {row["preview"] for row in retried} == {f"bad order {i}" for i in range(3)}
+    assert page.post("/api/dead-letters/billing/resend", {"messages": []}, 400)["remedy"]
+    assert page.get(f"/api/dead-letters/{quote('nobody')}")["rows"] == []
+
+
+# --- when things are away -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/nothing", "/api/topics/a/b"])
+def test_paths_that_are_none(page: Page, path: str) -> None:
+    assert page.get(path, 404)["code"] == "NOT_FOUND"
+
+
+def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:
+    console = Console("127.0.0.1:1")
+    try:
+        page = Page(console)
+        data = eventually(lambda: page.get("/api/overview"), lambda data: data["trouble"])
+        assert data["trouble"]["code"] == "NAME_SERVER_UNREACHABLE"
+        assert data["nameServers"][0]["trouble"]["remedy"]
+        assert page.get("/api/topics")["trouble"]["code"] == "NAME_SERVER_UNREACHABLE"
+        assert page.get("/api/messages", 400, topic="t", by="time")["code"] == "NAME_SERVER_UNREACHABLE"
+        assert page.http.get("/topics").text.startswith("<!doctype html>")
+        page.http.close()
+    finally:
+        console.close()

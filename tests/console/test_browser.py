@@ -1,0 +1,330 @@
+"""The pages in a real Chromium without a window: what people do with them, by mouse and by keyboard.
+
+One browser for all of these; where no Chromium is installed they are skipped (tools/setup.sh installs it where it can).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_rocket.console.passwords import hashed
+from spark_rocket.testing import LocalCluster
+from tests.console.conftest import SCRIPT, WAIT, Console, Page, eventually
+
+selenium = pytest.importorskip("selenium")
+
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM or not DRIVER, reason="no Chromium here: apt-get install chromium chromium-driver"
+)
+
+_FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--window-size=1280,900",
+]
+
+
+class Window:
+    """The browser, and the console that it looks at."""
+
+    def __init__(self, driver: webdriver.Chrome, console: Console) -> None:
+        self.driver = driver
+        self.url = console.url
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.url + path)
+
+    def until(self, is_so: Any) -> Any:
+        return WebDriverWait(self.driver, WAIT, poll_frequency=0.05).until(lambda _: is_so())
+
+    def js(self, script: str, *given: Any) -> Any:
+        return self.driver.execute_script(script, *given)  # type: ignore[no-untyped-call]
+
+    def all(self, css: str) -> list[Any]:
+        return list(self.driver.find_elements(By.CSS_SELECTOR, css))
+
+    def one(self, css: str) -> Any:
+        """The first that is there to be seen."""
+        return self.until(lambda: next((element for element in self.all(css) if element.is_displayed()), None))
+
+    def text(self, css: str = "main") -> str:
+        """As it is now; nothing while it is being put together."""
+        return str(self.js("return document.querySelector(arguments[0])?.innerText ?? ''", css))
+
+    def says(self, *texts: str, css: str = "main") -> None:
+        self.until(lambda: all(text in self.text(css) for text in texts))
+
+    def press(self, text: str, css: str = "button, a, label") -> None:
+        def found() -> Any:
+            script = (
+                "const [css, text] = arguments;"
+                "const within = document.querySelector('dialog[open]') ?? document;"
+                "return [...within.querySelectorAll(css)].find((e) => e.innerText.trim() === text && !e.disabled)"
+            )
+            return self.js(script, css, text)
+
+        self.until(found).click()
+
+    def field(self, label: str) -> Any:
+        script = (
+            "const within = document.querySelector('dialog[open]') ?? document;"
+            "const fields = [...within.querySelectorAll('label')].filter((e) => e.innerText.trim() === arguments[0])"
+            ".map((e) => document.getElementById(e.htmlFor));"
+            "return fields.find((e) => e.type !== 'radio')"
+        )
+        return self.until(lambda: self.js(script, label))
+
+    def fill(self, label: str, text: str) -> None:
+        element = self.field(label)
+        element.clear()
+        element.send_keys(text)
+
+    def size(self, width: int, height: int) -> None:
+        given = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", given)
+
+    def complaints(self) -> list[str]:
+        """What the browser logged: blocked scripts, faults."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def window(driver: webdriver.Chrome, console: Console) -> Iterator[Window]:
+    window = Window(driver, console)
+    window.size(1280, 900)
+    yield window
+    driver.get("about:blank")
+    complaints = [text for text in window.complaints() if "401" not in text and "status of 4" not in text]
+    assert not complaints
+
+
+def test_the_overview_comes_alive(window: Window, cluster: LocalCluster) -> None:
+    window.open("/")
+    window.says("broker-a", cluster.broker_address, "billing", "etl", "Name servers")
+    assert window.driver.title == "Overview · rocket console"
+    window.until(lambda: window.all("svg.chart path.line"))
+    assert window.one(".chart").get_attribute("aria-label").startswith("Messages in and out from")
+    window.says("live", css="#live")
+
+
+def test_a_topic_is_searched_and_opened_by_keyboard(window: Window) -> None:
+    window.open("/topics")
+    window.says("orders", "payments", "empty")
+    window.one("input[type=search]").send_keys("ord")
+    window.until(lambda: "payments" not in window.text() and "orders" in window.text())
+    assert window.driver.current_url.endswith("?search=ord")
+    link = window.one("tbody a")
+    link.send_keys(Keys.ENTER)
+    window.says("Groups that read it", "billing", "Where it is")
+    assert window.js("return document.activeElement.tagName + document.activeElement.innerText") == "H1orders"
+    window.driver.back()
+    window.until(lambda: window.one("input[type=search]").get_attribute("value") == "ord")
+
+
+def test_the_first_tab_skips_to_the_content(window: Window) -> None:
+    window.open("/groups")
+    window.says("billing")
+    window.one("body").send_keys(Keys.TAB)
+    assert window.js("return document.activeElement.className") == "skip"
+    window.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    assert window.js("return document.activeElement.id") == "main"
+
+
+def test_columns_are_sorted(window: Window) -> None:
+    window.open("/groups")
+    window.says("billing", "etl")
+    window.press("Lag", "th button")
+    window.until(lambda: [e.text for e in window.all("tbody th a")][:1] == ["etl"])
+    assert window.one("th[aria-sort]").get_attribute("aria-sort") == "descending"
+
+
+def test_a_topic_is_made_and_deleted(window: Window) -> None:
+    window.open("/topics")
+    window.press("New topic")
+    window.fill("Name", "from-the-page")
+    window.fill("Queues to read, on each broker", "3")
+    window.press("Create")
+    window.says("from-the-page", "broker-a · 2")
+    window.press("Delete")
+    window.fill("Write from-the-page to confirm", "something else")
+    window.press("Delete")
+    window.says("What was written is not the name.", "NOT_CONFIRMED", css="dialog")
+    window.fill("Write from-the-page to confirm", "from-the-page")
+    window.press("Delete")
+    window.until(lambda: window.driver.current_url.endswith("/topics"))
+    window.says("is deleted", css="#notes")
+
+
+def test_a_message_is_sent_found_and_sent_again(window: Window, page: Page) -> None:
+    window.open("/send?topic=payments")
+    window.fill("Body", '{"paid": 12.50}')
+    window.fill("Keys", "browser-key")
+    window.fill("Properties", "note=from the page")
+    window.press("Send", "main button")
+    window.says("SEND_OK")
+    window.press("Look at it")
+    window.says("Who has it", '"paid": 12.50', "from the page", "browser-key")
+    window.press("Hex")
+    window.says("7b 22 70 61 69 64 22")
+    window.press("Send again")
+    window.press("Send")
+    window.says("Sent again to topic payments", css="#notes")
+    eventually(
+        lambda: page.get("/api/messages", topic="payments", by="key", key="browser-key")["rows"],
+        lambda rows: len(rows) == 2,
+    )
+    window.open("/messages?topic=payments")
+    window.press("Key")
+    window.fill("Key", "browser-key")
+    window.press("Search")
+    window.says("2 found.")
+
+
+def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:
+    window.open("/groups/billing")
+    window.says("Lag over time", "orders")
+    window.until(lambda: window.all("svg.chart path.line"))
+    window.press("Reset offsets")
+    window.press("Preview")
+    window.says("16 messages of orders are read again, 0 are skipped.", css="dialog")
+    window.press("Reset")
+    window.says("goes on elsewhere in 4 queues", css="#notes")
+    eventually(lambda: page.get("/api/groups/billing")["group"]["lag"], lambda lag: lag == 40)
+    window.until(lambda: "40" in window.text(".tiles"))
+
+
+def test_dead_letters_are_chosen_and_sent_again(window: Window) -> None:
+    window.open("/dead-letters")
+    window.press("billing")
+    window.says("3 messages.", "bad order 0")
+    assert not window.one("button.primary").is_enabled()
+    window.field("All of these").click()
+    window.press("Send 3 again")
+    window.says("3 messages go to billing again", css="dialog")
+    window.press("Send")
+    window.says("3 of 3 sent again to billing.", css="#notes")
+
+
+def test_script_in_bodies_properties_and_names_is_only_text(window: Window, page: Page) -> None:
+    (row,) = page.get("/api/messages", topic="payments", by="key", key="harm")["rows"]
+    window.open("/messages?topic=payments&by=key&key=harm")
+    window.says("1 found.", SCRIPT)
+    window.press(window.one("tbody th a").text)
+    window.says("Who has it", SCRIPT, css="main")
+    assert SCRIPT in window.text("pre")
+    assert SCRIPT in window.text(".facts + *, .halves")
+    assert row["preview"] == SCRIPT
+    for path in ("/topics/", "/groups/"):
+        window.open(path + "%3Cimg%20src%3Dx%20onerror%3Dharm%3E")
+        window.says("<img src=x onerror=harm>", "see the list")
+    window.open(f"/messages?topic={'%22%3E%3Cscript%3Eharm%3C%2Fscript%3E'}")
+    window.until(lambda: window.all("main .trouble"))
+    assert window.js("return window.harm ?? null") is None
+    assert window.js("return document.querySelectorAll('main script, main img').length") == 0
+    blocked = "try { document.body.innerHTML = '<b>x</b>'; return 'written' } catch (error) { return error.name }"
+    assert window.js(blocked) == "TypeError"
+    window.complaints()  # of that one
+
+
+def test_an_error_is_shown_with_code_and_remedy(window: Window) -> None:
+    window.open("/topics/nothing-like-it")
+    window.says("No broker has a topic 'nothing-like-it'.", "TOPIC_NOT_FOUND", "It may have been deleted")
+    window.says("stale", css="#live")
+    window.open("/no/such/page")
+    window.says("There is no such page.")
+
+
+def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> None:
+    (row,) = page.get("/api/messages", topic="orders", by="key", key="order-1")["rows"]
+    place = "&".join(f"{name}={row[name]}" for name in ("topic", "broker", "queue", "offset"))
+    window.size(320, 640)
+    for path, text in (
+        ("/", "broker-a"),
+        ("/topics", "orders"),
+        ("/topics/orders", "billing"),
+        ("/groups/billing", "Lag over time"),
+        (f"/message?{place}", "order-1"),
+        ("/dead-letters/billing", "bad order 0"),
+        ("/send", "Properties"),
+    ):
+        window.open(path)
+        window.says(text)
+        assert window.js("return document.documentElement.scrollWidth") <= 320, path
+
+
+def test_light_and_dark(window: Window) -> None:
+    window.open("/console")
+    window.says("Samples kept")
+    colour = "return getComputedStyle(document.body).backgroundColor"
+    for scheme in ("dark", "light"):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        window.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        first = window.js(colour)
+        window.one("#theme").click()
+        assert window.js(colour) != first
+        window.driver.refresh()
+        window.says("Samples kept")
+        assert window.js(colour) != first  # it is kept
+        window.js("localStorage.clear()")
+        window.driver.refresh()
+        assert window.js(colour) == first
+
+
+def test_login_and_logout(driver: webdriver.Chrome, cluster: LocalCluster) -> None:
+    console = Console(cluster.name_server, users={"ada": hashed("correct horse")})
+    try:
+        window = Window(driver, console)
+        window.open("/groups")
+        window.says("Log in", "Password")
+        window.fill("User", "ada")
+        window.fill("Password", "wrong")
+        window.press("Log in", "main button")
+        window.says("User and password do not fit.", "LOGIN_FAILED")
+        window.fill("Password", "correct horse")
+        window.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        window.says("billing")
+        assert window.js("return document.cookie") == ""
+        window.press("Log out")
+        window.says("Password")
+        driver.get("about:blank")
+    finally:
+        console.close()
+
+
+def test_a_select_keeps_its_type(window: Window) -> None:
+    window.open("/topics")
+    window.press("New topic")
+    Select(window.field("Messages")).select_by_value("FIFO")
+    window.one("dialog input").send_keys(Keys.ESCAPE)
+    window.until(lambda: not window.all("dialog"))

@@ -1,0 +1,147 @@
+"""``rocket console``, and the console that ``rocket up`` starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from spark_rocket.cli.console import console
+from spark_rocket.console.passwords import is_right
+from spark_rocket.testing import LocalCluster
+from tests.cli.conftest import Run, run
+from tests.console.conftest import WAIT
+
+__all__ = ["run"]
+
+ROCKET = [sys.executable, "-m", "spark_rocket.cli"]
+
+
+class Rocket:
+    """A command that goes on, and what it says."""
+
+    def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [*ROCKET, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        self._pipe = self.process.stdout.fileno()
+        self.said = ""
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Wait for a line; what was said until then is in the failure."""
+        deadline = time.monotonic() + WAIT * 2
+        while (found := re.search(pattern, self.said)) is None:
+            readable, _, _ = select.select([self._pipe], [], [], max(deadline - time.monotonic(), 0))
+            piece = os.read(self._pipe, 65536) if readable else b""
+            assert piece, self.said
+            self.said += piece.decode(errors="replace")
+        return found
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(WAIT)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as cluster:
+        yield cluster
+
+
+def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster) -> None:
+    given = {"ROCKET_CONSOLE_PASSWORD": "correct horse"}
+    rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", env=given)
+    try:
+        url = rocket.until(r"console of \S+ on (http://127\.0\.0\.1:\d+)")[1]
+        rocket.until("OPEN TO OTHERS, behind a login")
+        assert "rocket console" in httpx.get(f"{url}/groups").text
+        assert httpx.get(f"{url}/api/overview").status_code == 401
+        answer = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})
+        assert answer.status_code == 200
+        topics = httpx.get(f"{url}/api/topics", cookies=dict(answer.cookies))
+        assert topics.status_code == 200
+        assert "correct horse" not in rocket.said
+        assert rocket.end() == 0
+    finally:
+        rocket.close()
+
+
+def test_what_it_refuses(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ROCKET_CONSOLE_PASSWORD", raising=False)
+    said = run("console", "--host", "0.0.0.0", "--port", "0")
+    assert said.status == 1
+    assert "nobody has a password" in said.err
+    assert "--hash-password" in said.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = run("console", "--port", port)
+    assert said.status == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in said.err
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("nothing")
+    said = run("console", "--port", "0", "--tls-cert", wrong, "--tls-key", wrong)
+    assert said.status == 1
+    assert "certificate" in said.err
+    assert run("console", "--port", "0", "--tls-cert", wrong).status == 1
+
+
+def test_a_password_s_hash() -> None:
+    done = CliRunner().invoke(console, ["--hash-password"], input="correct horse\ncorrect horse\n")
+    assert done.exit_code == 0
+    assert is_right("correct horse", done.stdout.strip().splitlines()[-1])
+
+
+UP = ["up", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0", "--no-grpc", "--no-metrics"]
+
+
+def test_rocket_up_starts_it_and_it_dies_with_its_parent() -> None:
+    rocket = Rocket(*UP, "--console-port", "0")
+    try:
+        url = rocket.until(r"Console: (http://127\.0\.0\.1:\d+)")[1]
+        assert httpx.get(f"{url}/api/alive").json() == {"status": "UP"}
+        os.kill(rocket.process.pid, signal.SIGKILL)
+        rocket.process.wait(WAIT)
+        until = time.monotonic() + WAIT
+        while True:
+            try:
+                httpx.get(f"{url}/api/alive")
+            except httpx.TransportError:
+                break
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        rocket.close()
+
+
+def test_rocket_up_goes_on_where_the_port_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        rocket = Rocket(*UP, "--console-port", str(taken.getsockname()[1]))
+        try:
+            rocket.until("No console: The console cannot listen on")
+            assert rocket.process.poll() is None
+            assert rocket.end(signal.SIGINT) == 0
+        finally:
+            rocket.close()

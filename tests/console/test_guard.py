@@ -1,0 +1,278 @@
+"""Who is let in: hosts, origins, tokens, sessions; what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from spark_rocket.console.app import make_app
+from spark_rocket.console.guard import MOST_BODY
+from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SECONDS, PAUSE_SECONDS, Sessions, hashed
+from spark_rocket.console.settings import ConsoleSettings, read_users
+from spark_rocket.console.trouble import Refused
+from spark_rocket.errors import ConfigError
+
+NOWHERE = "127.0.0.1:1"
+PASSWORD = "correct horse"
+USERS = {"ada": hashed(PASSWORD)}
+
+Ask = Callable[..., httpx.Response]
+
+
+class Browser:
+    """Requests straight to the application, which is not started: nothing here needs a cluster."""
+
+    def __init__(
+        self, base: str = "http://127.0.0.1:8080", *, peer: str = "127.0.0.1", app: Any = None, **given: Any
+    ) -> None:
+        self.app = app or make_app(ConsoleSettings(NOWHERE, **given))
+        self._base = base
+        self._peer = peer
+        self.cookies: dict[str, str] = {}
+        self.last_cookie = ""
+
+    def __call__(self, method: str, path: str, *, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app, client=(self._peer, 1234))
+            async with httpx.AsyncClient(transport=transport, base_url=self._base, cookies=self.cookies) as client:
+                answer = await client.request(method, path, headers=headers, **more)
+                self.cookies = dict(client.cookies)
+                self.last_cookie = answer.headers.get("set-cookie", "")
+                return answer
+
+        return asyncio.run(ask())
+
+    def login(self, user: str = "ada", password: str = PASSWORD) -> httpx.Response:
+        return self("POST", "/api/login", json={"user": user, "password": password})
+
+
+def code(answer: httpx.Response) -> str:
+    return str(answer.json()["error"]["code"])
+
+
+# --- hosts and origins ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:9", "LOCALHOST", "[::1]:8080", "127.0.0.1"])
+def test_a_loopback_console_is_called_by_the_machine_s_own_names(host: str) -> None:
+    assert Browser()("GET", "/api/session", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8080", "127.0.0.1.evil.example", "", "localhost.evil", "[::2]:8080", "0"]
+)
+def test_a_name_that_was_bent_to_loopback_is_refused(host: str) -> None:
+    for path in ("/api/session", "/", "/static/main.js", "/api/overview"):
+        answer = Browser()("GET", path, headers={"host": host})
+        assert (answer.status_code, code(answer)) == (421, "WRONG_HOST")
+
+
+def test_names_can_be_allowed() -> None:
+    ask = Browser(allowed_hosts=("console.example",))
+    assert ask("GET", "/api/session", headers={"host": "console.example:8080"}).status_code == 200
+    elsewhere = Browser(host="192.0.2.1", users=USERS, allowed_hosts=("console.example",))
+    assert code(elsewhere("GET", "/api/session", headers={"host": "other.example"})) == "WRONG_HOST"
+
+
+def test_a_change_needs_the_page_s_token_origin_and_json() -> None:
+    ask = Browser()
+    token = ask("GET", "/api/session").json()["csrf"]
+    right = {"x-csrf-token": token, "content-type": "application/json", "origin": "http://127.0.0.1:8080"}
+
+    def refused(headers: dict[str, str]) -> str:
+        return code(ask("POST", "/api/groups/g/plan", headers=headers, content=b"[]"))
+
+    assert refused(right) == "NOT_JSON"  # and so past the guard: the body is no object
+    assert refused(right | {"origin": "http://evil.example"}) == "WRONG_ORIGIN"
+    assert refused(right | {"origin": "null"}) == "WRONG_ORIGIN"
+    assert refused(right | {"origin": "https://127.0.0.1:8080"}) == "WRONG_ORIGIN"
+    for site in ("cross-site", "same-site", "none"):
+        assert refused(right | {"sec-fetch-site": site}) == "WRONG_ORIGIN"
+    assert refused(right | {"content-type": "text/plain"}) == "NOT_JSON"
+    assert refused(right | {"content-type": "application/x-www-form-urlencoded"}) == "NOT_JSON"
+    assert refused(right | {"x-csrf-token": token[:-1]}) == "WRONG_TOKEN"
+    assert refused(right | {"x-csrf-token": "\x7f"}) == "WRONG_TOKEN"
+    assert refused({name: value for name, value in right.items() if name != "x-csrf-token"}) == "WRONG_TOKEN"
+
+
+def test_every_answer_forbids_what_pages_do_not_need() -> None:
+    ask = Browser()
+    for path in (
+        "/",
+        "/topics/x",
+        "/static/main.js",
+        "/api/session",
+        "/api/nothing",
+        "/static/../app.py",
+        "/static/none",
+    ):
+        headers = ask("GET", path).headers
+        policy = headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "require-trusted-types-for 'script'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] in ("no-store", "no-cache")
+        assert "access-control-allow-origin" not in headers
+
+
+def test_files_of_the_package_only() -> None:
+    ask = Browser()
+    for path in ("/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/pages"):
+        assert ask("GET", path).status_code in (404, 405)
+        assert "Starlette" not in ask("GET", path).text
+
+
+def test_a_request_of_any_size_is_not_read() -> None:
+    ask = Browser()
+    token = ask("GET", "/api/session").json()["csrf"]
+    headers = {"x-csrf-token": token, "content-type": "application/json"}
+    answer = ask("POST", "/api/messages", headers=headers, content=b" " * (MOST_BODY + 1))
+    assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
+
+
+def test_read_only_changes_nothing() -> None:
+    ask = Browser(read_only=True)
+    token = ask("GET", "/api/session").json()["csrf"]
+    for method, path in (("POST", "/api/topics"), ("DELETE", "/api/groups/g"), ("POST", "/api/messages")):
+        answer = ask(method, path, headers={"x-csrf-token": token}, json={})
+        assert (answer.status_code, code(answer)) == (403, "READ_ONLY")
+
+
+# --- login ----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_served_elsewhere_without_a_password() -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
+        with pytest.raises(ConfigError, match="nobody has a password"):
+            ConsoleSettings(NOWHERE, host=host)
+    assert ConsoleSettings(NOWHERE, host="::1").is_loopback
+    assert ConsoleSettings(NOWHERE, host="127.9.9.9").is_loopback
+
+
+def test_without_a_session_there_is_nothing_to_see() -> None:
+    ask = Browser(users=USERS)
+    session = ask("GET", "/api/session").json()
+    assert session == {
+        "login": True,
+        "user": None,
+        "csrf": None,
+        "version": None,
+        "nameServer": None,
+        "readOnly": False,
+    }
+    for path in ("/api/overview", "/api/topics", "/api/health", "/api/message/body", "/api/nothing"):
+        answer = ask("GET", path)
+        assert (answer.status_code, code(answer)) == (401, "LOGIN_REQUIRED")
+    assert ask("GET", "/api/alive").json() == {"status": "UP"}
+    ask.cookies = {"rocket-console": "made up"}
+    assert code(ask("GET", "/api/overview")) == "LOGIN_REQUIRED"
+
+
+def test_a_session_from_login_to_logout() -> None:
+    ask = Browser(users=USERS)
+    csrf = ask.login().json()["csrf"]
+    for part in ("HttpOnly", "SameSite=strict", "Path=/"):
+        assert part in ask.last_cookie
+    assert "Secure" not in ask.last_cookie
+    assert ask("GET", "/api/session").json()["user"] == "ada"
+    kept = dict(ask.cookies)
+    assert code(ask("POST", "/api/logout", json={})) == "WRONG_TOKEN"
+    assert ask("POST", "/api/logout", json={}, headers={"x-csrf-token": csrf}).status_code == 200
+    ask.cookies = kept
+    assert code(ask("GET", "/api/overview")) == "LOGIN_REQUIRED"
+
+
+def test_under_tls_the_cookie_goes_nowhere_else(tmp_path: Any) -> None:
+    ask = Browser("https://127.0.0.1:8080", users=USERS, certificate=tmp_path / "c", key=tmp_path / "k")
+    ask.login()
+    assert ask.last_cookie.startswith("__Host-rocket-console=")
+    assert "Secure" in ask.last_cookie
+
+
+def test_a_wrong_password_and_a_wrong_name_are_told_the_same() -> None:
+    ask = Browser(users=USERS)
+    answers = [ask.login("ada", "wrong"), ask.login("nobody", PASSWORD), ask.login("ada", PASSWORD + "x" * 5000)]
+    assert {(answer.status_code, answer.text) for answer in answers} == {(401, answers[0].text)}
+    assert not ask.cookies
+    assert code(ask("POST", "/api/login", json={"user": ["ada"], "password": None})) == "BAD_REQUEST"
+
+
+def test_guessing_is_slowed_down_for_the_guesser_alone() -> None:
+    ask = Browser(users=USERS)
+    for _ in range(FREE_FAILURES):
+        assert ask.login("ada", "wrong").status_code == 401
+    refused = ask.login()
+    assert (refused.status_code, code(refused)) == (429, "TOO_MANY_ATTEMPTS")
+    assert Browser(app=ask.app, peer="192.0.2.7").login().status_code == 200
+
+
+def test_who_waited_may_try_again_and_networks_count_as_one() -> None:
+    now = [1000.0]
+    sessions = Sessions(USERS, clock=lambda: now[0])
+    for i in range(FREE_FAILURES):
+        sessions.failed(f"2001:db8::{i}")
+    with pytest.raises(Refused):
+        sessions.check_pause("2001:db8::ffff")
+    sessions.check_pause("2001:db8:1::1")
+    now[0] += PAUSE_SECONDS
+    sessions.check_pause("2001:db8::ffff")
+
+
+def test_sessions_end() -> None:
+    now = [1000.0]
+    sessions = Sessions(USERS, clock=lambda: now[0])
+    idle, _ = sessions.begin("ada", "a")
+    used, _ = sessions.begin("ada", "a")
+    now[0] += IDLE_SECONDS
+    assert sessions.find(used) is not None
+    now[0] += 1
+    assert sessions.find(idle) is None
+    assert sessions.find(used) is not None
+    while now[0] < 1000.0 + LIFE_SECONDS:
+        now[0] += IDLE_SECONDS
+        sessions.find(used)
+    assert sessions.find(used) is None
+
+
+# --- users ----------------------------------------------------------------------------------------------------------
+
+
+def test_users_of_a_file_and_of_the_environment(tmp_path: Any) -> None:
+    path = tmp_path / "users"
+    path.write_text(f"# who\n\nada:{USERS['ada']}\n")
+    found = read_users(path, {"ROCKET_CONSOLE_PASSWORD": "long enough", "ROCKET_CONSOLE_USER": "bob"})
+    assert set(found) == {"ada", "bob"}
+    sessions = Sessions(found)
+    assert sessions.is_user("bob", "long enough")
+    assert sessions.is_user("ada", PASSWORD)
+    assert not sessions.is_user("ada", "long enough")
+    assert PASSWORD not in repr(ConsoleSettings(NOWHERE, users=found))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ada:plain",
+        "ada",
+        ":scrypt$16384$8$1$aa==$aa==",
+        "ada:scrypt$3$8$1$YWE=$YWE=",
+        "ada:scrypt$1073741824$8$1$YWE=$YWE=",
+    ],
+)
+def test_a_user_s_line_that_is_none(tmp_path: Any, line: str) -> None:
+    path = tmp_path / "users"
+    path.write_text(line)
+    with pytest.raises(ConfigError, match="line 1"):
+        read_users(path, {})
+
+
+def test_passwords_that_are_too_short() -> None:
+    with pytest.raises(ConfigError, match="fewer than"):
+        read_users(None, {"ROCKET_CONSOLE_PASSWORD": "short"})

@@ -1,0 +1,165 @@
+"""What is asked and when, of brokers that answer and of some that do not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from spark_rocket.client.admin import (
+    BrokerRuntime,
+    BrokerStatus,
+    GroupInfo,
+    GroupState,
+    QueueProgress,
+    TopicInfo,
+    TopicKind,
+)
+from spark_rocket.console.sampler import GROUPS, OVERVIEW, SLOWEST, TOPICS, Sampler
+from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
+
+ALL = frozenset((OVERVIEW, TOPICS, GROUPS))
+AWAY = RemotingConnectError("No connection to 127.0.0.1:2.", remedy="Start it.")
+
+
+class FakeAdmin:
+    """Two brokers, ``a`` and ``b``, of which ``b`` can be away."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.away = False
+        self.offset = 10
+        self.lost: Exception | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return ["a"] if self.away else ["a", "b"]
+
+    def brokers(self) -> list[BrokerStatus]:
+        self.asked.append("brokers")
+        if self.lost is not None:
+            raise self.lost
+        runtime = BrokerRuntime.of({"brokerVersionDesc": "V5_3_3", "putMessageTimesTotal": str(self.offset)})
+        return [
+            BrokerStatus(
+                "c",
+                name,
+                0,
+                f"127.0.0.1:{i}",
+                runtime if name in self.names else None,
+                None if name in self.names else str(AWAY),
+            )
+            for i, name in enumerate("ab", 1)
+        ]
+
+    def _fail(self, failed: dict[str, Any]) -> None:
+        if self.away:
+            failed["b"] = AWAY
+
+    def topic_list(self, *, failed: dict[str, Any]) -> list[TopicInfo]:
+        self._fail(failed)
+        both = {name: TopicConfig("t", 1, 1) for name in self.names}
+        only = [] if self.away else [TopicInfo("only-b", TopicKind.USER, {"b": TopicConfig("only-b", 1, 1)})]
+        return [TopicInfo("t", TopicKind.USER, both), *only]
+
+    def groups(self, *, failed: dict[str, Any]) -> list[GroupInfo]:
+        self._fail(failed)
+        return [GroupInfo("g", {name: SubscriptionGroupConfig("g") for name in self.names})]
+
+    def topics_stats(self, names: list[str], *, failed: dict[str, Any]) -> dict[str, TopicStatsTable]:
+        self.asked.append("topics")
+        self._fail(failed)
+        table = {MessageQueue("t", name, 0): TopicOffset(0, self.offset, 5) for name in self.names}
+        return {"t": TopicStatsTable(table)} if "t" in names else {}
+
+    def group_states(self, names: list[str], *, failed: dict[str, Any]) -> dict[str, GroupState]:
+        self.asked.append("groups")
+        self._fail(failed)
+        queues = [QueueProgress(MessageQueue("t", name, 0), self.offset, 4, None, 0) for name in self.names]
+        return {"g": GroupState("g", [], {}, None, None, None, queues, 0.0)}
+
+    def consume_queue(self, queue: MessageQueue, offset: int, count: int) -> Any:
+        self.asked.append("sizes")
+        return SimpleNamespace(entries=[SimpleNamespace(size=100)] * count)
+
+
+def sampler_of(admin: FakeAdmin) -> Sampler:
+    return Sampler(SimpleNamespace(admin=admin, name_servers=[]), fast=2.0)  # type: ignore[arg-type]
+
+
+def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    assert set(sampler.topics) == {"t", "only-b"}
+    admin.away, admin.offset = True, 12
+    sampler.ask_lists_again()
+    sampler.sample(ALL)
+    assert set(sampler.topics) == {"t", "only-b"}  # nobody said that it is gone
+    stats = sampler.topics["t"].stats
+    assert stats is not None
+    assert {queue.broker_name: offset.max_offset for queue, offset in stats.offset_table.items()} == {"a": 12, "b": 10}
+    broker = sampler.brokers["b/0"].to_json()
+    assert broker["trouble"] == {
+        "code": "CONNECT_FAILED",
+        "text": "No connection to 127.0.0.1:2. Start it.",
+        "remedy": "",
+        "response": None,
+    }
+    assert broker["awaySince"]
+    assert broker["version"] == "5.3.3"
+    assert sampler.failed["b"].remedy == "Start it."
+    admin.away = False
+    sampler.ask_lists_again()
+    sampler.sample(ALL)
+    assert sampler.brokers["b/0"].to_json()["trouble"] is None
+    assert not sampler.failed
+
+
+def test_what_was_deleted_goes() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    admin.groups = lambda *, failed: []  # type: ignore[method-assign]
+    sampler.ask_lists_again()
+    sampler.sample(ALL)
+    assert not sampler.groups
+
+
+def test_topics_are_asked_only_while_somebody_looks_at_them() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(frozenset())
+    assert admin.asked == ["brokers", "groups"]
+    assert not sampler.looking
+    assert not sampler.is_known(TOPICS)
+    sampler.look(TOPICS)
+    assert sampler.looking == {TOPICS}
+    sampler.sample(sampler.looking)
+    assert admin.asked[2:] == ["brokers", "topics", "sizes", "groups"]
+    assert sampler.topics["t"].to_json()["bytes"] == 20 * 100
+    sampler.sample(sampler.looking)
+    assert admin.asked.count("sizes") == 1
+
+
+def test_a_large_cluster_is_asked_more_seldom() -> None:
+    sampler = sampler_of(FakeAdmin())
+    assert sampler.pace == 2.0
+    sampler.cost = 1.0
+    assert sampler.pace == 10.0
+    sampler.cost = 100.0
+    assert sampler.pace == SLOWEST
+
+
+def test_a_cluster_that_is_lost_is_found_again() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    admin.lost = NameServerUnreachableError("Nobody answers.", remedy="Start one.")
+    sampler.sample(ALL)
+    assert sampler.trouble is not None
+    assert sampler.trouble.code == "NAME_SERVER_UNREACHABLE"
+    admin.lost = None
+    sampler.sample(ALL)
+    assert sampler.trouble is None
+    assert len(sampler.groups["g"].lag) == 1

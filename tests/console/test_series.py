@@ -1,0 +1,60 @@
+"""Samples over time."""
+
+from __future__ import annotations
+
+from spark_rocket.console.series import Rate, Series
+
+
+def test_old_samples_grow_thin_and_the_newest_stay() -> None:
+    series = Series(most=100)
+    for second in range(10_000):
+        series.add(float(second), {"total": float(second)})
+    assert len(series) <= 100
+    times = list(series.times)
+    assert times == sorted(times)
+    assert times[-40:] == [float(second) for second in range(9_960, 10_000)]
+    assert times[0] < 9_000
+    assert list(series.columns["total"]) == times
+
+
+def test_what_comes_late_has_a_gap_before_it() -> None:
+    series = Series()
+    series.add(1.0, {"a": 1.0})
+    series.add(2.0, {"a": 2.0, "b": 5.0})
+    series.add(3.0, {"b": 6.0})
+    assert series.to_json() == {"times": [1000, 2000, 3000], "columns": {"a": [1.0, 2.0, None], "b": [None, 5.0, 6.0]}}
+    assert series.to_json(["b", "none"])["columns"] == {"b": [None, 5.0, 6.0]}
+
+
+def test_a_drawing_has_so_many_points_and_the_newest() -> None:
+    series = Series()
+    for second in range(599):
+        series.add(float(second), {"a": 0.0})
+    times = series.to_json(points=100)["times"]
+    assert isinstance(times, list)
+    assert len(times) <= 100
+    assert times[-1] == 598_000
+
+
+def test_a_clock_that_was_set_back() -> None:
+    series = Series()
+    for moment in (10.0, 20.0, 30.0, 15.0):
+        series.add(moment, {"a": moment})
+    assert list(series.times) == [10.0, 15.0]
+    assert list(series.columns["a"]) == [10.0, 15.0]
+
+
+def test_names_have_a_bound() -> None:
+    series = Series(most_columns=3)
+    series.add(1.0, {str(i): 1.0 for i in range(10)})
+    assert len(series.columns) == 3
+
+
+def test_rates() -> None:
+    rate = Rate()
+    assert rate.count(10.0, 100) is None
+    assert rate.count(12.0, 150) == 25.0
+    assert rate.count(12.5, 160) == 25.0  # too soon to say
+    assert rate.count(14.0, 150) == 0.0
+    assert rate.count(15.0, 3) is None  # deleted and made anew
+    assert rate.count(17.0, 5) == 1.0
