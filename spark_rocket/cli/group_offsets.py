@@ -114,7 +114,7 @@ def _when(text: str) -> int:
     help="earliest, latest, or what was stored since 2026-11-21T08:00 (local, or with Z), ms since 1970, or -2h (ago)",
 )
 @click.option("--offset", type=number, metavar="N", help="to this offset, of every queue or of that of --queue")
-@click.option("-q", "--queue", metavar="BROKER/ID", help="with --offset: of this queue only, as broker-a/3")
+@click.option("-q", "--queue", metavar="BROKER:ID", help="with --offset: of this queue only, as broker-a:3")
 @connection
 @click.option("--online", is_flag=True, help="members that are online too: brokers tell them")
 @dry_run_option
@@ -178,11 +178,11 @@ def _plan_to(admin: Admin, group: str, topic: str, offset: int, queue: str | Non
     committed = admin.committed_offsets(group, topic)
     if queue is None:
         return [PlannedReset(found, before, offset) for found, before in sorted(committed.items())]
-    broker, _, number = queue.rpartition("/")
+    broker, _, number = queue.rpartition(":")
     for found, before in committed.items():
         if (found.broker_name, str(found.queue_id)) == (broker, number):
             return [PlannedReset(found, before, offset)]
-    names = ", ".join(f"{found.broker_name}/{found.queue_id}" for found in sorted(committed))
+    names = ", ".join(f"{found.broker_name}:{found.queue_id}" for found in sorted(committed))
     raise ClientError(f"Topic {topic} has no queue {queue}.", remedy=f"It has {names}.")
 
 

@@ -306,7 +306,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         (["--to", "1h"], {0}),
         (["--to", "2999-01-01"], {10}),
         (["--offset", "7"], {7}),
-        (["--offset", "7", "--queue", "b/1"], {5, 7}),
+        (["--offset", "7", "--queue", "b:1"], {5, 7}),
     ],
 )
 def test_a_group_is_put_somewhere(
@@ -332,9 +332,9 @@ def test_resets_that_are_refused(rocket: Run, servers: Servers) -> None:
         ([], 2, "Give one of --to, --offset"),
         (["--to", "latest", "--offset", "1"], 2, "cannot be given together"),
         (["--to", "yesterday"], 2, "is not a time"),
-        (["--to", "latest", "--queue", "a/0"], 2, "--queue goes with --offset"),
+        (["--to", "latest", "--queue", "a:0"], 2, "--queue goes with --offset"),
         (["--to", "latest", "--json"], 2, "--json goes with --yes or --dry-run"),
-        (["--offset", "1", "--queue", "a/7"], 1, "It has a/0, a/1, b/0, b/1."),
+        (["--offset", "1", "--queue", "a:7"], 1, "It has a:0, a:1, b:0, b:1."),
         (["--offset", "11", "--yes"], 1, "0 to 10"),
         (["--to", "latest"], 1, "Give --yes"),
     ):
