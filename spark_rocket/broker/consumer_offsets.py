@@ -10,12 +10,16 @@ Corresponds to org.apache.rocketmq.broker.offset.ConsumerOffsetManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from typing import Any
 
+from spark_rocket.broker.topics import HALF_TOPIC, OP_HALF_TOPIC
 from spark_rocket.protocol.bodies import DataVersion
 
+_log = logging.getLogger(__name__)
 _SEPARATOR = "@"
+_OWN = (HALF_TOPIC, OP_HALF_TOPIC)
 
 
 class ConsumerOffsetManager:
@@ -96,23 +100,33 @@ class ConsumerOffsetManager:
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
             self.dirty = True
 
-    def correct(self, end_of: Callable[[str, int], int | None]) -> list[tuple[str, str, int, int, int]]:
+    def correct(self, end_of: Callable[[str, int], int], topics: Collection[str]) -> None:
         """Once, on a master that starts: take offsets that lie behind their queue's end back to it.
 
-        Whoever a slave has told of them had messages that this log does not have, and those that come get the same
-        numbers: they would be passed over. ``end_of``: a queue's end, None to leave it alone. Returns group, topic,
-        queue, offset and end of each.
+        A log that was a slave's, or has lost its end, may have less than groups have read. What comes gets the numbers
+        of what it lacks, and would be passed over. Offsets of topics that are not there are left alone, and those of
+        transactions, whose reader looks after them by itself.
         """
-        moved = []
+        moved = 0
+        first = ""
         for key, queues in self.table.items():
             topic, _, group = key.rpartition(_SEPARATOR)
-            for queue_id, offset in queues.items():
+            for queue_id, offset in queues.items() if topic in topics and topic not in _OWN else ():
                 end = end_of(topic, queue_id)
-                if end is not None and offset > end:
+                if offset > end:
                     queues[queue_id] = end
-                    moved.append((group, topic, queue_id, offset, end))
-        self.dirty = self.dirty or bool(moved)
-        return moved
+                    moved += 1
+                    first = (
+                        first or f"group {group}, topic {topic}, queue {queue_id} was at {offset}, which ends at {end}"
+                    )
+        if moved:
+            self.dirty = True
+            _log.warning(
+                "Groups have read more than the log has, in %d queues: they go on at the queues' ends, so that nothing "
+                "that comes is passed over. The first: %s.",
+                moved,
+                first,
+            )
 
     def topics_of(self, group: str) -> set[str]:
         return {key.rpartition(_SEPARATOR)[0] for key in self.table if key.rpartition(_SEPARATOR)[2] == group}

@@ -20,9 +20,9 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from spark_rocket.broker.advertised import advertised_ip, queue_data, registration_body
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig, BrokerRole
 from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
@@ -61,10 +61,9 @@ from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
-from spark_rocket.broker.topics import HALF_TOPIC, OP_HALF_TOPIC, PERM_READ_WRITE, TopicConfigManager
+from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
 from spark_rocket.errors import ConfigError, StateError
-from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.protocol.message_id import UniqKeyGenerator
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.address import format_address
@@ -86,8 +85,6 @@ _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
 _ORDER_SAVE_SECONDS = 0.2
 _ASK_AGAIN_SECONDS = 1.0
 _TRIM_PAUSE_SECONDS = 0.05
-_OWN_OFFSETS = (HALF_TOPIC, OP_HALF_TOPIC)  # whose reader looks after its offsets by itself
-_WILDCARDS = ("0.0.0.0", "::", "")
 
 
 class Broker:
@@ -249,7 +246,7 @@ class Broker:
             files = self._load_files(topics, offsets, groups, schedule, order, request_modes)
             if not config.is_slave:  # whose log may be behind what the master said of its delays
                 schedule.correct_offsets()
-                self._correct_offsets(store, topics, offsets)
+                offsets.correct(lambda topic, queue_id: store.get_max_offset(topic, queue_id), topics.table.keys())
             has_timer = config.timer_wheel_enable and not config.is_slave
             timer = TimerMessageStore(store, config.timer_precision) if has_timer else None
             if timer is not None:
@@ -369,10 +366,24 @@ class Broker:
         if self.slave is not None and ha_address and not self.config.ha_master_address:
             self.slave.set_master(ha_address)
         if self.synchronize is not None and address:
+            if address != self.synchronize.master_address and ha_address not in (None, "", self.slave_of):
+                _log.warning(
+                    "%s copies the log of %s, as haMasterAddress says, and takes topics, groups and offsets from the "
+                    "master that name servers know, at %s (HA %s). If these are two brokers, remove haMasterAddress.",
+                    self._address,
+                    self.slave_of,
+                    address,
+                    ha_address,
+                )
             self.synchronize.set_master(address)
         elif self.synchronize is not None and self.synchronize.master_address is None and "master" not in self._timers:
             # It registers any moment now, or has done so meanwhile.
             self._timers["master"] = self.service.loop.call_later(_ASK_AGAIN_SECONDS, self._ask_for_master)
+
+    @property
+    def slave_of(self) -> str:
+        """The HA address that this broker copies the log of; empty for nobody's."""
+        return "" if self.slave is None else self.slave.master_address
 
     def _ask_for_master(self) -> None:
         del self._timers["master"]
@@ -414,27 +425,6 @@ class Broker:
         """Up to when consumerOffset.json has all that groups popped; 0 of a slave's, which are as old as its master's
         last answer, and by its master's clock."""
         return 0 if self.config.is_slave else self._clock()
-
-    @staticmethod
-    def _correct_offsets(store: MessageStore, topics: TopicConfigManager, offsets: ConsumerOffsetManager) -> None:
-        """A slave made a master, or a log that lost its end, may have less than groups have read."""
-        moved = offsets.correct(
-            lambda topic, queue_id: store.get_max_offset(topic, queue_id)
-            if topic in topics.table and topic not in _OWN_OFFSETS
-            else None
-        )
-        if moved:
-            group, topic, queue_id, offset, end = moved[0]
-            _log.warning(
-                "Groups have read more than the log has, in %d queues: they go on at the queues' ends, so that nothing "
-                "that comes is passed over. The first: group %s, topic %s, queue %d was at %d, which ends at %d.",
-                len(moved),
-                group,
-                topic,
-                queue_id,
-                offset,
-                end,
-            )
 
     async def close(self) -> None:
         """Stop cleanly: everything acknowledged is on disk afterwards."""
@@ -602,58 +592,3 @@ class Broker:
             service.held.channel_closed(channel)
             service.waiting.channel_closed(channel)
             service.clients.channel_closed(channel)
-
-
-def registration_body(topics: TopicConfigManager, config: BrokerConfig) -> bytes:
-    """The body of REGISTER_BROKER (103), not compressed."""
-    wrapper = topics.snapshot(config.broker_permission | ~PERM_READ_WRITE)
-    wrapper.update(
-        topicQueueMappingInfoMap={},
-        topicQueueMappingDetailMap={},
-        mappingDataVersion=wrapper["dataVersion"],
-    )
-    return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
-
-
-def queue_data(topics: TopicConfigManager, config: BrokerConfig, topic: str) -> QueueData | None:
-    """One topic as a name server has it; None when there is no such topic."""
-    entry = topics.get(topic)
-    if entry is None:
-        return None
-    return QueueData(
-        broker_name=config.broker_name,
-        read_queue_nums=entry.read_queue_nums,
-        write_queue_nums=entry.write_queue_nums,
-        perm=entry.perm & (config.broker_permission | ~PERM_READ_WRITE),
-        topic_sys_flag=entry.topic_sys_flag,
-    )
-
-
-def advertised_ip(config: BrokerConfig) -> str:
-    """The address that clients are given: ``brokerIP1``, else the one listened on, else this machine's own."""
-    host = config.broker_ip1 or config.bind_address
-    if host in _WILDCARDS:
-        return _own_ip()
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        pass
-    try:
-        # The first part of an AF_INET address is text; the checker knows all families at once.
-        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]
-    except OSError as error:
-        name = "brokerIP1" if config.broker_ip1 else "bindAddress"
-        raise ConfigError(
-            f"{name}={host} is no address and cannot be resolved: {error.strerror or error}.",
-            remedy="Give an IP address of this machine that clients can reach.",
-        ) from error
-
-
-def _own_ip() -> str:
-    """The address of the interface that leads out; no packet is sent to find it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

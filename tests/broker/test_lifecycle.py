@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.broker.advertised import advertised_ip
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.config_files import ConfigFile
-from spark_rocket.broker.server import Broker, advertised_ip
+from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreLockedError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer

@@ -17,7 +17,8 @@ from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer
 from spark_rocket.client.transaction import LocalTransactionState, TransactionProducer
-from spark_rocket.model import Message, MessageExt
+from spark_rocket.errors import RocketError
+from spark_rocket.model import Message, MessageExt, SendStatus
 from spark_rocket.protocol.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.record import decode_messages
@@ -106,6 +107,19 @@ def promoted(directory: Path, skew: dict[str, int] | None = None, **settings: ob
         assert check_store(directory / store) == []
 
 
+def goes_on(producer: Producer) -> None:
+    """The producer has found the new master."""
+
+    def sends() -> bool:
+        try:
+            producer.running().routes.refresh("t")
+            return producer.send(Message("t", b"found"), timeout=30).status is SendStatus.SEND_OK
+        except RocketError:
+            return False
+
+    soon(sends)
+
+
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -135,8 +149,7 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
             ]
             assert mine.retention.run(pair.clock_of("a1")).removed == 0
             pair.promote()
-            soon(lambda: knows(pair.addresses, "t"))
-            producer.running().routes.refresh("t")
+            goes_on(producer)
             producer.send(Message("t", b"new"))
             producer.send(Message("t", b"new delayed", {"DELAY": "1"}))
             producer.send(Message("t", b"new timed", {"TIMER_DELAY_SEC": "1"}))
@@ -165,8 +178,7 @@ def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> 
             soon(lambda: checkpoint("a1")[0] > pair.clock_of("a1") + HOURS // 2)
             pair.promote("a1", other="a0")
             pair.skew.clear()
-            soon(lambda: knows(pair.addresses, "t"))
-            producer.running().routes.refresh("t")
+            goes_on(producer)
             producer.send(Message("t", b"second", {"TIMER_DELAY_SEC": "6"}))
             pair.run(_flushed(pair.master))
             soon(lambda: checkpoint("a0")[1] == 2)
@@ -281,6 +293,17 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
         assert now - 60_000 < min(own.last_read_timestamp, own.last_write_timestamp) <= now
         pair.stop(pair.master)
         soon(lambda: state(pair.slave).ha_client_runtime_info.last_read_timestamp == 0)
+
+
+def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The one that it copies, and the one that it asks for the rest."""
+    with promoted(tmp_path) as pair:
+        assert "as haMasterAddress says" not in caplog.text
+        pair.stop(pair.slave)
+        address = f"localhost:{pair.master.service.replication.port}"
+        pair.slave = pair.add("a", 1, haMasterAddress=address)
+        soon(lambda: f"log of {address}, as haMasterAddress says" in caplog.text)
+        assert f"servers know, at {pair.master.address} (HA 127.0.0.1:" in caplog.text
 
 
 def test_what_waits_by_topic(tmp_path: Path) -> None:
