@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.metrics import BrokerMetrics
@@ -17,6 +18,8 @@ from spark_rocket.namesrv.metrics import NameServerMetrics
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.remoting.http import is_loopback
 from spark_rocket.remoting.monitor import MetricsSource, Monitor
+from spark_rocket.remoting.tls import TlsMode, TlsSettings
+from spark_rocket.remoting.tls_contexts import server_tls
 
 _log = logging.getLogger(__name__)
 
@@ -35,28 +38,38 @@ def metrics_port(config: BrokerConfig) -> int:
     return NO_PORT
 
 
+@dataclass(frozen=True)
+class Started:
+    """What to tell whoever started it: people, a line or none, and programs."""
+
+    lines: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+
+
 async def start_monitor(
     servers: AsyncExitStack,
     *,
     host: str = "",
     port: int,
+    tls: TlsSettings | None = None,
     broker: Broker | None = None,
     namesrv: NameServer | None = None,
-) -> list[str]:
-    """Serve until ``servers`` are closed; what to tell whoever started it, a line or none."""
+) -> Started:
+    """Serve until ``servers`` are closed. It is HTTPS where ``tls`` enforces TLS."""
     if port == NO_PORT:
-        return []
+        return Started()
     sources: list[MetricsSource] = []
     if broker is not None:
         sources.append(BrokerMetrics(broker))
     if namesrv is not None:
         sources.append(NameServerMetrics(namesrv))
     host = host or LOOPBACK
-    monitor = Monitor(host, port, sources)
+    wanted = server_tls(tls, (host, "localhost", LOOPBACK)) if tls and tls.mode is TlsMode.ENFORCING else None
+    monitor = Monitor(host, port, sources, ssl=wanted.listening() if wanted is not None else None)
     try:
         await monitor.start()
     except ConfigError as error:
-        return [f"  metrics      none: {error.message} Give --metrics-port or --no-metrics."]
+        return Started([f"  metrics      none: {error.message} Give --metrics-port or --no-metrics."])
     servers.push_async_callback(monitor.close)
     whose = "" if is_loopback(host) else " (open to everyone)"
-    return [f"  metrics      {monitor.url}/metrics, /health and /ready{whose}"]
+    return Started([f"  metrics      {monitor.url}/metrics, /health and /ready{whose}"], {"metrics": monitor.url})

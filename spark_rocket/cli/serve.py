@@ -24,7 +24,7 @@ from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
-from spark_rocket.cli.monitor import NAME_SERVER_PORT, NO_PORT, metrics_port, start_monitor
+from spark_rocket.cli.monitor import NAME_SERVER_PORT, NO_PORT, Started, metrics_port, start_monitor
 from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
@@ -111,14 +111,14 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         monitor = await _monitor(servers, config, broker=broker, namesrv=namesrv)
         _log_start(config)
         facts = {"nameServer": name_server, "broker": broker.address}
-        ready(options.ready_fd, facts | ({"grpc": grpc} if grpc else {}))
+        ready(options.ready_fd, facts | monitor.facts | ({"grpc": grpc} if grpc else {}))
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
             f"  name server  {name_server}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
-            *monitor,
+            *monitor.lines,
             f"  data         {data} ({where})\n",
             *warn_open(host),
             "Try it in Python with PySpark, three lines:\n",
@@ -168,10 +168,14 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
         wanted = NAME_SERVER_PORT if options.metrics_port is None else options.metrics_port
-        monitor = await start_monitor(servers, port=wanted, namesrv=namesrv)
+        monitor = await start_monitor(servers, port=wanted, tls=tls, namesrv=namesrv)
         _log.info("name server started", extra=fields(address=namesrv.address, data=data))
-        ready(options.ready_fd, {"nameServer": namesrv.address})
-        say(f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}", *monitor, *warn_open(host))
+        ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
+        say(
+            f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}",
+            *monitor.lines,
+            *warn_open(host),
+        )
         await stopping()
 
 
@@ -199,12 +203,12 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         if ready_fd is not None:
             # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
             await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-            ready(ready_fd, {"broker": broker.address} | ({"grpc": grpc} if grpc else {}))
+            ready(ready_fd, {"broker": broker.address} | monitor.facts | ({"grpc": grpc} if grpc else {}))
         say(
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
             f"on {broker.address}",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
-            *monitor,
+            *monitor.lines,
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store_path}",
             *warn_open(config.bind_address),
@@ -233,9 +237,9 @@ def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
 
 async def _monitor(
     servers: AsyncExitStack, config: BrokerConfig, *, broker: Broker, namesrv: NameServer | None = None
-) -> list[str]:
-    host, port = config.metrics_prom_exporter_host, metrics_port(config)
-    return await start_monitor(servers, host=host, port=port, broker=broker, namesrv=namesrv)
+) -> Started:
+    host, port, tls = config.metrics_prom_exporter_host, metrics_port(config), config.tls_settings()
+    return await start_monitor(servers, host=host, port=port, tls=tls, broker=broker, namesrv=namesrv)
 
 
 def _log_start(config: BrokerConfig) -> None:

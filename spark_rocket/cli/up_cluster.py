@@ -133,7 +133,11 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
         monitor = await start_monitor(
-            servers, host=config.metrics_prom_exporter_host, port=metrics_port(config), namesrv=namesrv
+            servers,
+            host=config.metrics_prom_exporter_host,
+            port=metrics_port(config),
+            tls=config.tls_settings(),
+            namesrv=namesrv,
         )
         shared = _shared_settings(options, config, name_server)
         stop = asyncio.ensure_future(stopping())
@@ -168,7 +172,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         say(
             f"spark_rocket {spark_rocket.__version__} is up: {len(brokers)} brokers of {config.broker_cluster_name}.\n",
             f"  name server  {name_server}",
-            *monitor,
+            *monitor.lines,
             *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
             *(
                 ["  gRPC clients see the topics of the broker that they call; classic clients and Spark those of all."]

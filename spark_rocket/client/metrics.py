@@ -176,8 +176,12 @@ def _add_consumer(exposition: Exposition, consumer: PushConsumer) -> None:
         totals[1] += one.count
         totals[2] += one.size
         totals[3] += max(one.broker_end - one.commit_offset, 0)
-    names = ("rocket_client_queues", "rocketmq_consumer_cached_messages")
-    names += ("rocketmq_consumer_cached_bytes", "rocket_client_lag_messages")
+    names = (
+        "rocket_client_queues",
+        "rocketmq_consumer_cached_messages",
+        "rocketmq_consumer_cached_bytes",
+        "rocket_client_lag_messages",
+    )
     address = shared.client_id.partition("@")[0]
     for topic, totals in by_topic.items():
         labels = f"{group},{label_text({'topic': topic})}"

@@ -50,7 +50,15 @@ if TYPE_CHECKING:
 
 _HOST = "127.0.0.1"
 # A test's few messages are taken on a machine whose disk is nearly full, and none of them disappears.
-_DISK_RATIOS = {"diskMaxUsedSpaceRatio": 100, "diskSpaceCleanForciblyRatio": 100, "diskSpaceWarningLevelRatio": 100}
+#: What nobody's disk or ports are to disturb, unless settings say otherwise.
+_OWN_SETTINGS: dict[str, object] = {
+    "grpcServerPort": 0,
+    "metricsExporterType": "DISABLE",
+    "metricsPromExporterPort": 0,
+    "diskMaxUsedSpaceRatio": 100,
+    "diskSpaceCleanForciblyRatio": 100,
+    "diskSpaceWarningLevelRatio": 100,
+}
 
 
 class LocalCluster:
@@ -85,7 +93,7 @@ class LocalCluster:
         self._credentials = find_credentials(access_key, secret_key, security_token, {})
         self._temporary = data_dir is None
         self._given = None if data_dir is None else Path(data_dir)
-        self._config: dict[str, object] = {**_DISK_RATIOS, "grpcServerPort": 0, **(config or {})}
+        self._config: dict[str, object] = {**_OWN_SETTINGS, **(config or {})}
         self._tls_mode = "permissive" if tls is True else tls
         self._tls: TlsSettings | None = None
         self._in_process = in_process
@@ -242,6 +250,17 @@ class LocalCluster:
         return self._tls
 
     @property
+    def metrics_url(self) -> str:
+        """``http://host:port``, with /metrics, /health and /ready behind it."""
+        url = self._running().metrics
+        if url is None:
+            raise StateError(
+                "This cluster serves no metrics.",
+                remedy='Start it with config={"metricsExporterType": "PROM"}, one broker, and not in this process.',
+            )
+        return url
+
+    @property
     def grpc_endpoint(self) -> str:
         """What RocketMQ 5's own clients call ``endpoints``, ``host:port``."""
         endpoint = self._running().grpc
@@ -357,6 +376,7 @@ class _ServerProcess:
         self.name_server = process.facts["nameServer"]
         self.broker = process.facts["broker"]
         self.grpc = process.facts.get("grpc")
+        self.metrics = process.facts.get("metrics")
         self.stop = process.stop
         self.kill = process.kill
 
@@ -379,6 +399,10 @@ class _FirstMember:
         return first.grpc_endpoint if first.has_grpc else None
 
     @property
+    def metrics(self) -> str | None:
+        return None
+
+    @property
     def pid(self) -> int:
         return self.members.brokers[0].pid
 
@@ -391,6 +415,7 @@ class _ServerThread:
         self.name_server = ""
         self.broker = ""
         self.grpc: str | None = None
+        self.metrics: str | None = None
         self.service: BrokerService | None = None  # for tests of the broker itself
         self.servers: tuple[NameServer, Broker] | None = None
         self.proxy: ProxyServer | None = None  # and of the proxy

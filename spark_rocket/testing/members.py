@@ -141,7 +141,7 @@ class NameServerMember(Member):
         super().restart()
 
     def _arguments(self) -> list[str]:
-        arguments = ["namesrv", "--port", str(self.port), "--data", str(self.home)]
+        arguments = ["namesrv", "--port", str(self.port), "--data", str(self.home), "--no-metrics"]
         if self._tls:
             file = self.home / "tls.properties"
             file.write_text(render_properties(self._tls.items()), encoding="utf-8")
