@@ -178,7 +178,7 @@ def _plan_to(admin: Admin, group: str, topic: str, offset: int, queue: str | Non
     committed = admin.committed_offsets(group, topic)
     if queue is None:
         return [PlannedReset(found, before, offset) for found, before in sorted(committed.items())]
-    broker, _, number = queue.rpartition(":")
+    broker, _, number = queue.replace("/", ":").rpartition(":")  # as it is shown elsewhere
     for found, before in committed.items():
         if (found.broker_name, str(found.queue_id)) == (broker, number):
             return [PlannedReset(found, before, offset)]

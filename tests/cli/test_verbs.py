@@ -307,6 +307,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         (["--to", "2999-01-01"], {10}),
         (["--offset", "7"], {7}),
         (["--offset", "7", "--queue", "b:1"], {5, 7}),
+        (["--offset", "7", "--queue", "b/1"], {5, 7}),
     ],
 )
 def test_a_group_is_put_somewhere(
