@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="by which browsers may call it, too"
 )
-@click.option("--tls-cert", "certificate", type=PATH, metavar="FILE", help="PEM certificate: serve HTTPS")
-@click.option("--tls-key", "key", type=PATH, metavar="FILE", help="its key")
+@click.option("--https-cert", type=PATH, metavar="FILE", help="serve HTTPS with this PEM certificate")
+@click.option("--https-key", type=PATH, metavar="FILE", help="its key")
 @click.option("--read-only", is_flag=True, help="show everything, change nothing")
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--lifeline-fd", type=int, hidden=True)
@@ -35,6 +35,8 @@ def console(
     link: Link,
     hash_password: bool,
     users: Path | None,
+    https_cert: Path | None,
+    https_key: Path | None,
     allowed_hosts: tuple[str, ...],
     ready_fd: int | None,
     lifeline_fd: int | None,
@@ -43,12 +45,14 @@ def console(
     """Serve the web console: the cluster, its topics, groups and messages, seen and mended in a browser.
 
     Without users only this machine is served. One user can also be in ROCKET_CONSOLE_USER and ROCKET_CONSOLE_PASSWORD.
+    The certificate can also be in ROCKETMQ_TLS_SERVER_CERT_PATH and ROCKETMQ_TLS_SERVER_KEY_PATH, as for the servers.
     """
     if hash_password:
         _print_hash()
         return
     from spark_rocket.client.config import ClientConfig
     from spark_rocket.console.settings import ConsoleSettings, read_users
+    from spark_rocket.remoting.tls import TlsSettings
 
     connecting = link.options()
     config = ClientConfig.of(connecting.pop("name_server"))
@@ -57,6 +61,13 @@ def console(
         users=read_users(users),
         allowed_hosts=allowed_hosts,
         connecting=connecting,
+        tls=TlsSettings.of(
+            {
+                name: str(path)
+                for name, path in (("tls.server.certPath", https_cert), ("tls.server.keyPath", https_key))
+                if path is not None
+            }
+        ),
         **given,
     )
     _serve(settings, ready_fd, lifeline_fd)

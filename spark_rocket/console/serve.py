@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -18,6 +17,7 @@ import uvicorn
 from spark_rocket.console.app import make_app
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.tls_contexts import server_tls
 
 MOST_CONNECTIONS = 512
 STOP_SECONDS = 3
@@ -46,18 +46,15 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=30,
         ws="none",
-        ssl_certfile=settings.certificate,
-        ssl_keyfile=settings.key,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     try:
+        tls = server_tls(settings.tls, (settings.host, *settings.allowed_hosts))
         config.load()
-    except (OSError, ssl.SSLError) as error:
+        config.ssl = None if tls is None else tls.listening()
+    except BaseException:
         listener.close()
-        raise ConfigError(
-            f"The console's certificate {settings.certificate} and key {settings.key} cannot be used: {error}.",
-            remedy="Give --tls-cert and --tls-key PEM files that belong together.",
-        ) from None
+        raise
     server = _Server(config)
     serving = asyncio.create_task(server.serve([listener]))
     begun = asyncio.create_task(server.begun.wait())

@@ -19,6 +19,7 @@ from typing import Any
 from spark_rocket.client.config import ClientConfig
 from spark_rocket.console.passwords import PREFIX, check_hash, hashed
 from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.tls import TlsMode, TlsSettings
 
 DEFAULT_PORT = 8080
 USER_VARIABLE = "ROCKET_CONSOLE_USER"
@@ -35,8 +36,8 @@ class ConsoleSettings:
     port: int = DEFAULT_PORT
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     allowed_hosts: tuple[str, ...] = ()
-    certificate: Path | None = None
-    key: Path | None = None
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    """The server's part of it: HTTPS if there is a certificate."""
     read_only: bool = False
     interval: float = 2.0
     """Seconds from one round of questions to the next while somebody looks, unless they take long."""
@@ -45,10 +46,6 @@ class ConsoleSettings:
 
     def __post_init__(self) -> None:
         ClientConfig.of(self.name_server, **self.connecting)
-        if (self.certificate is None) != (self.key is None):
-            raise ConfigError(
-                "TLS needs a certificate and its key.", remedy="Give --tls-cert and --tls-key, or neither."
-            )
         if not self.is_loopback and not self.users:
             raise ConfigError(
                 f"The console is to listen on {self.host}, which others reach, and nobody has a password.",
@@ -66,7 +63,7 @@ class ConsoleSettings:
 
     @property
     def is_tls(self) -> bool:
-        return self.certificate is not None
+        return self.tls.server_mode is not TlsMode.DISABLED
 
 
 def is_loopback(host: str) -> bool:

@@ -9,10 +9,12 @@ import re
 from urllib.parse import quote
 
 import fastavro
+import httpx
 import pytest
 
 from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.model import Message, MessageQueue
+from spark_rocket.remoting.tls import TlsSettings
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually
 
@@ -318,6 +320,17 @@ def test_dead_letters_one_by_one_and_together(page: Page, cluster: LocalCluster)
 @pytest.mark.parametrize("path", ["/api/nothing", "/api/topics/a/b"])
 def test_paths_that_are_none(page: Page, path: str) -> None:
     assert page.get(path, 404)["code"] == "NOT_FOUND"
+
+
+def test_https(cluster: LocalCluster) -> None:
+    console = Console(cluster.name_server, tls=TlsSettings(test_mode=True))
+    try:
+        assert console.url.startswith("https://127.0.0.1:")
+        assert httpx.get(f"{console.url}/api/alive", verify=False).json() == {"status": "UP"}
+        with pytest.raises(httpx.TransportError):
+            httpx.get(console.url.replace("https", "http") + "/api/alive")
+    finally:
+        console.close()
 
 
 def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:

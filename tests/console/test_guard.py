@@ -15,6 +15,7 @@ from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SEC
 from spark_rocket.console.settings import ConsoleSettings, read_users
 from spark_rocket.console.trouble import Refused
 from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.tls import TlsSettings
 
 NOWHERE = "127.0.0.1:1"
 PASSWORD = "correct horse"
@@ -189,8 +190,8 @@ def test_a_session_from_login_to_logout() -> None:
     assert code(ask("GET", "/api/overview")) == "LOGIN_REQUIRED"
 
 
-def test_under_tls_the_cookie_goes_nowhere_else(tmp_path: Any) -> None:
-    ask = Browser("https://127.0.0.1:8080", users=USERS, certificate=tmp_path / "c", key=tmp_path / "k")
+def test_under_tls_the_cookie_goes_nowhere_else() -> None:
+    ask = Browser("https://127.0.0.1:8080", users=USERS, tls=TlsSettings(test_mode=True))
     ask.login()
     assert ask.last_cookie.startswith("__Host-rocket-console=")
     assert "Secure" in ask.last_cookie
