@@ -24,7 +24,7 @@ demo: $(STAMP)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
 # Three at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
-test: $(STAMP) $(NODE)/node_modules/.installed
+test: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser
 	@$(RUN) python -m pytest -n 3 --dist loadfile $(ARGS)
 
 connect: export ON_CONNECT = 1
@@ -67,6 +67,11 @@ $(STAMP): pyproject.toml tools/setup.sh
 $(NODE)/node_modules/.installed: $(NODE)/package-lock.json
 	@sh tools/setup.sh node $(NODE)
 	@mkdir -p $(@D) && touch $@
+
+# Chromium, for the tests of the console's pages.
+$(VENV)/.browser: $(STAMP)
+	@sh tools/setup.sh browser
+	@touch $@
 
 clean:
 	rm -rf $(NODE)/node_modules

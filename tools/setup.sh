@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh packages VENV       make VENV with Python 3.11 or newer and install this project into it
 #   tools/setup.sh node FOLDER         install what FOLDER's package-lock.json names, where there is npm
+#   tools/setup.sh browser             install Chromium with apt where that can be done
 #   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt where that can be done), then
 #                                      run COMMAND with JAVA_HOME set and VENV first on the PATH
 set -eu
@@ -91,6 +92,21 @@ node() {
     [ -z "${REQUIRE_OFFICIAL:-}" ]
 }
 
+# --- Chromium -------------------------------------------------------------------------------------------------------
+
+# Only the tests of the console's pages need it, and those are skipped without. Never a reason to stop.
+browser() {
+    for name in chromium chromium-browser google-chrome; do
+        if command -v "$name" >/dev/null 2>&1 && command -v chromedriver >/dev/null 2>&1; then return 0; fi
+    done
+    once="-o Acquire::http::Timeout=20 -o Acquire::Retries=1"
+    say "Looking for Chromium and its driver …"
+    # shellcheck disable=SC2086  # several options
+    if apt $once update && apt-cache show chromium-driver >/dev/null 2>&1 &&
+        apt $once install -y --no-install-recommends chromium chromium-driver; then return 0; fi
+    say "There is no Chromium here: the tests of the console's pages in a browser are left out."
+}
+
 # --- Java -----------------------------------------------------------------------------------------------------------
 
 # Prints the home of a Java that Spark can use: 17 or newer, with the module that Spark's launcher demands.
@@ -143,6 +159,6 @@ run() {
 cd "$(dirname "$0")/.."
 verb=${1:-}
 case $verb in
-    packages | node | run) shift; "$verb" "$@" ;;
-    *) die "usage: tools/setup.sh packages VENV | node FOLDER | run VENV COMMAND…" ;;
+    packages | node | browser | run) shift; "$verb" "$@" ;;
+    *) die "usage: tools/setup.sh packages VENV | node FOLDER | browser | run VENV COMMAND…" ;;
 esac
