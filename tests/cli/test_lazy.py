@@ -1,0 +1,61 @@
+"""Every verb is there, says what it does, and is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from spark_rocket.cli.lazy import LazyGroup
+from spark_rocket.cli.main import rocket
+from tests.cli.conftest import Run
+
+
+def _verbs(group: click.Group, path: str = "rocket") -> Iterator[tuple[str, click.Group, str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", group, name, command
+        if isinstance(command, click.Group):
+            yield from _verbs(command, f"{path} {name}")
+
+
+VERBS = list(_verbs(rocket))
+
+
+@pytest.mark.parametrize(("path", "group", "name", "command"), VERBS, ids=[verb[0] for verb in VERBS])
+def test_a_verb(path: str, group: click.Group, name: str, command: click.Command) -> None:
+    assert command.name == name
+    assert command.short_help, "the line in the list of commands"
+    if isinstance(group, LazyGroup):
+        lines = {name: line for verbs in group.sections.values() for name, (_, line) in verbs.items()}
+        assert lines.get(name, command.short_help) == command.short_help, "the table says the same"
+    assert command.help
+    assert command.help[0].isupper()
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            assert parameter.help, f"{path} {parameter.opts[0]} says nothing of itself"
+
+
+def test_help_lists_every_verb(run: Run) -> None:
+    said = run("--help")
+    listed = {line.split()[0] for line in said.out.splitlines() if line.startswith("  ")}
+    assert (said.status, {path.split()[1] for path, group, *_ in VERBS if group is rocket} <= listed) == (0, True)
+    assert run("-h").out == said.out
+    assert run("--version").out.startswith("spark_rocket ")
+    assert run("group").status == 2
+    assert "No such command" in run("group", "nonsense").err
+
+
+def test_help_is_quick_because_it_imports_nothing() -> None:
+    program = (
+        "import sys\nfrom spark_rocket.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'rich', 'asyncio', 'socket', 'spark_rocket.client', 'spark_rocket.broker', 'orjson'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
