@@ -85,6 +85,14 @@ class Lab:
         return self._stack.enter_context(cluster)
 
     @cached_property
+    def metrics_cluster(self) -> LocalCluster:
+        """One that serves its metrics."""
+        from spark_rocket.testing import LocalCluster
+
+        settings = {"metricsExporterType": "PROM"}
+        return self._stack.enter_context(LocalCluster(data_dir=self.folder / "metrics-cluster", config=settings))
+
+    @cached_property
     def fresh_cluster(self) -> LocalCluster:
         """One for one benchmark only."""
         from spark_rocket.testing import LocalCluster

@@ -1,0 +1,71 @@
+"""What metrics cost: sends to one broker while it is scraped every second, against the same without."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.lab import Lab
+from benchmarks.registry import Pair, benchmark
+from spark_rocket.client import Producer
+from spark_rocket.model import Message
+
+SIZE = 128
+SENT = {"sync": 15_000, "batches": 1_500_000}
+LOT = 500
+TOPICS = 200
+
+
+def _send(name_server: str, topic: str, how: str) -> float:
+    """Messages a second, from one thread."""
+    count, message = SENT[how], Message(topic, b"x" * SIZE)
+    with Producer(name_server=name_server, send_timeout=30) as producer:
+        producer.send(message)
+        begun = time.perf_counter()
+        if how == "sync":
+            for _ in range(count):
+                producer.send(message)
+        else:
+            for future in [producer.send_async([message] * LOT) for _ in range(count // LOT)]:
+                future.result()
+        return count / (time.perf_counter() - begun)
+
+
+@contextmanager
+def _scraped(url: str) -> Iterator[None]:
+    """Somebody reads /metrics, at once and then every second."""
+    stop = threading.Event()
+
+    def scrape() -> None:
+        while True:
+            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+                answer.read()
+            if stop.wait(1.0):
+                return
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+@benchmark("metrics.send.sync", "metrics.send.batches", unit="messages/s", ceiling="the same without anybody scraping")
+def send(lab: Lab, how: str) -> Pair:
+    cluster = lab.metrics_cluster
+    topic = f"metrics-{how}"
+    cluster.create_topic(topic)
+    with Producer(name_server=cluster.name_server) as producer:
+        for number in range(TOPICS):
+            producer.send(Message(f"metrics-{number}", b"x"))
+
+    def scraped() -> float:
+        with _scraped(cluster.metrics_url):
+            return _send(cluster.name_server, topic, how)
+
+    return Pair(scraped, lambda: _send(cluster.name_server, topic, how))
