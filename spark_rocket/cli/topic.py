@@ -361,6 +361,7 @@ def create(
 @_attribute_option
 @_broker_option
 @cluster_option
+@json_option
 def update(
     link: Link,
     topic: str,
@@ -372,6 +373,7 @@ def update(
     attributes: tuple[str, ...],
     broker: str | None,
     cluster_name: str | None,
+    as_json: bool,
 ) -> None:
     """Change a topic on every broker that has it; what is not given stays as it is.
 
@@ -398,7 +400,11 @@ def update(
             cluster=cluster_name,
         )
         now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
-    show.table([_config_row(name, config) for name, config in sorted(now.items())], _SETTINGS)
+    rows = [_config_row(name, config) for name, config in sorted(now.items())]
+    if as_json:
+        show.document(rows)
+    else:
+        show.table(rows, _SETTINGS)
 
 
 def _attributes(texts: tuple[str, ...]) -> str | None:

@@ -193,7 +193,8 @@ def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
     assert [line.split() for line in said.out.splitlines()[1:]] == [
         [name, "3", "1", "R-", "FIFO", "message.type=FIFO"] for name in "ab"
     ]
-    assert rocket("topic", "update", "work", "--queues", "1", "--perm", "6", "--broker", "a").status == 0
+    (row,) = rocket("topic", "update", "work", "--queues", "1", "--perm", "6", "--broker", "a", "--json").json
+    assert (row["brokerName"], row["readQueueNums"], row["writeQueueNums"], row["perm"]) == ("a", 1, 1, "RW")
     found = {name: admin.topic_config("work", broker=name) for name in "ab"}
     assert [(c.read_queue_nums, c.write_queue_nums, c.perm) for c in found.values() if c] == [(1, 1, 6), (3, 1, 4)]
     for arguments, reason in (
