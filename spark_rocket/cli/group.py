@@ -80,7 +80,11 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
             states = admin.group_states([info.name for info in infos], failed=failed)
             rows = [_row(info, states[info.name]) for info in infos]
             return rows, Table(
-                rows, _LIST, empty="There are no consumer groups.", marked=lambda row: row["delayMs"] > LATE_MS
+                rows,
+                _LIST,
+                foot=show.away(failed, watch),
+                empty="There are no consumer groups.",
+                marked=lambda row: row["delayMs"] > LATE_MS,
             )
 
         show.looked(look, watch, as_json)

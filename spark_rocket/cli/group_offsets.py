@@ -10,6 +10,7 @@ Corresponds to mqadmin's consumerProgress, resetOffsetByTime, skipAccumulatedMes
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,7 +55,7 @@ def lag(link: Link, group: str, topic: str | None, as_json: bool, watch: float |
         def look() -> tuple[object, Table]:
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
-            return _lag_document(state), _lag_table(state)
+            return _lag_document(state), replace(_lag_table(state), foot=show.away(failed, watch))
 
         show.looked(look, watch, as_json)
     return show.failures(failed)

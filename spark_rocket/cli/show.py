@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "Progress",
     "Table",
     "agreed",
+    "away",
     "coloured",
     "confirm",
     "document",
@@ -240,23 +241,33 @@ def agreed(question: str) -> bool:
 def watch(look: Callable[[], tuple[object, Table]], seconds: float, as_json: bool = False) -> None:
     """Look again and again until Ctrl-C: in place on a terminal, one below the other elsewhere, or JSON lines.
 
-    ``look`` gives what JSON is made of, and the table.
+    ``look`` gives what JSON is made of, and the table. If it fails later on, that is said, and it is tried again.
     """
+    value, shown = look()
     if as_json or not sys.stdout.isatty():
         while True:
-            value, shown = look()
             if as_json:
                 line(value)
             else:
                 _print(shown)
                 print(flush=True)
             time.sleep(seconds)
+            value, shown = _once_more(look, shown)
     from rich.live import Live
 
-    with Live(_drawn(look()[1]), console=_console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
+    with Live(_drawn(shown), console=_console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         while True:
             time.sleep(seconds)
-            live.update(_drawn(look()[1]), refresh=True)
+            _, shown = _once_more(look, shown)
+            live.update(_drawn(shown), refresh=True)
+
+
+def _once_more(look: Callable[[], tuple[object, Table]], last: Table) -> tuple[object, Table]:
+    try:
+        return look()
+    except RocketError as error:
+        text = f"{error.message} {error.remedy}".rstrip()
+        return {"error": text}, replace(last, foot=f"As it was last: {text}")
 
 
 def looked(look: Callable[[], tuple[object, Table]], seconds: float | None, as_json: bool) -> None:
@@ -276,9 +287,18 @@ def looked(look: Callable[[], tuple[object, Table]], seconds: float | None, as_j
 
 def failures(failed: Mapping[str, RocketError]) -> int:
     """Say on stderr which brokers did not answer, and why; the exit status."""
-    for broker, error in sorted(failed.items()):
-        print(f"rocket: {broker}: {error.message} {error.remedy}".rstrip(), file=sys.stderr)
+    for text in _reasons(failed):
+        print(f"rocket: {text}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def away(failed: Mapping[str, RocketError], watch: float | None) -> str:
+    """The same as the foot of a table that is watched; nothing for one that is not."""
+    return "\n".join(_reasons(failed)) if watch is not None else ""
+
+
+def _reasons(failed: Mapping[str, RocketError]) -> list[str]:
+    return [f"{broker}: {error.message} {error.remedy}".rstrip() for broker, error in sorted(failed.items())]
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
             failed.clear()
             infos = [info for info in admin.topic_list(failed=failed) if is_all or info.kind == "USER"]
             rows = _sums(admin.topics_stats(infos, failed=failed))
-            return rows, Table(rows, _TOPICS, empty="There are no topics.")
+            return rows, Table(rows, _TOPICS, foot=show.away(failed, watch), empty="There are no topics.")
 
         show.looked(look, watch, as_json)
     return show.failures(failed)

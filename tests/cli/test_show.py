@@ -11,7 +11,7 @@ import pytest
 from spark_rocket.cli import show
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import duration_text, second_text
-from spark_rocket.errors import StateError
+from spark_rocket.errors import RemotingTimeoutError, StateError
 
 ROWS = [
     {"topic": "orders", "messages": 12, "brokers": ["a", "b"], "order": True},
@@ -110,6 +110,23 @@ def test_watching_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         show.watch(look, 0.001, as_json=True)
     assert sys.stdout.getvalue() == "[1]\n[2]\n"  # type: ignore[attr-defined]
+
+
+def test_what_fails_while_one_watches_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    looks = iter([None, RemotingTimeoutError("No answer."), None, KeyboardInterrupt()])
+
+    def look() -> tuple[object, show.Table]:
+        problem = next(looks)
+        if problem is not None:
+            raise problem
+        return "fine", show.Table([{"topic": "t"}], [Column("topic")])
+
+    with pytest.raises(KeyboardInterrupt):
+        show.watch(look, 0.001)
+    assert capsys.readouterr().out.split("\n\n") == ["TOPIC\nt", "TOPIC\nt\nAs it was last: No answer.", "TOPIC\nt", ""]
+    looks = iter([RemotingTimeoutError("No answer.")])
+    with pytest.raises(RemotingTimeoutError):  # nothing was seen yet
+        show.watch(look, 0.001)
 
 
 def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
