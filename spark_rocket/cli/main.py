@@ -37,6 +37,12 @@ SECTIONS = {
         "group": (f"{_CLI}.group:group", "consumer groups, their members and lag, and changes of them"),
         "offsets": (f"{_CLI}.offsets:offsets", "where queries and groups are; set, copy and preview it"),
     },
+    "Messages": {
+        "message": (f"{_CLI}.message:message", "send messages, follow and find them, send them again"),
+        "dlq": (f"{_CLI}.dlq:dlq", "dead letters: see them, send them again"),
+        "queue": (f"{_CLI}.queue:queue", "what a queue holds"),
+        "bench": (f"{_CLI}.bench:bench", "measure sending and consuming"),
+    },
     "Here": {
         "store": (f"{_CLI}.store:store", "check, dump, rebuild and measure a store directory"),
         "doctor": (f"{_CLI}.doctor:doctor", "check Java, Spark, Python, servers and executors"),

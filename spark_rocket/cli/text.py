@@ -112,8 +112,9 @@ def print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:
 class Bar:
     """How far it is, on stderr: only where a person looks at it, and only for what takes long."""
 
-    def __init__(self, *, is_bytes: bool = True, is_wanted: bool = True) -> None:
+    def __init__(self, *, is_bytes: bool = True, is_wanted: bool = True, what: str = "queues") -> None:
         self._is_bytes = is_bytes
+        self._what = what  # is counted, if not bytes
         self._is_shown = is_wanted and sys.stderr.isatty()
         self._begin = self._last = time.monotonic()
         self._has_line = False
@@ -134,7 +135,7 @@ class Bar:
         if self._is_bytes:
             text = f"{size_text(done)} of {size_text(total)}, {size_text(int(rate))}/s{left}"
         else:
-            text = f"{done:,} of {total:,} queues{left}"
+            text = f"{done:,} of {total:,} {self._what}{left}"
         filled = 30 * done // total
         print(f"\r\033[K[{'#' * filled}{' ' * (30 - filled)}] {100 * done // total} %  {text}", end="", file=sys.stderr)
         sys.stderr.flush()

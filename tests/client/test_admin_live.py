@@ -20,6 +20,7 @@ from spark_rocket.errors import BrokerError, ClientError, StateError, TopicNotFo
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
 from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
 
@@ -262,17 +263,18 @@ def test_a_group_at_work(
         assert admin.groups_of(topic) == [group]
         assert {track.group: track.status for track in admin.message_track(seen[0])} == {group: TrackStatus.CONSUMED}
         other = producer.send(Message.of(topic, b"x", tags="b"), queue=queues[0])
-        until(lambda: past(queues[0]) == 4, "the group goes past it")
+        producer.send(Message.of(topic, b"y", tags="a"), queue=queues[0])  # brings what waits for messages to its end
+        until(lambda: past(queues[0]) == 5, "the group goes past both")
         unseen = admin.message(topic, other.msg_id)
         assert unseen is not None
         assert [track.status for track in admin.message_track(unseen)] == [TrackStatus.CONSUMED_BUT_FILTERED]
         with pytest.raises(BrokerError, match=r"online: .*online=True"):
             admin.reset_offsets(group, topic, 0)
         assert set(admin.reset_offsets(group, topic, 0, online=True).values()) == {0}
-        until(lambda: len(seen) == 25, "all is consumed again")
+        assert set(admin.committed_offsets(group, topic).values()) == {0}, "though its members are online"
         resent = admin.resend(seen[0], group=group)
         until(lambda: any(m.msg_id == resent.msg_id for m in seen), "the copy comes to the group")
-        assert seen[-1].topic == topic, "as a message of the topic that it was sent to"
+        assert {m.topic for m in seen} == {topic}, "as a message of the topic that it was sent to"
         assert admin.producers("admin_live")[0].language == "PYTHON"
         assert "admin_live" in admin.producer_groups()
     assert admin.delete_group(group, topics=True) == [f"%RETRY%{group}"]
@@ -488,3 +490,34 @@ def test_an_admin_that_was_closed(cluster: LocalCluster) -> None:
     admin.close()
     with pytest.raises(StateError):
         admin.send(Message("t", b""))
+
+
+def test_what_clients_wrote_about_a_message(admin: Admin, producer: Producer, names: list[str], topic: str) -> None:
+    assert admin.message_trace("0" * 32).events == []
+    traces = f"{topic}-traces"
+    admin.create_topic(traces, queues=1)
+    msg_id = "7F0000010F9C6466E7626C101B61000C"
+
+    def event(kind: TraceType, at: int, **fields: object) -> str:
+        of_bean = {name: fields.pop(name) for name in ("tags", "transaction_state") if name in fields}
+        bean = TraceBean(topic=topic, msg_id=msg_id, client_host="c1", **of_bean)  # type: ignore[arg-type]
+        return encode_trace_data(TraceContext(kind, at, trace_beans=[bean], **fields))  # type: ignore[arg-type]
+
+    sub = {"group_name": "g", "request_id": "R1"}
+    texts = [
+        event(TraceType.SubAfter, 30, cost_time=7, success=False, context_code=2, **sub),
+        event(TraceType.Pub, 10, group_name="p", cost_time=3, tags="a") + event(TraceType.SubBefore, 20, **sub),
+        event(TraceType.SubBefore, 40, group_name="g", request_id="R2"),
+        event(TraceType.EndTransaction, 50, group_name="p", transaction_state="COMMIT_MESSAGE"),
+    ]
+    for text in texts:
+        producer.send(Message.of(traces, text, keys=msg_id))
+    events = admin.message_trace(msg_id, trace_topic=traces).events
+    assert [(e.kind, e.time_ms, e.group, e.outcome, e.cost_ms) for e in events] == [
+        ("SEND", 10, "p", "SUCCESS", 3),
+        ("CONSUME", 20, "g", "EXCEPTION", 7),
+        ("CONSUME", 40, "g", None, None),
+        ("END_TRANSACTION", 50, "p", "COMMIT_MESSAGE", 0),
+    ]
+    assert events[0].tags == "a"
+    assert admin.message_trace(msg_id, trace_topic="live-unknown").events == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from heapq import nlargest, nsmallest
+from itertools import islice
 from typing import Unpack
 
 from spark_rocket.client.admin.base import FOUND_OR_NOT
@@ -26,10 +27,12 @@ from spark_rocket.client.admin.results import (
     topic_kind,
 )
 from spark_rocket.client.config import Connecting
+from spark_rocket.client.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.producer import Producer
 from spark_rocket.client.pull import PullStatus
+from spark_rocket.client.send_back import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
-from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
+from spark_rocket.model import UNIQ_KEY, WAIT, Message, MessageExt, MessageQueue, SendResult
 from spark_rocket.protocol.bodies import (
     BROADCASTING,
     CONSUME_ACTIVELY,
@@ -37,6 +40,7 @@ from spark_rocket.protocol.bodies import (
     SubscriptionData,
 )
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.extra_info import retry_topic
 from spark_rocket.protocol.headers import (
     QueryConsumeQueueRequestHeader,
@@ -44,12 +48,15 @@ from spark_rocket.protocol.headers import (
     ViewMessageRequestHeader,
 )
 from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.protocol.record import decode_messages
-from spark_rocket.protocol.subscription import TYPE_TAG, parse_tags
+from spark_rocket.protocol.subscription import SUB_ALL, TYPE_TAG, parse_tags
 from spark_rocket.remoting.address import format_address
 
 PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _NOT_NEWER = 2**63 - 1
+_COMPRESS_ABOVE = 4096
+_MOST_BACK = 10_000  # messages that are looked through at once for those that are wanted
 _RETRY_TOPIC, _DLQ_ORIGIN_TOPIC = "RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"
 # What brokers and clients set by themselves, or what belongs to one delivery: a message that is sent again has not it.
 _NOT_SENT_AGAIN = frozenset((
@@ -104,7 +111,8 @@ class MessageAdmin(OffsetAdmin):
         try:
             host, offset = decode_offset_msg_id(offset_msg_id)
         except ProtocolError as error:
-            raise ClientError(error.message, remedy="Unique keys are looked up with query_messages.") from None
+            remedy = "Ids that senders give are looked up in a topic: query_messages, rocket message query-id."
+            raise ClientError(error.message, remedy=remedy) from None
         address = format_address(*host)
         answer = self._ask(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset), f"message {offset_msg_id}"
@@ -151,11 +159,13 @@ class MessageAdmin(OffsetAdmin):
         queue: MessageQueue | None = None,
         limit: int = 64,
         newest: bool = True,
-        tags: str = "*",
+        tags: str = SUB_ALL,
+        sql: str | None = None,
     ) -> list[MessageExt]:
         """At most so many messages stored from one time on to another, of all queues or of one.
 
-        ``newest``: the last ones, newest first; else the first ones, oldest first. ``tags``: ``a || b``.
+        ``newest``: the last ones, newest first; else the first ones, oldest first. ``tags`` (``a || b``) or ``sql``:
+        only what consumers with such a subscription would be given.
         """
         choose = nlargest if newest else nsmallest
         found: list[MessageExt] = []
@@ -164,32 +174,38 @@ class MessageAdmin(OffsetAdmin):
                 continue
             first = self._reader.offset_for_time(one, begin_ms) if begin_ms > 0 else low
             end = high if end_ms is None else self._reader.offset_for_time(one, end_ms + 1)
-            found += self._some(one, first, end, limit, tags, newest)
+            if newest:
+                found += self._last(one, first, end, limit, tags, sql)
+            else:
+                found += islice(self.messages_between(one, first, end, tags=tags, sql=sql), limit)
         return choose(limit, found, key=_age)
 
-    def _some(self, queue: MessageQueue, low: int, high: int, limit: int, tags: str, newest: bool) -> list[MessageExt]:
-        """At most ``limit`` messages with such tags, from one end of a range of offsets on."""
-        wanted = parse_tags(tags)
+    def _last(
+        self, queue: MessageQueue, low: int, high: int, limit: int, tags: str, sql: str | None
+    ) -> list[MessageExt]:
+        """At most ``limit`` messages of the end of a range of offsets, looked for further and further back."""
         found: list[MessageExt] = []
+        step = limit
         while low < high and len(found) < limit:
-            count = min(limit, high - low)
-            part = range(high - count, high) if newest else range(low, low + count)
-            low, high = (low, part.start) if newest else (part.stop, high)
-            messages = [m for m in self._messages(queue, part.start, part.stop) if wanted.matches(m.tags)]
-            found = messages + found if newest else found + messages
-        return found[-limit:] if newest else found[:limit]
+            first = max(low, high - step)
+            found = [*self.messages_between(queue, first, high, tags=tags, sql=sql), *found]
+            high, step = first, min(step * 2, _MOST_BACK)
+        return found[-limit:]
 
     def messages_at(self, queue: MessageQueue, offset: int, count: int) -> list[MessageExt]:
         """So many messages of a queue from an offset on; fewer at its end, or where some are gone."""
-        return list(self._messages(queue, offset, offset + count))
+        return list(self.messages_between(queue, offset, offset + count))
 
-    def _messages(self, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
-        """Messages of a queue with offsets from ``start`` to before ``end``."""
+    def messages_between(
+        self, queue: MessageQueue, start: int, end: int, *, tags: str = SUB_ALL, sql: str | None = None
+    ) -> Iterator[MessageExt]:
+        """Messages of a queue with offsets from ``start`` to before ``end``, pulled as they are taken."""
+        wanted = parse_tags(SUB_ALL if sql is not None else tags)
         while start < end:
-            found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000))
+            found = self._reader.pull(queue, start, max_msgs=min(end - start, 1000), tags=tags, sql=sql)
             if found.status is PullStatus.FOUND:
                 for message in decode_messages(found.records, queue.broker_name):
-                    if start <= message.queue_offset < end:
+                    if start <= message.queue_offset < end and wanted.matches(message.tags):
                         yield message
             if found.next_offset <= start:
                 return
@@ -295,7 +311,32 @@ class MessageAdmin(OffsetAdmin):
             return self.send(Message(origin, message.body, kept, message.flag))
         if origin != message.topic or topic_kind(origin) is TopicKind.USER:
             kept[_RETRY_TOPIC] = origin
-        return self.send(Message(self._retry_topic(group, origin), message.body, kept, message.flag))
+        return self._send_to_retry(self._retry_topic(group, origin), message, kept)
+
+    def _send_to_retry(self, topic: str, message: MessageExt, properties: dict[str, str]) -> SendResult:
+        """As a consumer gives back a message, with a limit of its own: the group's own may be no retries at all."""
+        instance = self._instance()
+        queues = instance.routes.publish_route(topic)
+        queue = queues[message.queue_offset % len(queues)]
+        key = instance.next_key()
+        body, sys_flag = message.body, 0
+        if len(body) > _COMPRESS_ABOVE:
+            body, sys_flag = compress_body(body), COMPRESSION_BITS["zlib"]
+        out = Outgoing(
+            topic,
+            body,
+            properties=encode_properties({UNIQ_KEY: key, WAIT: "true"} | properties).decode(),
+            msg_id=key,
+            flag=message.flag,
+            sys_flag=sys_flag,
+            code=int(RequestCode.SEND_MESSAGE_V2),
+        )
+        request = out.request(PRODUCER_GROUP, queue)
+        request.ext_fields["l"] = str(DEFAULT_MAX_RECONSUME_TIMES)
+        address = instance.routes.master(queue)
+        what = f"the copy of {message.msg_id}"
+        answer = instance.invoke(address, request, what, topic=topic, timeout=self._timeout, allowed=STORED_CODES)
+        return out.result(queue, answer)
 
     def _retry_topic(self, group: str, origin: str) -> str:
         """Where a group looks for what it is to consume again. Of groups that pop each topic has its own."""
@@ -316,7 +357,9 @@ class MessageAdmin(OffsetAdmin):
         with self._producer_lock:
             self._instance()  # an Admin that was closed sends nothing
             if self._producer is None:
-                self._producer = Producer(PRODUCER_GROUP, name_server=self.name_server, **self._connecting)
+                self._producer = Producer(
+                    PRODUCER_GROUP, name_server=self.name_server, member=False, **self._connecting
+                )
                 self._producer.start()
             producer = self._producer
         return producer.send(message, queue=queue)

@@ -419,6 +419,37 @@ class MessageTrack:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something that a client said it did with a message: ``kind`` is SEND, CONSUME, END_TRANSACTION or RECALL.
+
+    ``outcome``: SUCCESS, or how it failed; a transaction's state; None while a consumption has not come to its end, as
+    ``cost_ms`` is.
+    """
+
+    kind: str
+    time_ms: int
+    group: str
+    client: str
+    outcome: str | None
+    cost_ms: int | None
+    topic: str
+    tags: str | None
+    keys: str | None
+    store_host: str
+    body_bytes: int
+    retry_times: int
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrace:
+    """What clients said about one message, in the order of time."""
+
+    msg_id: str
+    events: list[TraceEvent]
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
     """Where a group's dead letters are: how many are still there, and when the last one came."""
 

@@ -1,0 +1,218 @@
+"""Messages as verbs print them: a line, a record, JSON, and the body in one of several forms.
+
+=======  ==============================================================================================================
+auto     text if it is UTF-8 without control characters, else hex
+text     text; bytes that are none as \\xNN
+json     JSON, in one line or, alone, indented; text if it is none
+hex      offsets, bytes and characters, 16 a line
+none     nothing
+=======  ==============================================================================================================
+
+On a terminal control characters are shown as \\xNN, whatever form is asked for: a message must not be able to write
+what it likes to somebody's screen. Elsewhere text goes out as it is.
+
+Thread-safety: functions without a state. Corresponds to what mqadmin's PrintMessageByQueueCommand and
+QueryMsgByIdSubCommand print.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sys
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_rocket.cli import show
+from spark_rocket.cli.text import count_text, moment_text, size_text
+
+if TYPE_CHECKING:
+    from spark_rocket.model import MessageExt
+
+FORMS = ("auto", "text", "json", "hex", "none")
+body_option = click.option(
+    "--body", "form", type=click.Choice(FORMS), default="auto", help="how bodies are shown (auto: text, else hex)"
+)
+_HEX_BYTES = 16
+_LEAST_WIDTH = 20
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def text_of(body: bytes) -> str | None:
+    """The text that a body is; None if it is not UTF-8, or has control characters that no text has."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if any((ord(char) < 32 and char not in "\n\r\t") or ord(char) == 127 for char in text) else text
+
+
+def body_text(body: bytes, form: str) -> str:
+    """A body in a form, of as many lines as it takes."""
+    if form == "none":
+        return ""
+    if form == "json":
+        try:
+            return json.dumps(json.loads(body), ensure_ascii=False, indent=2)
+        except ValueError:
+            form = "auto"
+    text = text_of(body)
+    if form == "hex" or (form == "auto" and text is None):
+        return hex_text(body)
+    return harmless(body.decode("utf-8", "backslashreplace"))
+
+
+def body_line(body: bytes, form: str) -> str:
+    """A body in one line: line ends as \\n, of what is no text its bytes in hex."""
+    if form == "none":
+        return ""
+    if form == "json":
+        try:
+            return json.dumps(json.loads(body), ensure_ascii=False)
+        except ValueError:
+            form = "auto"
+    text = text_of(body)
+    if form == "hex" or (form == "auto" and text is None):
+        return body.hex(" ", 4)
+    text = body.decode("utf-8", "backslashreplace")
+    return harmless(text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t"))
+
+
+def hex_text(body: bytes) -> str:
+    """Offsets, bytes and characters, as hexdump -C has them."""
+    lines = []
+    for start in range(0, len(body), _HEX_BYTES):
+        part = body[start : start + _HEX_BYTES]
+        digits = " ".join(part[i : i + 8].hex(" ") + ("" if i else " ") for i in (0, 8)).rstrip()
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:08x}  {digits:<48}  |{shown}|")
+    return "\n".join(lines)
+
+
+def harmless(text: str) -> str:
+    """Without what would drive a terminal, if it goes to one."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(char if _is_shown(char) else _escaped(char) for char in text)
+
+
+def _is_shown(char: str) -> bool:
+    return char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def json_of(message: MessageExt, form: str = "auto") -> dict[str, Any]:
+    """A message for ``--json``. The body is ``body``, text or with ``--body json`` a value, else ``bodyBase64``."""
+    host = "{}:{}".format
+    value: dict[str, Any] = {
+        "topic": message.topic,
+        "brokerName": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "msgId": message.msg_id,
+        "offsetMsgId": message.offset_msg_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "bornTimestamp": message.born_timestamp,
+        "bornHost": host(*message.born_host),
+        "storeTimestamp": message.store_timestamp,
+        "storeHost": host(*message.store_host),
+        "storeSize": message.store_size,
+        "reconsumeTimes": message.reconsume_times,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "properties": message.properties,
+    }
+    if form == "none":
+        return value
+    if form == "json":
+        try:
+            return value | {"body": json.loads(message.body)}
+        except ValueError:
+            pass
+    text = text_of(message.body)
+    if text is None or form == "hex":
+        return value | {"bodyBase64": base64.b64encode(message.body).decode()}
+    return value | {"body": text}
+
+
+def record(message: MessageExt, form: str = "auto") -> None:
+    """Print a message with all that is known of it."""
+    show.record(
+        {
+            "Topic": message.topic,
+            "Queue": f"{message.broker_name or '?'}/{message.queue_id}, offset {count_text(message.queue_offset)}",
+            "Message id": message.msg_id,
+            "Offset id": message.offset_msg_id,
+            "Tags": harmless(message.tags or ""),
+            "Keys": harmless(message.keys or ""),
+            "Born": "{} at {}:{}".format(moment_text(message.born_timestamp), *message.born_host),
+            "Stored": "{} at {}:{}".format(moment_text(message.store_timestamp), *message.store_host),
+            "Size": size_text(message.store_size),
+            "Consumed before": f"{message.reconsume_times} times",
+        }
+    )
+    others = {name: value for name, value in message.properties.items() if name not in ("TAGS", "KEYS", "UNIQ_KEY")}
+    if others:
+        print()
+        show.record({harmless(name): harmless(value) for name, value in sorted(others.items())}, "Properties")
+    if form != "none":
+        print(f"\nBody, {count_text(len(message.body))} bytes")
+        if message.body:
+            print(body_text(message.body, form))
+
+
+def put(message: MessageExt, form: str, is_long: bool, as_json: bool) -> None:
+    """Print one message of many, at once: as a line of JSON, with all that is known of it, or as a line of text."""
+    if as_json:
+        show.line(json_of(message, form))
+    elif is_long:
+        record(message, form)
+        print(flush=True)
+    elif form == "hex":
+        print(line(message, "none"))
+        print(hex_text(message.body), flush=True)
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(line(message, form, width), flush=True)
+
+
+def line(message: MessageExt, form: str = "auto", width: int | None = None) -> str:
+    """A message in one line: when, where, tags, keys, body; cut to a width."""
+    when = moment_text(message.store_timestamp)
+    where = f"{message.broker_name}/{message.queue_id}@{message.queue_offset}"
+    marks = " ".join(f"{sign}{text}" for sign, text in (("#", message.tags), ("!", message.keys)) if text)
+    parts = [when, where, harmless(marks), body_line(message.body, form)]
+    return cut("  ".join(part for part in parts if part), width)
+
+
+def cut(text: str, width: int | None) -> str:
+    """As much of a line as fits, in columns of the terminal: letters of some scripts take two."""
+    if width is None or len(text) * 2 <= width:
+        return text
+    room, width = 0, max(width, _LEAST_WIDTH)
+    for place, char in enumerate(text):
+        room += _columns(char)
+        if room > width:
+            while room + 1 > width:  # for the sign that something is missing
+                room -= _columns(text[place])
+                place -= 1
+            return text[: place + 1] + "…"
+    return text
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1

@@ -1,0 +1,546 @@
+"""``rocket message``, ``dlq``, ``queue`` and ``bench`` against two live brokers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.cli import message_show, message_tail
+from spark_rocket.cli.bench import Latencies
+from spark_rocket.client import (
+    Admin,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    Producer,
+    PushConsumer,
+)
+from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
+from spark_rocket.testing import LocalCluster
+from tests.cli.conftest import Run, Said
+
+TEXT = '{"näme": "你好", "id": 7}'
+BINARY = bytes(range(256))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, config={"grpcServerPort": -1, "enablePropertyFilter": True}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.name_server) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, admin: Admin) -> str:
+    name = f"cli-{request.node.name.partition('[')[0][:60]}"
+    admin.create_topic(name, queues=2)
+    return name
+
+
+@pytest.fixture
+def rocket(run: Run, cluster: LocalCluster) -> Callable[..., Said]:
+    """``rocket`` with this cluster's name server."""
+
+    def rocket(*arguments: object, **more: Any) -> Said:
+        return run(*arguments, "-n", cluster.name_server, **more)
+
+    return rocket
+
+
+def lines(said: Said) -> list[Any]:
+    return [json.loads(line) for line in said.out.splitlines()]
+
+
+# --- send, get, query -------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_sent_and_found_by_each_of_its_names(rocket: Run, topic: str) -> None:
+    said = rocket("message", "send", topic, TEXT, "--tags", "paid", "--key", "k1", "--key", "k2", "--property", "ä=ö=1")
+    assert said.status == 0, said.err
+    assert said.out.startswith("Sent        SEND_OK\nQueue       broker-")
+    sent = rocket("message", "query-key", topic, "k2", "--json").json[0]
+    for verb in (
+        ("get", sent["offsetMsgId"]),
+        ("query-id", topic, sent["msgId"]),
+        ("query-id", topic, sent["offsetMsgId"]),
+    ):
+        found = rocket("message", *verb, "--json").json
+        assert (found["body"], found["tags"], found["keys"], found["properties"]["ä"]) == (TEXT, "paid", "k1 k2", "ö=1")
+        assert found["topic"] == topic
+        assert found["brokerName"].startswith("broker-")
+    assert rocket("message", "get", sent["offsetMsgId"], "--body", "json", "--json").json["body"]["id"] == 7
+    shown = rocket("message", "query-id", topic, sent["msgId"], "--body", "json")
+    assert '  "näme": "你好",\n' in shown.out
+    assert shown.out.endswith("No group consumes the topic.\n")
+    table = rocket("message", "query-key", topic, "k1").out.splitlines()
+    assert table[0].split() == ["STORED", "MESSAGE", "ID", "QUEUE@OFFSET", "TAGS", "KEYS", "BODY"]
+    assert table[1].endswith(TEXT)
+    assert rocket("message", "query-key", topic, "k3").out == f"Topic {topic} has no message with key k3.\n"
+    assert rocket("message", "query-key", topic, "k1", "--to", "2020-01-01", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "in_hex"),
+    [
+        (BINARY, None, "00000000  00 01 02 03 04 05 06 07  08 09 0a 0b 0c 0d 0e 0f  |................|"),
+        (b"\xff", None, "00000000  ff                                                |.|"),
+        (b"two\nlines\t", "two\nlines\t", None),
+        ("😀".encode(), "😀", None),
+    ],
+)
+def test_bodies_of_files(
+    rocket: Run, topic: str, tmp_path: Path, body: bytes, text: str | None, in_hex: str | None
+) -> None:
+    (tmp_path / "body").write_bytes(body)
+    sent = rocket("message", "send", topic, "--file", tmp_path / "body", "--json").json
+    found = rocket("message", "get", sent["offsetMsgId"], "--json").json
+    assert found.get("body") == text
+    assert base64.b64decode(found.get("bodyBase64", "")) == (body if text is None else b"")
+    shown = rocket("message", "get", sent["offsetMsgId"]).out
+    assert (in_hex or text or "?") in shown
+    assert rocket("message", "get", sent["offsetMsgId"], "--body", "none").out.splitlines()[-1].split()[0] == "CLUSTER"
+
+
+def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("eins\r\n\nzwei ✓\ndrei".encode())))
+    said = rocket("message", "send", topic, "--lines", "-", "--json")
+    assert [one["status"] for one in lines(said)] == ["SEND_OK"] * 3
+    (tmp_path / "hex").write_text("00ff\n61 62\n")
+    said = rocket("message", "send", topic, "--lines", tmp_path / "hex", "--hex")
+    assert said.out == f"2 messages were sent to {topic}.\n"
+    said = rocket("message", "tail", topic, "--from", "earliest", "--no-follow", "--json")
+    assert sorted(one.get("body") or one["bodyBase64"] for one in lines(said)) == [
+        "AP8=",
+        "ab",
+        "drei",
+        "eins",
+        "zwei ✓",
+    ]
+    (tmp_path / "hex").write_text("00ff\nnohex\n")
+    said = rocket("message", "send", topic, "--lines", tmp_path / "hex", "--hex")
+    assert (said.status, "nohex is not bytes in hex" in said.err) == (2, True)
+    said = rocket("message", "send", topic, "--lines", tmp_path / "nothing")
+    assert (said.status, "nothing" in said.err) == (1, True)
+
+
+def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) -> None:
+    sent = rocket("message", "send", topic, "x", "--queue", "broker-b:1", "--json").json
+    assert (sent["brokerName"], sent["queueId"]) == ("broker-b", 1)
+    keyed = [rocket("message", "send", topic, "x", "--sharding-key", "user-1", "--json").json for _ in range(3)]
+    assert len({(one["brokerName"], one["queueId"]) for one in keyed}) == 1
+    assert "recallHandle" in rocket("message", "send", topic, "later", "--delay", "1h", "--json").json
+    said = rocket("message", "send", topic, "later", "--deliver-at", str(int(time.time() * 1000) + 60_000))
+    assert "\nRecall handle" in said.out
+    assert rocket("message", "send", topic, "later", "--delay-level", "18").status == 0
+    assert sum(high for _, high in admin.offsets(topic).values()) == 4, "those that wait are not there"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("send", "TOPIC"), 2, "Give one of BODY, --file, --lines"),
+        (("send", "TOPIC", "x", "--file", "y"), 2, "BODY and --file cannot be given together"),
+        (("send", "TOPIC", "x", "--delay", "1"), 2, "1 is no length of time; write 500ms, 10s"),
+        (("send", "TOPIC", "x", "--property", "novalue"), 2, "write NAME=VALUE"),
+        (("send", "TOPIC", "x", "--queue", "broker-a"), 2, "broker-a is no queue; write BROKER/ID"),
+        (
+            ("send", "TOPIC", "x", "--queue", "broker-a:9"),
+            1,
+            "has no queue broker-a:9. It has queues 0 to 1 on broker-a",
+        ),
+        (("send", "TOPIC", "x", "--queue", "0"), 1, "Say which: broker-a/0, broker-b/0"),
+        (("send", "TOPIC", ""), 1, "has no body"),
+        (("get", "nonsense"), 1, "rocket message query-id"),
+        (("query-id", "TOPIC", "nonsense"), 1, "has no message 'nonsense'"),
+        (("query-id", "unknown", "x"), 1, "rocket topic create unknown"),
+        (("query-key", "unknown", "x"), 1, "'unknown' is not known"),
+        (("tail", "unknown"), 1, "'unknown' is not known"),
+        (("tail", "TOPIC", "--from", "1h", "--last", "3"), 2, "cannot be given together"),
+        (("tail", "TOPIC", "--sql", "a = "), 1, "a = "),
+        (("resend", "TOPIC", "x", "--client", "c"), 2, "--client needs --group"),
+        (("resend", "TOPIC", "x"), 1, "has no message 'x'"),
+    ],
+)
+def test_what_cannot_be(rocket: Run, topic: str, arguments: tuple[str, ...], status: int, text: str) -> None:
+    said = rocket("message", *(topic if argument == "TOPIC" else argument for argument in arguments))
+    assert (said.status, said.out) == (status, "")
+    assert text in " ".join(said.err.split())
+    assert "Traceback" not in said.err
+
+
+# --- tail -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def sending(cluster: LocalCluster, topic: str, **fields: str) -> Iterator[None]:
+    """Somebody who sends until it is over: who follows the topic sees some of it, whenever he begins."""
+    over = threading.Event()
+
+    def send() -> None:
+        with Producer("cli_test", name_server=cluster.name_server) as producer:
+            number = 0
+            while not over.wait(0.01):
+                number += 1
+                producer.send(Message.of(topic, f"live {number}", **fields))  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+def fill(admin: Admin, topic: str, count: int) -> None:
+    """Messages m0, m1 … in turn to the four queues; in each of them every other one is tagged odd."""
+    queues = sorted(admin.offsets(topic))
+    for number in range(count):
+        tags = "odd" if number // len(queues) % 2 else "even"
+        message = Message.of(topic, f"m{number}", tags=tags, properties={"n": str(number)})
+        admin.send(message, queue=queues[number % len(queues)])
+
+
+def test_a_topic_is_followed(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    fill(admin, topic, 3)
+    with sending(cluster, topic, tags="a"):
+        said = rocket("message", "tail", topic, "--max", 5)
+    assert (said.status, said.err) == (0, "")
+    shown = said.out.splitlines()
+    assert len(shown) == 5
+    assert all(re.match(r"\d{4}-\d\d-\d\d [\d:.]{12}  broker-[ab]/[01]@\d+  #a  live \d+$", line) for line in shown)
+    with sending(cluster, topic, tags="a"):
+        said = rocket("message", "tail", topic, "--max", 4, "--json", "--last", 2, "--tags", "odd || a")
+    assert len(lines(said)) == 4
+
+
+def test_what_is_there_is_shown_in_order_of_time(rocket: Run, admin: Admin, topic: str) -> None:
+    said = rocket("message", "tail", topic, "--from", "earliest", "--no-follow")
+    assert (said.status, said.out) == (0, ""), "an empty topic"
+    fill(admin, topic, 100)
+
+    def bodies(*options: object) -> list[str]:
+        said = rocket("message", "tail", topic, "--no-follow", "--json", *options)
+        assert said.status == 0, said.err
+        return [one["body"] for one in lines(said)]
+
+    every = bodies("--from", "earliest")
+    assert sorted(every, key=lambda body: int(body[1:])) == [f"m{i}" for i in range(100)]
+    assert bodies("--from", "1h") == every
+    stored = [
+        one["storeTimestamp"] for one in lines(rocket("message", "tail", topic, "--no-follow", "--json", "--last", 99))
+    ]
+    assert stored == sorted(stored)
+    first = ("--queue", "broker-a/0")  # m0, m4, m8 … m96
+    assert bodies("--from", "earliest", *first) == [f"m{i}" for i in range(0, 100, 4)]
+    assert bodies("--last", 3, *first) == ["m88", "m92", "m96"]
+    assert bodies("--last", 3, "--tags", "odd", *first) == ["m76", "m84", "m92"]
+    assert bodies("--last", 2, "--sql", "n < 10", *first) == ["m4", "m8"]
+    assert set(bodies("--from", "earliest", "--sql", "n between 3 and 4")) == {"m3", "m4"}
+    assert bodies("--last", 0) == []
+    assert bodies("--from", "latest") == []
+    assert bodies("--from", "earliest", "--max", 7) == every[:7]
+    text = rocket("message", "tail", topic, "--no-follow", "--last", 1, "--long", *first).out
+    assert "Body, 3 bytes\nm96\n" in text
+    text = rocket("message", "tail", topic, "--no-follow", "--last", 1, "--body", "hex", *first).out
+    assert text.endswith("00000000  6d 39 36                                          |m96|\n")
+
+
+def test_queues_that_are_added_are_followed(
+    rocket: Run, cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_tail, "_LOOK_SECONDS", 0.05)
+    put = message_show.put
+    seen: set[int] = set()
+
+    def watch(message: MessageExt, *rest: Any) -> None:
+        if not seen:
+            admin.update_topic(topic, read_queues=4, write_queues=4)
+        seen.add(message.queue_id)
+        put(message, *rest)
+        if message.queue_id > 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(message_show, "put", watch)
+    with sending(cluster, topic, tags="a"):
+        said = rocket("message", "tail", topic, "--max", 10_000, "--json")
+    assert (said.status, said.err) == (0, "")
+    assert max(seen) > 1
+    assert len(lines(said)) < 10_000
+
+
+def test_ctrl_c_ends_it_cleanly(cluster: LocalCluster, topic: str) -> None:
+    command = [sys.executable, "-m", "spark_rocket.cli", "message", "tail", topic, "-n", cluster.name_server, "--json"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        sending(cluster, topic),
+    ):
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["topic"] == topic
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+
+
+# --- trace, resend, dead letters --------------------------------------------------------------------------------
+
+
+def test_the_way_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    msg_id = "7F0000010F9C6466E7626C101B610099"
+    said = rocket("message", "trace", msg_id, "--trace-topic", topic)
+    assert said.out.startswith(f"Nobody has written about {msg_id} in topic {topic}.")
+    bean = TraceBean(topic="t", msg_id=msg_id, client_host="c1", store_host="1.2.3.4:5")
+    text = encode_trace_data(TraceContext(TraceType.Pub, 10, group_name="p", cost_time=3, trace_beans=[bean]))
+    text += encode_trace_data(TraceContext(TraceType.SubBefore, 20, group_name="g", request_id="R", trace_beans=[bean]))
+    admin.send(Message.of(topic, text, keys=msg_id))
+    said = rocket("message", "trace", msg_id, "--trace-topic", topic)
+    shown = said.out.splitlines()
+    assert [word for word in shown[0].split() if word != "AT"][:5] == ["TIME", "WHAT", "GROUP", "OUTCOME", "MS"]
+    assert ("SEND" in shown[1], "SUCCESS" in shown[1], "CONSUME" in shown[2], "under way" in shown[2]) == (True,) * 4
+    events = rocket("message", "trace", msg_id, "--trace-topic", topic, "--json").json["events"]
+    assert [(one["kind"], one["outcome"], one["costMs"]) for one in events] == [
+        ("SEND", "SUCCESS", 3),
+        ("CONSUME", None, None),
+    ]
+
+
+@pytest.fixture
+def failing(cluster: LocalCluster, admin: Admin, topic: str) -> str:
+    """A group that consumes the topic and fails at once for good, with one dead letter of binary."""
+    group = f"{topic}-failing"
+    admin.create_group(group, retry_max_times=0)
+    consumer = PushConsumer(
+        group,
+        lambda messages, _: ConsumeConcurrentlyStatus.RECONSUME_LATER,
+        name_server=cluster.name_server,
+        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
+        max_reconsume_times=0,
+    )
+    consumer.subscribe(topic)
+    admin.send(Message.of(topic, BINARY, keys="k", tags="t"))
+    died = threading.Event()
+    with consumer:
+        consumer.start()
+        while not admin.dead_letters(group):
+            died.wait(0.05)
+    return group
+
+
+def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: str, failing: str) -> None:
+    (group,) = (one for one in rocket("dlq", "list", "--json").json if one["group"] == failing)
+    assert (group["messages"], group["topic"]) == (1, f"%DLQ%{failing}")
+    assert failing in rocket("dlq", "list").out
+    (dead,) = rocket("dlq", "list", failing, "--json").json
+    assert base64.b64decode(dead["bodyBase64"]) == BINARY
+    assert dead["msgId"] in rocket("dlq", "list", failing).out
+    assert rocket("dlq", "list", "nobody").out == "Group nobody has no dead letters.\n"
+    refused = rocket("dlq", "resend", failing, "--all")
+    assert (refused.status, "Give --yes" in refused.err) == (1, True)
+    declined = rocket("dlq", "resend", failing, "--all", answer="n")
+    assert (declined.status, declined.out) == (1, "Nothing was changed.\n")
+    before = sum(high for _, high in admin.offsets(f"%RETRY%{failing}").values())
+    said = rocket("dlq", "resend", failing, dead["msgId"], "--yes")
+    assert (said.status, said.out) == (0, f"1 dead letter was sent to group {failing} again.\n")
+    assert sum(high for _, high in admin.offsets(f"%RETRY%{failing}").values()) == before + 1
+    (sent,) = lines(rocket("dlq", "resend", failing, "--all", "--to-topic", "--json", answer="y"))
+    assert sent["topic"] == topic
+    copy = admin.message(topic, sent["sentAs"])
+    assert copy is not None
+    assert (copy.body, copy.tags, copy.keys) == (BINARY, "t", "k")
+    for arguments, status, text in (
+        ((failing, "nonsense"), 1, f"rocket dlq list {failing} shows"),
+        (("nobody", "nonsense"), 1, "has no dead letter"),
+        ((failing,), 2, "Give one of ID, --all"),
+        ((failing, "x", "--from", "1h"), 2, "need --all"),
+        (("nobody", "--all"), 0, "has no dead letters"),
+    ):
+        said = rocket("dlq", "resend", *arguments, "--yes")
+        assert (said.status, said.out) == (status, "")
+        assert text in said.err
+
+
+def test_a_message_is_sent_again(rocket: Run, admin: Admin, cluster: LocalCluster, topic: str) -> None:
+    sent = admin.send(Message.of(topic, TEXT, keys="k"))
+    said = rocket("message", "resend", topic, sent.msg_id, answer="n")
+    assert (said.status, said.out) == (1, "Nothing was changed.\n")
+    said = rocket("message", "resend", topic, sent.msg_id, "--yes", "--json")
+    assert said.status == 0, said.err
+    assert said.json["topic"] == topic
+    assert [one["body"] for one in rocket("message", "query-key", topic, "k", "--json").json] == [TEXT, TEXT]
+    said = rocket("message", "resend", topic, sent.msg_id, "--group", "never-there", "--yes")
+    assert (said.status, "never been online" in said.err) == (1, True)
+    seen: list[MessageExt] = []
+
+    def consume(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        seen.extend(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    group = f"{topic}-group"
+    consumer = PushConsumer(group, consume, name_server=cluster.name_server)
+    consumer.subscribe(topic)
+    with consumer:
+        consumer.start()
+        (member,) = admin.group_state(group).members
+        said = rocket("message", "resend", topic, sent.msg_id, "--group", group, "--client", member.client_id, "--yes")
+        assert (said.status, said.err) == (0, "")
+        assert said.out.startswith("Result  CR_SUCCESS\n")
+        assert [one.msg_id for one in seen] == [sent.msg_id]
+        assert rocket("message", "resend", topic, sent.msg_id, "--group", group, "--yes").out.startswith("Sent  ")
+        said = rocket("message", "resend", topic, sent.msg_id, "--group", group, "--client", "nobody", "--yes")
+        assert (said.status, "not online" in said.err) == (1, True)
+
+
+# --- queue dump, bench ------------------------------------------------------------------------------------------
+
+
+def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
+    queue = sorted(admin.offsets(topic))[0]
+    name = f"{queue.broker_name}/{queue.queue_id}"
+    said = rocket("queue", "dump", topic, name)
+    assert (said.status, said.out) == (0, "Offsets 0 to before 0; the queue has 0 to before 0.\n")
+    assert "There are no entries." in rocket("queue", "dump", topic, name, "--entries").out
+    for number in range(120):
+        admin.send(Message.of(topic, f"m{number}", tags="a"), queue=queue)
+    said = rocket("queue", "dump", topic, name)
+    assert len(said.out.splitlines()) == 101
+    assert said.out.endswith("Offsets 0 to before 100; the queue has 0 to before 120.\n")
+    dumped = lines(rocket("queue", "dump", topic, name, "--json"))
+    assert [one["queueOffset"] for one in dumped] == [*range(120)]
+    dumped = lines(rocket("queue", "dump", topic, name, "--json", "--from", 5, "--to", 7))
+    assert [one["body"] for one in dumped] == ["m5", "m6"]
+    entries = lines(rocket("queue", "dump", topic, name, "--json", "--entries", "--from", 118))
+    assert [one["queueOffset"] for one in entries] == [118, 119]
+    assert {one["tagsCode"] for one in entries} == {97}
+    shown = rocket("queue", "dump", topic, name, "--entries", "--from", 118, "--group", "g").out.splitlines()
+    assert shown[0].split() == ["OFFSET", "IN", "LOG", "AT", "SIZE", "TAGS", "CODE", "FOR", "g"]
+    assert rocket("queue", "dump", topic, name, "--from", 5, "--to", 6, "--long").out.count("Body, 2 bytes") == 1
+    for arguments, status, text in (
+        ((topic, name, "--from", 999), 1, "It has the offsets 0 to before 120"),
+        ((topic, "nonsense"), 2, "write BROKER/ID"),
+        (("unknown", name), 1, "not known"),
+        ((topic, name, "--group", "g"), 2, "--group needs --entries"),
+    ):
+        said = rocket("queue", "dump", *arguments)
+        assert (said.status, said.out) == (status, "")
+        assert text in said.err
+
+
+def test_sending_and_consuming_are_measured(rocket: Run, admin: Admin, topic: str) -> None:
+    said = rocket("bench", "send", topic, "--count", 50, "--threads", 2, "--size", 10)
+    assert said.status == 0, said.err
+    assert said.out.startswith("50 messages sent in ")
+    assert said.out.splitlines()[2].split() == ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"]
+    result = rocket("bench", "send", topic, "--count", 105, "--batch", 10, "--keys", "--tags", "a", "--json").json
+    assert (result["messages"], result["failures"], result["batch"]) == (105, 0, 10)
+    assert result["latencyMs"]["p50"] <= result["latencyMs"]["p99"] <= result["latencyMs"]["max"]
+    assert sum(high for _, high in admin.offsets(topic).values()) == 155
+    result = rocket("bench", "consume", topic, "--count", 155, "--batch", 8, "--json").json
+    assert result["messages"] == 155
+    assert result["group"] not in {one.name for one in admin.groups()}
+    assert f"%RETRY%{result['group']}" not in admin.topics()
+    result = rocket(
+        "bench", "consume", topic, "--count", 105, "--tags", "a", "--group", f"{topic}-group", "--json"
+    ).json
+    assert result["messages"] == 105
+    assert f"{topic}-group" in {one.name for one in admin.groups()}
+    said = rocket("bench", "consume", "unknown")
+    assert (said.status, "not known" in said.err) == (1, True)
+    said = rocket("bench", "send", "%bad topic", "--count", 1)
+    assert (said.status, said.out.startswith("0 messages sent")) == (1, True)
+
+
+def test_latencies_are_within_two_percent() -> None:
+    latencies = Latencies()
+    for number in range(1, 1001):
+        latencies.add(number / 1000)
+    shown = latencies.to_json()
+    assert shown["mean"] == 500.5
+    assert shown["max"] == 1000.0
+    for percent in (50, 90, 99):
+        assert percent * 10 <= shown[f"p{percent}"] <= percent * 10 * 1.021
+    assert Latencies().to_json() == {
+        "mean": 0.0,
+        "p50": 0.0,
+        "p90": 0.0,
+        "p95": 0.0,
+        "p99": 0.0,
+        "p99.9": 0.0,
+        "max": 0.0,
+    }
+
+
+# --- how messages are shown -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "form", "line", "text"),
+    [
+        (b"a\nb\\", "auto", "a\\nb\\\\", "a\nb\\"),
+        (b'{"b": [1, 2]}', "json", '{"b": [1, 2]}', '{\n  "b": [\n    1,\n    2\n  ]\n}'),
+        (b"no json", "json", "no json", "no json"),
+        (b"\x00\x01", "auto", "0001", "00000000  00 01                                             |..|"),
+        (b"\xff\xfea", "text", "\\\\xff\\\\xfea", "\\xff\\xfea"),
+        (b"abc", "none", "", ""),
+        (b"", "auto", "", ""),
+    ],
+)
+def test_forms_of_bodies(body: bytes, form: str, line: str, text: str) -> None:
+    assert message_show.body_line(body, form) == line
+    assert message_show.body_text(body, form) == text
+
+
+def test_a_terminal_is_not_driven_by_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    nasty = "\x1b[2Jred\x07 \u202e\u200b\x9b31m ok ✓"
+    assert message_show.body_text(nasty.encode(), "text") == nasty, "into a file it goes as it is"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = message_show.body_text(nasty.encode(), "text")
+    assert shown == "\\x1b[2Jred\\x07 \\u202e\\u200b\\x9b31m ok ✓"
+    assert message_show.harmless("a\tb\nc") == "a\tb\nc"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("short", None, "short"),
+        ("x" * 30, 30, "x" * 30),
+        ("x" * 31, 30, "x" * 29 + "…"),
+        ("你" * 15, 30, "你" * 15),
+        ("你" * 16, 30, "你" * 14 + "…"),
+        ("e\u0301" * 30, 30, "e\u0301" * 30),
+    ],
+)
+def test_lines_are_cut_to_columns(text: str, width: int | None, shown: str) -> None:
+    assert message_show.cut(text, width) == shown
+
+
+def test_help_of_each_verb(run: Run) -> None:
+    for group, verbs in (
+        ("message", ("send", "tail", "get", "query-key", "query-id", "trace", "resend")),
+        ("dlq", ("list", "resend")),
+        ("queue", ("dump",)),
+        ("bench", ("send", "consume")),
+    ):
+        listed = run(group, "--help").out
+        for verb in verbs:
+            assert verb in listed
+            said = run(group, verb, "--help")
+            assert said.status == 0
+            assert max(map(len, said.out.splitlines())) <= 80
