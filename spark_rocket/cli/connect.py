@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
+    from spark_rocket.remoting.tls import TlsSettings
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 TIMEOUT = 5.0
@@ -41,10 +42,15 @@ class Link:
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)
     credentials: Path | None = None
+    tls: bool = False
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_verify: str | None = None
 
     def options(self) -> dict[str, Any]:
         """The arguments that every client takes: ``Producer("group", **link.options())``."""
-        return {"name_server": self.name_server, **self._signing()}
+        return {"name_server": self.name_server, "tls": self._tls(), **self._signing()}
 
     def _signing(self) -> dict[str, Any]:
         if self.credentials is None:
@@ -58,6 +64,21 @@ class Link:
             "security_token": found.security_token or None,
         }
 
+    def _tls(self) -> TlsSettings | None:
+        """None: what the environment says."""
+        files = (self.tls_ca, self.tls_cert, self.tls_key)
+        if not self.tls and self.tls_verify is None and files == (None, None, None):
+            return None
+        from spark_rocket.remoting.tls import Verify, as_settings
+
+        settings = as_settings(True)
+        assert settings is not None
+        names = ("client_trust_cert_path", "client_cert_path", "client_key_path")
+        given: dict[str, Any] = {name: str(path) for name, path in zip(names, files, strict=True) if path is not None}
+        if self.tls_verify is not None:
+            given |= {"verify": Verify(self.tls_verify), "auth_server": None}
+        return replace(settings, enable=True, **given)
+
     def admin(self) -> Admin:
         from spark_rocket.client import Admin
 
@@ -70,22 +91,19 @@ class Link:
 
 
 name_server_option = click.option(
-    "-n",
-    "--nameserver",
-    metavar="ADDR",
-    envvar=NAME_SERVER_VARIABLES,
-    help="host:port, several with ';' between (NAMESRV_ADDR, else 127.0.0.1:9876)",
+    "-n", "--nameserver", metavar="ADDR", envvar=NAME_SERVER_VARIABLES, help="host:port;host:port (NAMESRV_ADDR)"
 )
 cluster_option = click.option("--cluster", "cluster_name", metavar="NAME", help="of this cluster only")
 _OPTIONS: tuple[_Decorator, ...] = (
     name_server_option,
-    click.option("--access-key", metavar="KEY", help="who asks, where brokers want to know (ROCKETMQ_ACCESS_KEY)"),
-    click.option(
-        "--secret-key",
-        metavar="KEY",
-        help="its secret; better in ROCKETMQ_SECRET_KEY or a file: others see a command line",
-    ),
+    click.option("--access-key", metavar="KEY", help="who asks (ROCKETMQ_ACCESS_KEY)"),
+    click.option("--secret-key", metavar="KEY", help="its secret; better in ROCKETMQ_SECRET_KEY or a file"),
     click.option("--credentials", type=PATH, metavar="FILE", help="a file with accessKey and secretKey, as tools.yml"),
+    click.option("--tls", is_flag=True, help="call servers with TLS (ROCKETMQ_TLS_ENABLE)"),
+    click.option("--tls-ca", type=PATH, metavar="FILE", help="who signed their certificates"),
+    click.option("--tls-cert", type=PATH, metavar="FILE", help="our certificate, where they ask for one"),
+    click.option("--tls-key", type=PATH, metavar="FILE", help="its private key"),
+    click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="what is checked of theirs (full)"),
 )
 _timeout_option = click.option("--timeout", type=seconds, metavar="SECONDS", default=TIMEOUT, help="of a request (5)")
 
@@ -105,9 +123,12 @@ def _with_link(function: Callable[..., Any], options: tuple[_Decorator, ...]) ->
     def with_link(*args: Any, **values: Any) -> Any:
         return function(*args, link=_take(values), **values)
 
+    # Behind the verb's own in --help, wherever the decorator stands.
+    own = vars(with_link).pop("__click_params__", [])
     wrapped: Callable[..., Any] = with_link
     for option in reversed(options):
         wrapped = option(wrapped)
+    vars(wrapped)["__click_params__"] += own
     return wrapped
 
 
@@ -118,6 +139,7 @@ def _take(values: dict[str, Any]) -> Link:
         values.pop("access_key"),
         values.pop("secret_key"),
         values.pop("credentials"),
+        *(values.pop(name) for name in ("tls", "tls_ca", "tls_cert", "tls_key", "tls_verify")),
     )
     exclusive({"--credentials": link.credentials, "--access-key": link.access_key})
     return link
