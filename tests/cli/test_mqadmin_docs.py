@@ -1,0 +1,52 @@
+"""docs/mqadmin.md: what it names of ``rocket`` is there, and each verb of mqadmin has one line."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+
+from spark_rocket.cli.main import rocket
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "mqadmin.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+COMMANDS = sorted(set(re.findall(r"`(rocket [^`]+)`", TEXT)))
+
+# Apache RocketMQ 5.3's MQAdminStartup.
+VERBS = """
+addBroker addWritePerm allocateMQ brokerConsumeStats brokerStatus checkMsgSendRT cleanBrokerMetadata cleanExpiredCQ
+cleanUnusedTopic cloneGroupOffset clusterAclConfigVersion clusterList clusterRT consumeMessage consumerConnection
+consumerProgress consumerStatus copyAcl copyUser createAcl createUser deleteAccessConfig deleteAcl
+deleteExpiredCommitLog deleteKvConfig deleteSubGroup deleteTopic deleteUser dumpCompactionLog electMaster exportConfigs
+exportMetadata exportMetadataInRocksDB exportMetrics getAcl getBrokerConfig getBrokerEpoch getColdDataFlowCtrInfo
+getConsumerConfig getControllerConfig getControllerMetaData getNamesrvConfig getSyncStateSet getUser haStatus listAcl
+listUser printMsg printMsgByQueue producer producerConnection queryCq queryMsgById queryMsgByKey queryMsgByOffset
+queryMsgByUniqueKey queryMsgTraceById remappingStaticTopic removeBroker removeColdDataFlowCtrGroupConfig
+resetMasterFlushOffset resetOffsetByTime sendMessage sendMsgStatus setCommitLogReadAheadMode setConsumeMode
+skipAccumulatedMessage startMonitoring statsAll topicClusterList topicList topicRoute topicStatus updateAcl
+updateAclConfig updateBrokerConfig updateColdDataFlowCtrGroupConfig updateControllerConfig updateGlobalWhiteAddr
+updateKvConfig updateNamesrvConfig updateOrderConf updateStaticTopic updateSubGroup updateTieredTopic updateTopic
+updateTopicPerm updateUser wipeWritePerm
+"""
+
+
+def test_each_verb_of_mqadmin_has_its_line() -> None:
+    first_columns = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("|")]
+    named = Counter(verb for column in first_columns for verb in re.findall(r"`(\w+)`", column))
+    assert [verb for verb in VERBS.split() if named[verb] != 1] == []
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_what_the_page_names_is_there(line: str) -> None:
+    command: click.Command = rocket
+    context = click.Context(rocket)
+    words = line.split()[1:]
+    while isinstance(command, click.Group) and words and re.fullmatch("[a-z-]+", words[0]):
+        found = command.get_command(context, words.pop(0))
+        assert found is not None, line
+        command = found
+    _, left_over, _ = command.make_parser(click.Context(command)).parse_args(words)  # NoSuchOption if one is not there
+    assert left_over == [], line
