@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import (
+    acl,
     broker,
     client,
     client_send,
@@ -25,6 +26,7 @@ from benchmarks import (
     store,
     store_disk,
     store_search,
+    tls,
 )
 from benchmarks.lab import Lab
 from benchmarks.registry import REGISTRY, Result, run, select
@@ -41,11 +43,13 @@ FAMILIES = (
     client,
     client_send,
     metrics,
+    acl,
     overload,
     pop,
     reading,
     replication,
     cluster,
+    tls,
     spark,
     spark_lookup,
     spark_typed,

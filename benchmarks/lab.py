@@ -85,6 +85,13 @@ class Lab:
         return self._stack.enter_context(cluster)
 
     @cached_property
+    def tls_cluster(self) -> LocalCluster:
+        """One that takes TLS and plaintext."""
+        from spark_rocket.testing import LocalCluster
+
+        return self._stack.enter_context(LocalCluster(data_dir=self.folder / "tls-cluster", tls=True))
+
+    @cached_property
     def metrics_cluster(self) -> LocalCluster:
         """One that serves its metrics."""
         from spark_rocket.testing import LocalCluster
