@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -20,9 +21,10 @@ from spark_rocket.errors import BrokerError, ClientError, StateError, TopicNotFo
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
 from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import Answer, FakeCluster, says
 
 BODY = "héllo ✓ 你好".encode()
 BINARY = bytes(range(256))
@@ -137,6 +139,45 @@ def test_a_broker_that_is_away_hides_no_other(nobody: str) -> None:
             assert found["alone"].configs == {}
             with pytest.raises(Exception, match=nobody.rpartition(":")[2]):
                 admin.topic_list()
+    finally:
+        fakes.close()
+
+
+def test_lists_that_come_in_parts_are_put_together() -> None:
+    """Late 5.x brokers give some thousand topics or groups at a time."""
+    fakes = FakeCluster(1)
+    topics, groups = ([f"{kind}{number:02}" for number in range(25)] for kind in "tg")
+
+    def part(names: list[str], seq: str, table: str, name: str, total: str) -> Answer:
+        def answer(request: RemotingCommand) -> RemotingCommand:
+            first = int(request.ext_fields[seq])
+            assert ("dataVersion" in request.ext_fields) == (first > 0)
+            body = json.dumps({table: {one: {name: one} for one in names[first : first + 10]}}).encode()
+            return RemotingCommand.response(request, 0, None, {total: str(len(names))}, body)
+
+        return answer
+
+    try:
+        info = ClusterInfo({"b0": BrokerData("c", "b0", {0: fakes.brokers[0].address})}, {"c": ["b0"]})
+        fakes.name_server.answers |= {
+            RequestCode.GET_BROKER_CLUSTER_INFO: says(0, body=info.to_json()),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: says(0, body=b'{"topicList":[]}'),
+        }
+        fakes.brokers[0].answers |= {
+            RequestCode.GET_ALL_TOPIC_CONFIG: part(
+                topics, "topicSeq", "topicConfigTable", "topicName", "totalTopicNum"
+            ),
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: part(
+                groups, "groupSeq", "subscriptionGroupTable", "groupName", "totalGroupNum"
+            ),
+        }
+        with Admin(fakes.name_server.address) as admin:
+            assert [info.name for info in admin.topic_list()] == topics
+            assert [info.name for info in admin.groups()] == groups
+            assert sorted(admin.topic_configs("b0")) == topics
+            assert sorted(admin.subscription_groups("b0")) == groups
+            fakes.brokers[0].answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, ext={"totalTopicNum": "9"}, body=b"{}")
+            assert admin.topic_configs("b0") == {}, "one that counts wrongly"
     finally:
         fakes.close()
 
@@ -295,6 +336,7 @@ def test_how_long_a_message_has_been_waiting(admin: Admin, producer: Producer, t
     states = admin.group_states([group, "nobody-knows"])
     assert states[group].lag == state.lag
     assert states["nobody-knows"].lag == 0
+    assert admin.group_states([group], delays=False)[group].delay_ms == 0
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------

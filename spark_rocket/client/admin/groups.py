@@ -21,7 +21,7 @@ from spark_rocket.client.admin.results import (
     QueueProgress,
 )
 from spark_rocket.client.admin.topics import TopicAdmin
-from spark_rocket.errors import BrokerError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import (
     Connection,
@@ -50,6 +50,8 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.remoting.address import format_address
 
+_GROUPS = "the question for groups"
+_PAGE = 2_000
 _RELAY_SECONDS = 15.0  # a broker waits 10 s for the consumer that it asks
 _LONGEST_DELAY = 10 * 365 * 86_400_000  # more is Apache's way to say that it does not know
 _ANY_ANSWER = frozenset(
@@ -67,7 +69,14 @@ class GroupAdmin(TopicAdmin):
         code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
         asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
-        for question, table in self._ask_all(asked, "the question for groups", _group_table, failed):
+        for question, answer in self._ask_all(asked, _GROUPS, lambda answer: answer, failed):
+            try:
+                table = self._whole_group_table(question.address, answer)
+            except RocketError as error:
+                if failed is None:
+                    raise
+                failed.setdefault(question.broker, error)
+                continue
             for name, config in table.items():
                 found.setdefault(name, {})[question.broker] = config
         return [GroupInfo(name, configs) for name, configs in sorted(found.items())]
@@ -75,16 +84,32 @@ class GroupAdmin(TopicAdmin):
     def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups that a broker (its name or address) knows."""
         code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
-        return _group_table(self._ask(self._address(broker), code, header, "the question for groups"))
+        address = self._address(broker)
+        return self._whole_group_table(address, self._ask(address, code, header, _GROUPS))
+
+    def _whole_group_table(self, address: str, answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
+        """As with topics, late 5.x brokers give some thousand at a time."""
+        table: dict[str, SubscriptionGroupConfig] = {}
+        while True:
+            body = SubscriptionGroupWrapper.from_json(answer.body)
+            before = len(table)
+            table |= body.subscription_group_table
+            if len(table) >= int(answer.ext_fields.get("totalGroupNum", 0)) or len(table) == before:
+                return table
+            header = GetAllSubscriptionGroupRequestHeader(
+                group_seq=len(table), data_version=body.data_version.to_json().decode(), max_group_num=_PAGE
+            )
+            answer = self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header, _GROUPS)
 
     def group_state(self, group: str, *, topic: str | None = None, failed: Failures | None = None) -> GroupState:
         """Who is in a group and how far it is, in all of its topics or in one; nothing of a group that nobody knows."""
         return self.group_states([group], topic=topic, failed=failed)[group]
 
     def group_states(
-        self, groups: Iterable[str], *, topic: str | None = None, failed: Failures | None = None
+        self, groups: Iterable[str], *, topic: str | None = None, delays: bool = True, failed: Failures | None = None
     ) -> dict[str, GroupState]:
-        """The same of many groups at once."""
+        """The same of many groups at once. Without ``delays``, a question for each topic that a group is behind in,
+        ``delay_ms`` is 0."""
         names = list(dict.fromkeys(groups))
         addresses = self._every_broker()
         connections = self._ask_all(
@@ -112,14 +137,14 @@ class GroupAdmin(TopicAdmin):
             failed,
             _ANY_ANSWER,
         )
-        delays = self._delays(stats, addresses, failed)
+        waited = self._delays(stats, addresses, failed) if delays else {}
         online: dict[str, list[tuple[str, ConsumerConnection]]] = {group: [] for group in names}
         progress: dict[str, list[ConsumeStats]] = {group: [] for group in names}
         for question, connection in connections:
             online[question.key].append((question.broker, connection))
         for question, found in stats:
             progress[question.key].append(found)
-        return {group: _state(group, online[group], progress[group], delays.get(group, {})) for group in names}
+        return {group: _state(group, online[group], progress[group], waited.get(group, {})) for group in names}
 
     def _delays(
         self, stats: Sequence[tuple[Asked[str], ConsumeStats]], addresses: dict[str, str], failed: Failures | None
@@ -297,10 +322,6 @@ class GroupAdmin(TopicAdmin):
             self.delete_topic(topic, cluster=cluster)
             deleted.append(topic)
         return deleted
-
-
-def _group_table(answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
-    return SubscriptionGroupWrapper.from_json(answer.body).subscription_group_table
 
 
 def _consumer_connection(answer: RemotingCommand) -> ConsumerConnection | None:

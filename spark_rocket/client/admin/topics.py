@@ -17,7 +17,7 @@ from spark_rocket.client.admin.base import KNOWN_OR_NOT, Asked
 from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
-from spark_rocket.errors import TopicNotFoundError
+from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.protocol.bodies import (
     ClusterInfo,
     GroupList,
@@ -41,6 +41,8 @@ from spark_rocket.protocol.headers import (
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
+_TOPICS = "the question for topics"
+_PAGE = 2_000
 _CONFIG_CODES = KNOWN_OR_NOT | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
@@ -67,8 +69,16 @@ class TopicAdmin(BrokerAdmin):
     def _configs(self, failed: Failures | None) -> dict[str, dict[str, TopicConfig]]:
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
         asked = [Asked(name, name, address, code, header) for name, address in self._every_broker().items()]
-        answers = self._ask_all(asked, "the question for topics", _topic_table, failed)
-        return {question.broker: table for question, table in answers}
+        answers = self._ask_all(asked, _TOPICS, lambda answer: answer, failed)
+        found = {}
+        for question, answer in answers:
+            try:
+                found[question.broker] = self._whole_table(question.address, answer)
+            except RocketError as error:
+                if failed is None:
+                    raise
+                failed.setdefault(question.broker, error)
+        return found
 
     def topic_route(self, topic: str) -> TopicRouteData:
         """The name server's own words. Raises TopicNotFoundError."""
@@ -77,7 +87,22 @@ class TopicAdmin(BrokerAdmin):
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
         """All topics of a broker (its name or address), the system's among them."""
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
-        return _topic_table(self._ask(self._address(broker), code, header, "the question for topics"))
+        address = self._address(broker)
+        return self._whole_table(address, self._ask(address, code, header, _TOPICS))
+
+    def _whole_table(self, address: str, answer: RemotingCommand) -> dict[str, TopicConfig]:
+        """Late 5.x brokers give some thousand topics at a time, and say how many there are."""
+        table: dict[str, TopicConfig] = {}
+        while True:
+            body = TopicConfigSerializeWrapper.from_json(answer.body)
+            before = len(table)
+            table |= body.topic_config_table
+            if len(table) >= int(answer.ext_fields.get("totalTopicNum", 0)) or len(table) == before:
+                return table
+            header = GetAllTopicConfigRequestHeader(
+                topic_seq=len(table), data_version=body.data_version.to_json().decode(), max_topic_num=_PAGE
+            )
+            answer = self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, header, _TOPICS)
 
     def topic_config(self, topic: str, *, broker: str) -> TopicConfig | None:
         """A topic's settings on a broker; None if it does not have it."""
@@ -287,10 +312,6 @@ def _known(topic: TopicInfo | str, by_name: dict[str, TopicInfo]) -> bool:
 
 def _own_names(info: ClusterInfo) -> set[str]:
     return {*info.broker_addr_table, *info.cluster_addr_table}
-
-
-def _topic_table(answer: RemotingCommand) -> dict[str, TopicConfig]:
-    return TopicConfigSerializeWrapper.from_json(answer.body).topic_config_table
 
 
 def _stats(answer: RemotingCommand) -> TopicStatsTable | None:
