@@ -206,6 +206,12 @@ class AdminBase(Client):
         return servers.ask_each(lambda: RemotingCommand.request(code, header.to_ext()), what)
 
 
+def total(answer: RemotingCommand, name: str) -> int:
+    """How many a broker says there are, if it does."""
+    text = answer.ext_fields.get(name, "")
+    return int(text) if text.isdecimal() and text.isascii() else 0
+
+
 def _one_address_each(brokers: Iterable[BrokerData]) -> dict[str, str]:
     found = ((data.broker_name, data.select_addr()) for data in brokers)
     return {name: address for name, address in sorted(found) if address is not None}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.client.admin.base import ONLINE_OR_NOT, Asked
+from spark_rocket.client.admin.base import ONLINE_OR_NOT, Asked, total
 from spark_rocket.client.admin.results import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -94,7 +94,7 @@ class GroupAdmin(TopicAdmin):
             body = SubscriptionGroupWrapper.from_json(answer.body)
             before = len(table)
             table |= body.subscription_group_table
-            if len(table) >= int(answer.ext_fields.get("totalGroupNum", 0)) or len(table) == before:
+            if len(table) >= total(answer, "totalGroupNum") or len(table) == before:
                 return table
             header = GetAllSubscriptionGroupRequestHeader(
                 group_seq=len(table), data_version=body.data_version.to_json().decode(), max_group_num=_PAGE

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.base import KNOWN_OR_NOT, Asked
+from spark_rocket.client.admin.base import KNOWN_OR_NOT, Asked, total
 from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
@@ -97,7 +97,7 @@ class TopicAdmin(BrokerAdmin):
             body = TopicConfigSerializeWrapper.from_json(answer.body)
             before = len(table)
             table |= body.topic_config_table
-            if len(table) >= int(answer.ext_fields.get("totalTopicNum", 0)) or len(table) == before:
+            if len(table) >= total(answer, "totalTopicNum") or len(table) == before:
                 return table
             header = GetAllTopicConfigRequestHeader(
                 topic_seq=len(table), data_version=body.data_version.to_json().decode(), max_topic_num=_PAGE
