@@ -167,9 +167,9 @@ def next_offset(answer: bytes) -> int:
     return int(_header(answer)["extFields"]["nextBeginOffset"])
 
 
-def first_offset(consumer: socket.socket, topic: str) -> int:
+def first_offset(consumer: socket.socket, topic: str, queue: int = 0) -> int:
     """The queue's end, from the answer to a pull far beyond it (which is not held)."""
-    consumer.sendall(frames.pull(topic, 0, 1 << 40))
+    consumer.sendall(frames.pull(topic, queue, 1 << 40))
     return next_offset(receive_frame(consumer))
 
 

@@ -65,10 +65,12 @@ def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) 
     chooser.register(producer, selectors.EVENT_READ, -1)
     pulls = [connect(port) for _ in range(held)]
     bodies = [frames.send(topic, queue, frames.payload(size)) for queue in range(held)]
-    offset = first_offset(pulls[0], topic)
+    for body in bodies:  # a queue's first message makes its file
+        producer.sendall(body)
+        receive_frame(producer)
     sent_at: list[deque[int]] = [deque() for _ in range(held)]
     for queue, connection in enumerate(pulls):
-        connection.sendall(frames.pull(topic, queue, offset))
+        connection.sendall(frames.pull(topic, queue, first_offset(connection, topic, queue)))
         chooser.register(connection, selectors.EVENT_READ, queue)
     waits: list[int] = []
 
