@@ -120,7 +120,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
             *monitor.lines,
             f"  data         {data} ({where})\n",
-            *warn_open(host),
+            *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
             SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",
@@ -211,7 +211,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
             *monitor.lines,
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store_path}",
-            *warn_open(config.bind_address),
+            *warn_open(config.bind_address, checked=config.acl_enable),
         )
         await stopping()
 
@@ -252,9 +252,15 @@ def reachable(address: str) -> str:
     return f"{_LOOPBACK}:{port}" if host.strip("[]") in _OPEN else address
 
 
-def warn_open(host: str) -> list[str]:
+def warn_open(host: str, *, checked: bool = False) -> list[str]:
+    """``checked``: the broker asks who is asking."""
     if host not in _OPEN:
         return []
+    if checked:
+        return [
+            f"OPEN: listening on every interface ({host}). The broker serves whom its accounts allow (aclEnable); the "
+            "name server and the port for slaves serve everybody.\n"
+        ]
     return [
         f"OPEN TO EVERYONE: listening on every interface ({host}). There is no access control: whoever reaches this "
         "machine can read and write every topic.\n"

@@ -180,7 +180,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
                 else []
             ),
             f"  data         {data} ({where})\n",
-            *warn_open(host),
+            *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
             SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",

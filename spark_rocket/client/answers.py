@@ -53,6 +53,17 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
         ),
         (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", "Give SendResult.recall_handle as it is."),
         (ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match", "Give the topic that it was sent to."),
+        (
+            ResponseCode.NO_PERMISSION,
+            "no permission (pub|sub|pub or sub) for the|is for administrators|no default permission for",
+            "Ask whoever runs the broker to add it to the account in plain_acl.yml.",
+        ),
+        (
+            ResponseCode.NO_PERMISSION,
+            "accesskey|check signature",
+            "Give the access key and the secret key of an account of the broker's (access_key=, secret_key=; accessKey and"
+            " secretKey; ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY).",
+        ),
         (ResponseCode.NO_PERMISSION, "recall failed", "Set the broker's recallMessageEnable=true."),
         # An error of a spark_rocket store in full, [CODE] and its own remedy included.
         (ResponseCode.SERVICE_NOT_AVAILABLE, r"\[STORE_[A-Z_]+\] ", ""),

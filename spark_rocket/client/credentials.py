@@ -22,7 +22,7 @@ from spark_rocket.protocol.acl import Credentials
 ACCESS_KEY_VARIABLE = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY_VARIABLE = "ROCKETMQ_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
-MAX_FILE = 64 * 1024
+MAX_FILE = 4096
 
 _NAMES = ("accessKey", "secretKey", "securityToken")
 
@@ -51,7 +51,7 @@ def read_credentials(path: Path | str) -> Credentials:
         if len(content) > MAX_FILE:
             raise ConfigError(f"{path} is no file of credentials: it is too large.", remedy=remedy)
         # All values are text: a key of digits stays as it is written.
-        values = yaml.load(content, Loader=yaml.BaseLoader)
+        values = yaml.load(content, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except OSError as error:
         raise ConfigError(
             f"The credentials file {path} cannot be read: {error.strerror or error}.",

@@ -45,7 +45,7 @@ def command_of(kind: str) -> list[str]:
 class Official:
     """One driver. ``do`` returns what came of a request; ``events`` has what consumers and producers were given."""
 
-    def __init__(self, kind: str, endpoint: str, home: Path) -> None:
+    def __init__(self, kind: str, endpoint: str, home: Path, *, access_key: str = "", secret_key: str = "") -> None:
         self.kind = kind
         self._log = home / f"{kind}.log"
         with self._log.open("wb") as log:
@@ -55,7 +55,9 @@ class Official:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"HOME": str(home)},  # where they write their logs
+                env=os.environ
+                | {"HOME": str(home)}  # where they write their logs
+                | {"OFFICIAL_ACCESS_KEY": access_key, "OFFICIAL_SECRET_KEY": secret_key},
             )
         self._numbers = itertools.count(1)
         self._answers: dict[int, SimpleQueue[dict[str, Any]]] = {}

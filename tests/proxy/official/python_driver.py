@@ -97,7 +97,8 @@ def _subscriptions(given: dict[str, list[str]]) -> dict[str, FilterExpression]:
 
 class Commands:
     def __init__(self, endpoint: str) -> None:
-        self._settings = ClientConfiguration(endpoint, Credentials(), request_timeout=30)
+        keys = Credentials(os.environ.get("OFFICIAL_ACCESS_KEY", ""), os.environ.get("OFFICIAL_SECRET_KEY", ""))
+        self._settings = ClientConfiguration(endpoint, keys, request_timeout=30)
 
     def producer(self, name: str, topics: list[str]) -> None:
         client = Producer(self._settings, topics, checker=Checker(name))

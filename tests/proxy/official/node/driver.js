@@ -8,7 +8,9 @@ const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/pr
 const [endpoints] = process.argv.slice(2);
 const quiet = () => {};
 const logger = { debug: quiet, info: quiet, warn: quiet, error: (...words) => console.error(...words), close: quiet };
-const settings = { endpoints, namespace: '', requestTimeout: 30000, logger };
+const { OFFICIAL_ACCESS_KEY: accessKey, OFFICIAL_SECRET_KEY: accessSecret } = process.env;
+const sessionCredentials = accessKey ? { accessKey, accessSecret } : undefined;
+const settings = { endpoints, namespace: '', requestTimeout: 30000, logger, sessionCredentials };
 const clients = new Map();
 const received = new Map();
 
