@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from spark_rocket.errors import RocketError, SendForbiddenError
+from spark_rocket.errors import ConfigError, RocketError, SendForbiddenError
 from spark_rocket.model import Message, MessageQueue, SendResult
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,14 @@ class SendHook:
 
 
 ForbiddingHook: TypeAlias = Callable[[SendContext], None]
+
+
+def no_open_telemetry() -> ConfigError:
+    """For a client that is to trace, where that is not installed."""
+    return ConfigError(
+        "open_telemetry was given, and opentelemetry-api is not installed.",
+        remedy="Install it (pip install 'spark-rocket[otel]'), or leave open_telemetry out.",
+    )
 
 
 class Hooks:

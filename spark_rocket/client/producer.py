@@ -30,7 +30,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from spark_rocket.client.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY, TOTAL_BATCH_MAX_BYTES, Accumulator
 from spark_rocket.client.answers import error_of
@@ -38,7 +38,7 @@ from spark_rocket.client.async_send import AsyncSend, InFlight
 from spark_rocket.client.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
 from spark_rocket.client.destinations import Destinations, left
 from spark_rocket.client.fault_latency import FaultStrategy
-from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook
+from spark_rocket.client.hooks import ForbiddingHook, Hooks, SendContext, SendHook, no_open_telemetry
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.metrics import SendStats
 from spark_rocket.client.outgoing import Packer, split_batch
@@ -72,6 +72,11 @@ __all__ = [
     "split_batch",
 ]
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from spark_rocket.client.otel import SendTracing
+
 logger = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "spark_rocket_producer"
@@ -94,6 +99,14 @@ RETRY_RESPONSE_CODES = frozenset(
 """Answers after which another broker is tried: those of DefaultMQProducer, and flow control."""
 
 
+def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
+    try:
+        from spark_rocket.client.otel import SendTracing
+    except ImportError as error:
+        raise no_open_telemetry() from error
+    return SendTracing(provider, group)
+
+
 class Producer(Client):
     """``with Producer("group") as producer: producer.send(Message.of("topic", "body"))``
 
@@ -101,7 +114,8 @@ class Producer(Client):
     ``max_in_flight`` bounds the messages that ``send_async`` has under way, and ``block_when_full`` says whether it
     waits for a free place then (as long as the send may take) or raises RemotingTooMuchRequestError at once;
     ``member=False`` keeps a producer with a named group out of heartbeats. ``enable_msg_trace`` writes to Apache's
-    trace topic, or to ``customized_trace_topic``, what became of each message (client/trace.py).
+    trace topic, or to ``customized_trace_topic``, what became of each message (client/trace.py). ``open_telemetry``
+    makes a span of each send, with the global provider of tracers or the given one (client/otel.py).
     """
 
     def __init__(
@@ -131,6 +145,7 @@ class Producer(Client):
         forbidding_hooks: Sequence[ForbiddingHook] = (),
         enable_msg_trace: bool = False,
         customized_trace_topic: str | None = None,
+        open_telemetry: TracerProvider | bool = False,
         member: bool = True,
         **connecting: Unpack[Connecting],
     ) -> None:
@@ -149,6 +164,7 @@ class Producer(Client):
         self.retry_times_when_send_failed = retry_times_when_send_failed
         self.retry_times_when_send_async_failed = retry_times_when_send_async_failed
         self.retry_another_broker_when_not_store_ok = retry_another_broker_when_not_store_ok
+        self._tracing = None if open_telemetry is False else _send_tracing(open_telemetry, group)
         self.hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
         self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
         self._send_timeout = send_timeout
@@ -260,6 +276,9 @@ class Producer(Client):
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait until the broker has it. A sequence of messages of one topic goes out as one batch."""
+        if self._tracing is not None and self._tracing.wraps(message):
+            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
+            return cast(SendResult, self._tracing.send(self.send, message, how))
         if self._accumulator is not None and isinstance(message, Message):
             return self._send_with_others(message, queue, selector, selector_arg, timeout)
         timeout = self._send_timeout if timeout is None else timeout
@@ -300,6 +319,9 @@ class Producer(Client):
         The future cannot be cancelled. It may block, no longer than ``timeout``: for the route, while connecting, and
         while ``max_in_flight`` messages are under way.
         """
+        if self._tracing is not None and self._tracing.wraps(message):
+            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
+            return self._tracing.send_async(self.send_async, message, how)
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
         self._check_open()
@@ -330,6 +352,10 @@ class Producer(Client):
         timeout: float | None = None,
     ) -> None:
         """Send and do not ask whether it arrived."""
+        if self._tracing is not None and self._tracing.wraps(message):
+            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
+            self._tracing.send(self.send_oneway, message, how)
+            return
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         self._check_open()
         out = self._packer.pack(message)

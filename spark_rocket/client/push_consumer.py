@@ -27,7 +27,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client import consumer_requests
 from spark_rocket.client.allocation import AllocateAveragely, AllocateStrategy
@@ -38,6 +38,7 @@ from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.consume_orderly import ConsumeOrderly
 from spark_rocket.client.decoding import Decoder, show_origin
 from spark_rocket.client.group_consumer import GroupConsumer
+from spark_rocket.client.hooks import no_open_telemetry
 from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.listeners import (
     BatchListener,
@@ -65,6 +66,9 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.subscription import SUB_ALL
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +113,7 @@ class PushConsumer(GroupConsumer):
         message_queue_listener: MessageQueueListener | None = None,
         enable_msg_trace: bool = False,
         customized_trace_topic: str | None = None,
+        open_telemetry: TracerProvider | bool = False,
         **connecting: Unpack[Connecting],
     ) -> None:
         super().__init__(group, name_server, instance_name, message_model, consume_from_where, **connecting)
@@ -143,6 +148,12 @@ class PushConsumer(GroupConsumer):
                 customized_trace_topic, name_server=name_server, instance_name=instance_name, **connecting
             )
             self.hooks.consume.append(ConsumeTraceHook(self.tracer))
+        if open_telemetry is not False:
+            try:
+                from spark_rocket.client.otel import ConsumeTracing
+            except ImportError as error:
+                raise no_open_telemetry() from error
+            self.hooks.consume.append(ConsumeTracing(open_telemetry))
         self._decoder = Decoder(self._subscriptions, self.hooks)
         self.rebalances = 0
         self._paused = False
