@@ -36,6 +36,7 @@ _LOOK_SECONDS = 10.0
 _PAUSE_SECONDS = 1.0
 _MOST_WAITING = 256  # pulls that wait at once; of more queues each is asked again and again
 _PAGE = 32
+_NAME_SERVER = "the name server"
 
 
 def _start(text: str) -> int:
@@ -126,7 +127,7 @@ class _Follower:
         self._sql = sql
         self._wanted = parse_tags(self._tags)
         self._offsets: dict[MessageQueue, int] = {}
-        self._trouble = ""
+        self._away: set[str] = set()
 
     def messages(self, last: int | None, begin: int | None, *, follow: bool) -> Iterator[MessageExt]:
         ends = {queue: ends for queue, ends in self._admin.offsets(self._topic).items() if self._only in (None, queue)}
@@ -166,10 +167,10 @@ class _Follower:
                 try:
                     found = future.result()
                 except RocketError as error:
-                    self._say(f"{error.message} {error.remedy}")
+                    self._is_away(queue.broker_name, error)
                     resting[queue] = time.monotonic() + _PAUSE_SECONDS
                 else:
-                    self._say("")
+                    self._is_back(queue.broker_name)
                     yield from self._taken(queue, found)
                     if len(self._offsets) > _MOST_WAITING and not found.records:
                         resting[queue] = time.monotonic() + _PAUSE_SECONDS
@@ -198,11 +199,18 @@ class _Follower:
             for queue in self._reader.refresh(self._topic):
                 if queue not in self._offsets:
                     self._offsets[queue] = self._reader.min_offset(queue)
+            self._is_back(_NAME_SERVER)
         except RocketError as error:
-            self._say(f"{error.message} {error.remedy}")
+            self._is_away(_NAME_SERVER, error)
 
-    def _say(self, trouble: str) -> None:
-        """Once for each: it goes on trying."""
-        if trouble and trouble != self._trouble:
-            print(f"rocket: {trouble} Trying on.", file=sys.stderr)
-        self._trouble = trouble
+    def _is_away(self, who: str, error: RocketError) -> None:
+        """Said once: it is tried again until it answers."""
+        if who not in self._away:
+            self._away.add(who)
+            text = f"{error.message} {error.remedy}".rstrip()
+            print(f"rocket: {who}: {text} Trying on.", file=sys.stderr)
+
+    def _is_back(self, who: str) -> None:
+        if who in self._away:
+            self._away.remove(who)
+            print(f"rocket: {who} answers again.", file=sys.stderr)

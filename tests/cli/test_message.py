@@ -28,9 +28,15 @@ from spark_rocket.client import (
     PushConsumer,
 )
 from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
+from spark_rocket.protocol.record import encode_record
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, Said
+from tests.client.fakes import FakeCluster, says
 
 TEXT = '{"näme": "你好", "id": 7}'
 BINARY = bytes(range(256))
@@ -285,6 +291,42 @@ def test_queues_that_are_added_are_followed(
     assert (said.status, said.err) == (0, "")
     assert max(seen) > 1
     assert len(lines(said)) < 10_000
+
+
+def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_tail, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "_LOOK_SECONDS", 0.01)
+    fakes = FakeCluster(1)
+    pulls = 0
+    host = pack_host(("127.0.0.1", 1))
+    times = {"born_timestamp": 5, "born_host": host, "store_timestamp": 5, "store_host": host}
+    record = encode_record(b"t", 0, b"at last", b"", queue_offset=0, physical_offset=0, **times)  # type: ignore[arg-type]
+    ends = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+
+    def pull(request: RemotingCommand) -> RemotingCommand:
+        nonlocal pulls
+        pulls += 1
+        if pulls < 4:
+            return RemotingCommand.response(request, 2, "busy")
+        return RemotingCommand.response(request, 0, None, ends, record)
+
+    try:
+        fakes.add("t", 1)
+        info = ClusterInfo({"b0": BrokerData("c", "b0", {0: fakes.brokers[0].address})}, {"c": ["b0"]})
+        fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+        fakes.brokers[0].answers |= {
+            RequestCode.GET_MIN_OFFSET: says(0, ext={"offset": "0"}),
+            RequestCode.GET_MAX_OFFSET: says(0, ext={"offset": "0"}),
+            RequestCode.PULL_MESSAGE: pull,
+        }
+        said = run("message", "tail", "t", "--max", 1, "-n", fakes.name_server.address)
+    finally:
+        fakes.close()
+    assert (said.status, said.out.endswith("b0/0@0  at last\n")) == (0, True)
+    first, last = said.err.splitlines()
+    assert first.startswith("rocket: b0: ")
+    assert first.endswith(" Trying on.")
+    assert last == "rocket: b0 answers again."
 
 
 def test_ctrl_c_ends_it_cleanly(cluster: LocalCluster, topic: str) -> None:

@@ -17,7 +17,7 @@ from spark_rocket.client import (
     PushConsumer,
 )
 from spark_rocket.client.admin import Failures, TopicKind, TrackStatus
-from spark_rocket.errors import BrokerError, ClientError, StateError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, ClientError, RemotingConnectError, StateError, TopicNotFoundError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
 from spark_rocket.protocol.codes import RequestCode
@@ -137,8 +137,12 @@ def test_a_broker_that_is_away_hides_no_other(nobody: str) -> None:
             assert list(failed) == ["b1"]
             assert (found["t"].read_queues, found["t"].write_queues, found["t"].perm) == (3, 2, "R-")
             assert found["alone"].configs == {}
-            with pytest.raises(Exception, match=nobody.rpartition(":")[2]):
+            with pytest.raises(RemotingConnectError, match=nobody.rpartition(":")[2]):
                 admin.topic_list()
+            info.broker_addr_table["b1"].broker_addrs = {2: nobody, 1: fakes.brokers[0].address}
+            fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+            found = {info.name: info for info in admin.topic_list()}
+            assert sorted(found["t"].configs) == ["b0", "b1"], "for want of its master a slave is asked"
     finally:
         fakes.close()
 
