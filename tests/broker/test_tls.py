@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,3 +221,25 @@ def test_code_26_shows_no_passwords_and_25_sets_nothing(tmp_path: Path) -> None:
     assert "tls.server.certPath=c.pem" in config.to_text()
     with pytest.raises(ConfigError, match="cannot be changed while the broker runs"):
         config.update("tls.server.mode=disabled")
+
+
+def test_certificates_made_as_the_operations_page_says(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl here")
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    commands = page.partition("### Certificates")[2].partition("```bash\n")[2].partition("```")[0]
+    properties = page.partition("### Certificates")[2].partition("```properties\n")[2].partition("```")[0]
+    assert "openssl x509" in commands
+    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    file = tmp_path / "tls.properties"
+    file.write_text(properties.replace("/etc/rocket", str(tmp_path)) + "tls.server.mode=enforcing\n")
+    with LocalCluster(data_dir=tmp_path / "data", in_process=True, config={"tls.config.file": str(file)}) as cluster:
+        clients = TlsSettings(enable=True, client_trust_cert_path=str(tmp_path / "ca.pem"))
+        until(lambda: read_topics(cluster, clients))
+        with pytest.raises(NameServerUnreachableError):
+            read_topics(cluster, None)
+
+
+def read_topics(cluster: LocalCluster, tls: TlsSettings | None) -> list[str]:
+    with Reader(cluster.name_server, tls=tls) as reader:
+        return reader.topics()
