@@ -153,7 +153,6 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     view = VIEWS[options.view]
     given = {key.lower() for key in raw}
     mine = [*_ALWAYS, *view.needs, *view.takes]
-    allowed = {*mine, *_CREDENTIALS}
     allowed = {*mine, *_CREDENTIALS, *TLS_OPTIONS}
     for option in OPTIONS:
         if Scope.VIEW in option.scopes and option.name.lower() in given and option.name not in allowed:
