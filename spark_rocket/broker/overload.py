@@ -26,8 +26,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import resource
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -35,7 +33,7 @@ from pathlib import Path
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
+from spark_rocket.remoting.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue, connections_possible
 from spark_rocket.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
@@ -233,12 +231,6 @@ class BrokerOverload:
     def _decide(self) -> None:
         self.pulls = REJECTED if self._memory_is_high or self._unread else None
         self.sends = REJECTED if self._memory_is_high else self._page_cache
-
-
-def connections_possible() -> int:
-    """So many clients as files that this process may open; a tenth is for the store's own."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft * 9 // 10, 1)
 
 
 def anonymous_memory() -> int:

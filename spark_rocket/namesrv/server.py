@@ -15,12 +15,31 @@ from pathlib import Path
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
-from spark_rocket.remoting.overload import OverloadStats
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.remoting.overload import OTHER, Limits, OverloadStats, Queue, connections_possible
 from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.remoting.tls import TlsSettings
 from spark_rocket.remoting.tls_contexts import server_tls
 
 SCAN_INTERVAL = 5.0
+
+# Who is served first when there is too much to do: brokers, of which everything else depends, and tools before clients.
+_BROKERS = dict.fromkeys(
+    (
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.QUERY_DATA_VERSION,
+    ),
+    "broker",
+)
+_QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache's capacities
+
+
+def name_server_limits() -> Limits:
+    """What peers may do to a name server."""
+    kinds = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
+    return Limits(max_connections=min(20_000, connections_possible()), queues=_QUEUES, kinds=kinds)
 
 
 class NameServer:
@@ -48,6 +67,7 @@ class NameServer:
             on_close=self.routes.channel_closed,
             name="name server",
             port_options=": rocket up --nameserver-port, rocket namesrv --port",
+            limits=name_server_limits(),
             tls=None if tls is None else server_tls(tls, (host, "localhost", "127.0.0.1", "::1")),
         )
 

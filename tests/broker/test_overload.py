@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import resource
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import spark_rocket.broker.overload as overload_module
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.overload import KINDS, BrokerOverload, anonymous_memory, connections_possible, default_limit
+from spark_rocket.broker.overload import KINDS, BrokerOverload, anonymous_memory, default_limit
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
 from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.overload import connections_possible
 from spark_rocket.remoting.server import RemotingServer
 from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster
@@ -225,11 +227,11 @@ def test_a_process_that_may_open_few_files_says_so(
     assert caplog.text == ""
 
 
-def test_how_many_connections_are_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overload_module.resource, "getrlimit", lambda _: (1000, 2000))
-    assert connections_possible() == 900
-    monkeypatch.setattr(overload_module.resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert connections_possible() > 1 << 60
+@pytest.mark.parametrize(("soft", "possible"), [(1000, 900), (1, 1), (-1, sys.maxsize)])
+def test_how_many_connections_are_possible(soft: int, possible: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = SimpleNamespace(getrlimit=lambda _: (soft, 5000), RLIMIT_NOFILE=7, RLIM_INFINITY=-1)
+    monkeypatch.setattr("spark_rocket.remoting.overload.resource", system)
+    assert connections_possible() == possible
 
 
 def test_the_clock_may_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

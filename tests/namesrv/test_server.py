@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop, run
@@ -141,3 +141,19 @@ def test_a_broken_kv_file(tmp_path: Path) -> None:
 
 def test_closing_what_never_started() -> None:
     run(NameServer("127.0.0.1", 0).close())
+
+
+def test_brokers_come_before_clients_when_there_is_too_much_to_do() -> None:
+    limits = NameServer(port=0)._server.limits
+    assert list(limits.queues) == ["broker", "admin", "client"]
+    assert limits.queues["client"].capacity == 50_000
+    found = [
+        limits.kind_of(code)
+        for code in (
+            RequestCode.REGISTER_BROKER,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            RequestCode.GET_BROKER_CLUSTER_INFO,
+        )
+    ]
+    assert found == ["broker", "client", "admin"]
+    assert limits.max_connections <= 20_000
