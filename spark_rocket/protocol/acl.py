@@ -165,10 +165,10 @@ class RequestSigner:
 
     def sign(self, request: RemotingCommand) -> None:
         """The fields are new ones: others may hold the old."""
-        fields = {**request.ext_fields, ACCESS_KEY: self._access_key}
+        fields = request.ext_fields.copy()
+        fields[ACCESS_KEY] = self._access_key
         if self._token:
             fields[SECURITY_TOKEN] = self._token
-        fields.pop(SIGNATURE, None)
         digest = self._key.digest(signed_content(fields), request.body)
         fields[SIGNATURE] = b2a_base64(digest, newline=False).decode()
         request.ext_fields = fields

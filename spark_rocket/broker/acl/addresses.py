@@ -71,6 +71,9 @@ def parts_of(address: str) -> tuple[int, ...]:
 def _parts(text: str) -> tuple[Part, ...]:
     if not text:
         raise ValueError("an address is empty")
+    exact = parts_of(text)
+    if exact:
+        return tuple(((value, value),) for value in exact)
     if ":" not in text:
         texts = text.split(".")
         if len(texts) != 4:

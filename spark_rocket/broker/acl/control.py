@@ -17,11 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from spark_rocket.broker.acl.addresses import parts_of
-from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, need_of_topic
+from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, key_of, need_of_topic
 from spark_rocket.broker.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.protocol.acl import ACCESS_KEY, SIGNATURE, Authorization, is_signed_by, seconds_of
@@ -94,45 +93,41 @@ class AccessControl:
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
 
     def _guard(self, code: int, handler: Handler) -> Handler:
-        needs_of = NEEDS.get(code)
-        if code == RequestCode.VIEW_MESSAGE_BY_ID:
-            needs_of = self._needs_of_view
-        is_open = needs_of is None and code in OPEN
-        check = partial(self._check, needs_of or _nothing, is_for_admins=needs_of is None and not is_open)
+        needs_of = self._needs_of_view if code == RequestCode.VIEW_MESSAGE_BY_ID else NEEDS.get(code)
+        is_for_admins = needs_of is None and code not in OPEN
+        key_of_fields = key_of(code)
+        find = self._account
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            check(channel, request)
+            account = find(channel, request)
+            if account is not None:
+                key = key_of_fields(request.ext_fields) if key_of_fields is not None else None
+                if key is None or key not in account.met:
+                    if is_for_admins and not account.admin:
+                        raise self._not_admin(account, code)
+                    if needs_of is not None:
+                        self._check_needs(account, needs_of(request))
+                    if key is not None:
+                        account.remember(key)
             return handler(channel, request)
 
         return guarded
 
-    def _check(
-        self,
-        needs_of: Callable[[RemotingCommand], Needs],
-        channel: Channel,
-        request: RemotingCommand,
-        *,
-        is_for_admins: bool,
-    ) -> None:
+    def _account(self, channel: Channel, request: RemotingCommand) -> Account | None:
+        """Who has signed the request; None if its address is enough."""
         rules = self.rules
         if rules.white and self._is_white(rules, channel.attributes, channel.remote_addr):
-            return
+            return None
         ext = request.ext_fields
         account = rules.accounts.get(ext.get(ACCESS_KEY, ""))
         if account is None:
             raise self._unknown(ext.get(ACCESS_KEY))
         if account.white is not None and account.white.matches(_parts(channel.attributes, channel.remote_addr)):
             self.allowed_by_white_list += 1
-            return
+            return None
         if not is_signed_by(request, account.key):
             raise self._wrong_signature(account, SIGNATURE in ext)
-        if is_for_admins and not account.admin:
-            raise self._refusal(
-                f"request code {request.code} is for administrators, which accessKey {account.access_key} is not"
-            )
-        needs = needs_of(request)
-        if needs and needs not in account.met:
-            self._check_needs(account, needs)
+        return account
 
     def _needs_of_view(self, request: RemotingCommand) -> Needs:
         topic = self._topic_at(ViewMessageRequestHeader.from_ext(request.ext_fields).offset)
@@ -171,8 +166,9 @@ class AccessControl:
         if is_first:
             self._check_time(account, date_time)
         needs = needs_of()
-        if needs and needs not in account.met:
+        if needs not in account.met:
             self._check_needs(account, needs)
+            account.remember(needs)
 
     def _check_time(self, account: Account, date_time: str) -> None:
         most = self._clock_skew_ms()
@@ -210,6 +206,9 @@ class AccessControl:
             f"accessKey {account.access_key} has no permission {_PERMISSION[permission]} for the {kind} {name[:255]}"
         )
 
+    def _not_admin(self, account: Account, code: int) -> RefusedError:
+        return self._refusal(f"request code {code} is for administrators, which accessKey {account.access_key} is not")
+
     def _unknown(self, access_key: str | None) -> RefusedError:
         if not access_key:
             return self._not_authenticated("the request names no accessKey, and its address is on no white list")
@@ -226,10 +225,6 @@ class AccessControl:
     def _refusal(self, text: str) -> RefusedError:
         self.refused += 1
         return RefusedError(text, response_code=ResponseCode.NO_PERMISSION)
-
-
-def _nothing(_: RemotingCommand) -> Needs:
-    return ()
 
 
 def _parts(attributes: dict[str, object], remote_addr: str) -> tuple[int, ...]:

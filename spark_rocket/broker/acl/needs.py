@@ -39,6 +39,8 @@ from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 
 Needs = tuple[Need, ...]
+#: What a request's needs depend on: two requests with the same key have the same. None for those that look further.
+Key = Callable[[dict[str, str]], tuple[object, ...]]
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _REPLY_SUFFIX = "_REPLY_TOPIC"
@@ -138,6 +140,16 @@ NEEDS: dict[int, Callable[[RemotingCommand], Needs]] = {
     RequestCode.LOCK_BATCH_MQ: _locked,
     RequestCode.UNLOCK_BATCH_MQ: _locked,
 }
+
+
+def key_of(code: int) -> Key | None:
+    """For the codes whose needs are in fields alone: what to remember a decision by, sooner made than the needs."""
+    if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        return lambda ext: (code, ext.get("b"))
+    if NEEDS.get(code) is _read:
+        return lambda ext: (code, ext.get("topic"), ext.get("consumerGroup"))
+    return None
+
 
 OPEN: frozenset[int] = frozenset(
     {

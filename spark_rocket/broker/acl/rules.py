@@ -93,8 +93,8 @@ class Account:
         self._defaults = {TOPIC: default_topic, GROUP: default_group}
         self._owned = {TOPIC: topics or {}, GROUP: groups or {}}
         self._everything = admin and not topics and not groups
-        #: Needs that were found to be met.
-        self.met: set[tuple[Need, ...]] = set()
+        #: What was found to be permitted, by whatever the caller knows it by.
+        self.met: set[tuple[object, ...]] = set()
 
     def __repr__(self) -> str:
         return f"Account({self.access_key})"
@@ -107,10 +107,13 @@ class Account:
                 owned = self._owned[kind].get(name, self._defaults[kind])
                 if owned & DENY or not owned & (PUB | SUB if permission == ANY else permission):
                     return need
+        return None
+
+    def remember(self, key: tuple[object, ...]) -> None:
+        """That this is permitted."""
         if len(self.met) >= _MAX_ALLOWED:
             self.met.clear()
-        self.met.add(needs)
-        return None
+        self.met.add(key)
 
 
 class AclRules:
