@@ -60,7 +60,8 @@ from spark_rocket.broker.replication.refusals import refusals
 from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.stats import SAMPLE_SECONDS, BrokerStats
+from spark_rocket.broker.stats import BrokerStats
+from spark_rocket.broker.stats_windows import SAMPLE_SECONDS
 from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
 from spark_rocket.errors import ConfigError, StateError
