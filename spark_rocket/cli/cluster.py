@@ -115,5 +115,6 @@ def producers(link: Link, group: str | None, as_json: bool) -> int:
     if as_json:
         show.document(rows)
     else:
-        show.table(rows, _MEMBER_COLUMNS, empty="No producer is connected.")
+        nobody = "No producer is connected." if not failed else "No broker knows of any."
+        show.table(rows, _MEMBER_COLUMNS, empty=nobody)
     return show.failures(failed)

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status: int | None = rocket.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:
-        # What asks for help or the version by an option ends like this, and so would argparse's users expect.
+        # --help and --version end the process by themselves, as in any program.
         if end.exit_code == 0:
             raise SystemExit(0) from None
         return end.exit_code
