@@ -5,6 +5,7 @@ Corresponds to RocketMQ's dashboard as a program.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
         async with Stopping(lifeline_fd) as stopping:
             await serve_console(settings, begun, stopping())
 
+    sys.setswitchinterval(0.001)  # pages do not wait while large answers of brokers are read
     run(serve())
 
 

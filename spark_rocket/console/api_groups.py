@@ -16,7 +16,7 @@ from spark_rocket.console.trouble import Refused
 from spark_rocket.errors import ClientError
 from spark_rocket.model import MessageQueue
 
-_COLUMNS = ("name", "kind", "members", "lag", "delay", "rate", "topics")
+_COLUMNS = ("name", "kind", "members", "lag", "rate", "topics")
 _DRAWN = 8  # queues
 EARLIEST, LATEST = 0, -1
 

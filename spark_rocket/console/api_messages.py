@@ -73,6 +73,25 @@ class MessageApi:
         rows = [{"group": t.group, "status": t.status.value, "detail": t.detail} for t in tracks]
         return {"rows": rows, "trouble": None}
 
+    def trace(self, asked: Asked) -> dict[str, Any]:
+        """What clients that trace have said of it."""
+        events = self._context.admin.message_trace(asked.text("id")).events
+        return {
+            "rows": [
+                {
+                    "key": f"{number}",
+                    "kind": event.kind,
+                    "time": event.time_ms,
+                    "group": event.group,
+                    "client": event.client,
+                    "outcome": event.outcome,
+                    "cost": event.cost_ms,
+                    "retries": event.retry_times,
+                }
+                for number, event in enumerate(events)
+            ]
+        }
+
     def _message(self, asked: Asked) -> MessageExt:
         queue, offset = asked.queue()
         for message in self._context.admin.messages_at(queue, offset, 1):

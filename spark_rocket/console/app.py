@@ -171,6 +171,7 @@ def make_app(settings: ConsoleSettings) -> Starlette:
         get("/api/message", messages.show),
         get("/api/message/body", messages.body),
         get("/api/message/track", messages.track),
+        get("/api/message/trace", messages.trace),
         read("/api/message/decode", messages.decode),
         change("POST", "/api/message/resend", messages.resend, "a message is sent again"),
         get("/api/dead-letters", messages.dead_groups),

@@ -21,8 +21,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+from spark_rocket.client.admin import TopicInfo
 from spark_rocket.console.links import REQUEST_SECONDS, Links
 from spark_rocket.console.series import Series
 from spark_rocket.console.state import BrokerRecord, GroupRecord, TopicRecord
@@ -33,6 +34,8 @@ from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SLOW = 30.0
 DUTY, IDLE_DUTY = 10.0, 50.0
@@ -80,7 +83,7 @@ class Sampler:
         self.passes = 0
         self.last_seconds = 0.0
         self.cost = 0.0
-        """Seconds of a core that the last pass took here; waiting for answers is free."""
+        """Seconds of a core that this process used during the last pass; waiting for answers is free."""
         self.interval = fast
         self.sampled: dict[str, float] = {}
         self._links = links
@@ -130,11 +133,11 @@ class Sampler:
     def fresh_topic(self, topic: str) -> TopicRecord | None:
         """The topic as it is now; None if no broker has it."""
         record = self.topics.get(topic)
-        if record is None or (record.stats is None and not self._links.admin.topics_stats([topic])):
+        if record is None:
             self._ask_lists({})
             record = self.topics.get(topic)
         if record is not None and time.time() - record.sampled >= FRESH:
-            self._ask_topics([topic], {})
+            self._ask_topics([record.info], {})
             self._measure([record])
         return record
 
@@ -144,7 +147,7 @@ class Sampler:
             self._ask_lists({})
             record = self.groups.get(group)
         if record is not None and time.time() - record.sampled >= FRESH:
-            self._ask_groups([group], {})
+            self._ask_groups([group], {}, delays=True)
         return record
 
     # --- the thread -------------------------------------------------------------------------------------------
@@ -152,13 +155,13 @@ class Sampler:
     def _run(self) -> None:
         while not self._closed:
             looking = self.looking if self.passes else frozenset((OVERVIEW, TOPICS, GROUPS))
-            began, used = time.monotonic(), time.thread_time()
+            began, used = time.monotonic(), time.process_time()
             try:
                 self.sample(looking)
             except Exception as error:  # the thread must live: what went wrong is on the page
                 self.trouble = describe(error)
             self.last_seconds = time.monotonic() - began
-            self.cost = time.thread_time() - used
+            self.cost = time.process_time() - used
             self.passes += 1
             self.interval = self.pace if self.looking else max(self._slow, self.cost * IDLE_DUTY)
             self._wake.wait(self.interval)
@@ -175,8 +178,8 @@ class Sampler:
         if time.monotonic() - self._listed >= LISTS * self.fast:
             self._ask_lists(failed)
         if TOPICS in looking:
-            for piece in _pieces(list(self.topics)):
-                self._ask_topics(piece, failed)
+            for infos in _pieces([record.info for record in self.topics.values()]):
+                self._ask_topics(infos, failed)
             self._measure(list(self.topics.values()))
             self.sampled[TOPICS] = time.monotonic()
         for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
@@ -242,8 +245,8 @@ class Sampler:
                     self.groups[name] = GroupRecord(group)
         self._listed = time.monotonic()
 
-    def _ask_topics(self, names: list[str], failed: dict[str, RocketError]) -> None:
-        found = self._links.admin.topics_stats(names, failed=failed)
+    def _ask_topics(self, infos: list[TopicInfo], failed: dict[str, RocketError]) -> None:
+        found = self._links.admin.topics_stats(infos, failed=failed)
         now = time.time()
         with self.lock:
             for name, stats in found.items():
@@ -255,8 +258,8 @@ class Sampler:
                     stats.offset_table.update((q, o) for q, o in kept if q.broker_name in failed)
                 record.answered(now, stats)
 
-    def _ask_groups(self, names: list[str], failed: dict[str, RocketError]) -> None:
-        found = self._links.admin.group_states(names, failed=failed)
+    def _ask_groups(self, names: list[str], failed: dict[str, RocketError], *, delays: bool = False) -> None:
+        found = self._links.admin.group_states(names, delays=delays, failed=failed)
         now = time.time()
         with self.lock:
             for name, state in found.items():
@@ -287,6 +290,6 @@ def _newest(item: tuple[MessageQueue, Any]) -> int:
     return int(item[1].last_update_timestamp) if item[1].max_offset > item[1].min_offset else -1
 
 
-def _pieces(names: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(names), PIECE):
-        yield names[first : first + PIECE]
+def _pieces(every: list[T]) -> Iterator[list[T]]:
+    for first in range(0, len(every), PIECE):
+        yield every[first : first + PIECE]

@@ -84,23 +84,20 @@ class TopicRecord:
     message_bytes: float | None = None
     """Of one message, on average of some of the last ones."""
     measured: float = 0.0
+    messages: int = 0
+    last_update: int = 0
     rate: Rate = field(default_factory=Rate)
-
-    @property
-    def messages(self) -> int:
-        return sum(o.max_offset - o.min_offset for o in self.stats.offset_table.values()) if self.stats else 0
-
-    @property
-    def last_update(self) -> int:
-        return max((o.last_update_timestamp for o in self.stats.offset_table.values()), default=0) if self.stats else 0
 
     def answered(self, moment: float, stats: TopicStatsTable) -> None:
         self.stats, self.sampled = stats, moment
-        self.rate.count(moment, sum(offset.max_offset for offset in stats.offset_table.values()))
+        offsets = stats.offset_table.values()
+        end = sum(offset.max_offset for offset in offsets)
+        self.messages = end - sum(offset.min_offset for offset in offsets)
+        self.last_update = max((offset.last_update_timestamp for offset in offsets), default=0)
+        self.rate.count(moment, end)
 
     def to_json(self) -> dict[str, object]:
         known = self.stats is not None
-        messages = self.messages
         return {
             "name": self.info.name,
             "kind": self.info.kind.value.lower(),
@@ -109,8 +106,8 @@ class TopicRecord:
             "perm": self.info.perm,
             "brokers": sorted(self.info.configs),
             "type": self.info.message_type,
-            "messages": messages if known else None,
-            "bytes": round(messages * self.message_bytes) if known and self.message_bytes is not None else None,
+            "messages": self.messages if known else None,
+            "bytes": round(self.messages * self.message_bytes) if known and self.message_bytes is not None else None,
             "rate": self.rate.value,
             "lastUpdate": self.last_update or None,
             "sampled": round(self.sampled * 1000) if known else None,

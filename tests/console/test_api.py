@@ -14,6 +14,14 @@ import pytest
 
 from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.message_trace import (
+    TRACE_TOPIC,
+    TraceBean,
+    TraceContext,
+    TraceType,
+    encode_trace_data,
+    trace_keys,
+)
 from spark_rocket.remoting.tls import TlsSettings
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually
@@ -262,6 +270,19 @@ def test_who_has_a_message(page: Page) -> None:
     row = by_key(page, "orders", "order-0")
     tracks = {t["group"]: t["status"] for t in page.get("/api/message/track", **place(row))["rows"]}
     assert tracks["billing"] == "CONSUMED"
+
+
+def test_what_clients_have_traced_of_a_message(page: Page, cluster: LocalCluster) -> None:
+    row = by_key(page, "orders", "order-0")
+    assert page.get("/api/message/trace", id=row["msgId"]) == {"rows": []}
+    bean = TraceBean(topic="orders", msg_id=str(row["msgId"]), keys="order-0")
+    context = TraceContext(
+        TraceType.Pub, time_stamp=5, group_name="seed", cost_time=3, success=True, trace_beans=[bean]
+    )
+    with Producer("tracer", name_server=cluster.name_server) as producer:
+        producer.send(Message.of(TRACE_TOPIC, encode_trace_data(context), keys=trace_keys(context)))
+    (event,) = eventually(lambda: page.get("/api/message/trace", id=row["msgId"])["rows"], lambda rows: rows)
+    assert (event["kind"], event["group"], event["outcome"], event["cost"]) == ("SEND", "seed", "SUCCESS", 3)
 
 
 def test_a_message_sent_found_and_sent_again(page: Page) -> None:

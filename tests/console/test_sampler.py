@@ -67,13 +67,13 @@ class FakeAdmin:
         self._fail(failed)
         return [GroupInfo("g", {name: SubscriptionGroupConfig("g") for name in self.names})]
 
-    def topics_stats(self, names: list[str], *, failed: dict[str, Any]) -> dict[str, TopicStatsTable]:
+    def topics_stats(self, infos: list[TopicInfo], *, failed: dict[str, Any]) -> dict[str, TopicStatsTable]:
         self.asked.append("topics")
         self._fail(failed)
         table = {MessageQueue("t", name, 0): TopicOffset(0, self.offset, 5) for name in self.names}
-        return {"t": TopicStatsTable(table)} if "t" in names else {}
+        return {"t": TopicStatsTable(table)} if "t" in [info.name for info in infos] else {}
 
-    def group_states(self, names: list[str], *, failed: dict[str, Any]) -> dict[str, GroupState]:
+    def group_states(self, names: list[str], *, delays: bool, failed: dict[str, Any]) -> dict[str, GroupState]:
         self.asked.append("groups")
         self._fail(failed)
         queues = [QueueProgress(MessageQueue("t", name, 0), self.offset, 4, None, 0) for name in self.names]

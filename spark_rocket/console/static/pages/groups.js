@@ -1,7 +1,7 @@
 // All consumer groups: search, sort, make one.
 import { get, post } from "../api.js";
 import { groupPath, h } from "../dom.js";
-import { brief, count, duration, rate } from "../format.js";
+import { brief, count, rate } from "../format.js";
 import { button, dialog, field, head, note, pager, Table, Troubles } from "../parts.js";
 
 const STATES = { online: ["online", "pill good"], stream: ["Spark stream", "pill info"], idle: ["nobody reads", "pill"], new: ["nothing read yet", "pill"], unknown: ["–", ""] };
@@ -30,7 +30,6 @@ export default function groups(view) {
       { key: "kind", title: "State", text: stateText, tone: stateTone },
       { key: "members", title: "Members", num: true, text: (g) => count(g.members) },
       { key: "lag", title: "Lag", num: true, text: (g) => brief(g.lag), hint: (g) => count(g.lag) },
-      { key: "delay", title: "Behind by", num: true, text: (g) => (g.delay ? duration(g.delay / 1000) : "–"), hint: () => "How old the oldest message is that it has not read" },
       { key: "rate", title: "Reads", num: true, text: (g) => rate(g.rate) },
     ],
   });

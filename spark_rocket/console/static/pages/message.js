@@ -39,6 +39,7 @@ export default function message(view) {
         ]))),
         section("Properties", h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, "It has none.")))),
       section("Who has it", tracks(view, place)),
+      section("Trace", traces(view, m.msgId)),
       h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, "‹ The one before") : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, "The next ›")));
   });
 }
@@ -84,6 +85,25 @@ function tracks(view, place) {
     holder.replaceWith(table.element);
   });
   return holder;
+}
+
+function traces(view, id) {
+  const table = new Table({
+    caption: "Trace", key: (e) => e.key, empty: "No client has traced it. Clients do if they are told to (enableMsgTrace), and brokers keep it as long as messages.",
+    columns: [
+      { key: "kind", title: "What", main: true, text: (e) => e.kind.toLowerCase().replace(/_/g, " ") },
+      { key: "time", title: "When", text: (e) => moment(e.time, { millis: true }) },
+      { key: "group", title: "Group", text: (e) => e.group, sub: (e) => e.client },
+      { key: "outcome", title: "State", text: (e) => (e.outcome ?? "under way").toLowerCase(), tone: (e) => (e.outcome === "SUCCESS" ? "pill good" : e.outcome === null ? "pill" : "pill warn") },
+      { key: "cost", title: "Took", num: true, text: (e) => (e.cost === null ? "–" : `${count(e.cost)} ms`) },
+    ],
+  });
+  table.element.hidden = true;
+  view.try(async () => {
+    table.update((await get("/api/message/trace", { id }, { signal: view.gone.signal })).rows);
+    table.element.hidden = false;
+  });
+  return table.element;
 }
 
 async function again(view, key) {
