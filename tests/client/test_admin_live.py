@@ -16,7 +16,7 @@ from spark_rocket.client import (
     Producer,
     PushConsumer,
 )
-from spark_rocket.client.admin import Failures, TopicKind, TrackStatus
+from spark_rocket.client.admin import Failures, TopicKind, TrackStatus, base
 from spark_rocket.errors import BrokerError, ClientError, RemotingConnectError, StateError, TopicNotFoundError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import BrokerData, ClusterInfo
@@ -184,6 +184,13 @@ def test_lists_that_come_in_parts_are_put_together() -> None:
             assert admin.topic_configs("b0") == {}, "one that counts wrongly"
     finally:
         fakes.close()
+
+
+def test_many_questions_are_asked_in_turns(admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "WINDOW", 2)
+    names = [f"nobody-{number}" for number in range(9)]
+    assert list(admin.group_states(names)) == names
+    assert list(admin.topics_stats([topic, *names])) == [topic]
 
 
 def test_settings_of_brokers_and_name_servers(admin: Admin, cluster: LocalCluster, names: list[str]) -> None:
@@ -567,3 +574,15 @@ def test_what_clients_wrote_about_a_message(admin: Admin, producer: Producer, na
     ]
     assert events[0].tags == "a"
     assert admin.message_trace(msg_id, trace_topic="live-unknown").events == []
+
+
+def test_a_producer_that_traces(admin: Admin, cluster: LocalCluster, topic: str) -> None:
+    traces = f"{topic}-traces"
+    admin.create_topic(traces, queues=1)
+    with Producer(
+        "traced", name_server=cluster.name_server, enable_msg_trace=True, customized_trace_topic=traces
+    ) as traced:
+        sent = traced.send(Message.of(topic, b"x", keys="k"))
+    until(lambda: admin.message_trace(sent.msg_id, trace_topic=traces).events, "it is written down")
+    (event,) = admin.message_trace(sent.msg_id, trace_topic=traces).events
+    assert (event.kind, event.group, event.outcome, event.keys) == ("SEND", "traced", "SUCCESS", "k")

@@ -11,7 +11,9 @@ Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.Defau
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar, Unpack
 
@@ -28,6 +30,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers.base import Header
 
 BROKER_WAIT = 1.0
+WINDOW = 256
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 KNOWN_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -166,24 +169,16 @@ class AdminBase(Client):
         failed: Failures | None,
         allowed: frozenset[int] = SUCCESS,
     ) -> list[tuple[Asked[K], T]]:
-        """Answers in the order of the questions, without those of which ``value`` makes None."""
+        """Answers in the order of the questions, without those of which ``value`` makes None.
+
+        No more than ``WINDOW`` wait at once: each has its own time-out, not one for all of them together.
+        """
         instance = self._instance()
-        under_way = [
-            (
-                asked,
-                instance.invoke_async(
-                    asked.address,
-                    RemotingCommand.request(asked.code, asked.header.to_ext() if asked.header is not None else None),
-                    what,
-                    value,
-                    timeout=self._timeout,
-                    allowed=allowed,
-                ),
-            )
-            for asked in questions
-        ]
-        answers = []
-        for asked, future in under_way:
+        answers: list[tuple[Asked[K], T]] = []
+        under_way: deque[tuple[Asked[K], Future[T | None]]] = deque()
+
+        def take() -> None:
+            asked, future = under_way.popleft()
             try:
                 found = future.result()
             except RocketError as error:
@@ -193,6 +188,15 @@ class AdminBase(Client):
             else:
                 if found is not None:
                     answers.append((asked, found))
+
+        for asked in questions:
+            if len(under_way) >= WINDOW:
+                take()
+            request = RemotingCommand.request(asked.code, asked.header.to_ext() if asked.header is not None else None)
+            future = instance.invoke_async(asked.address, request, what, value, timeout=self._timeout, allowed=allowed)
+            under_way.append((asked, future))
+        while under_way:
+            take()
         return answers
 
     def _ask_name_server(
