@@ -8,7 +8,7 @@ none, or none wanted    the next pull at the offset that the broker says; commit
 offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue goes on there
 asked otherwise         the settings are others now: the same offset again, for what was passed over may be wanted;
                         whoever changes them calls ``pull`` and need not wait for the end of a long poll
-an error                again after 3 s; a busy broker after 20 ms
+an error                again after 3 s, SYSTEM_BUSY too; FLOW_CONTROL after 20 ms
 as many as asked for    a backlog: the next pull asks for more, if the settings say how many
 nothing was asked       queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
                         (orderly): after 3 s
@@ -50,6 +50,12 @@ PULL_SECONDS = 15.0  # beyond the broker's suspension
 CORRECT_AFTER = 10.0
 BACKLOG_BYTES = 1 << 20
 _BUSY = frozenset({int(ResponseCode.FLOW_CONTROL), int(ResponseCode.SYSTEM_BUSY)})
+
+
+def pause_after(error: Exception) -> float:
+    """Seconds until a failed pull is tried again: whoever has too much to do is not asked fifty times a second."""
+    code = error.response_code if isinstance(error, RocketError) else None
+    return AFTER_BUSY if code == ResponseCode.FLOW_CONTROL else AFTER_ERROR
 
 
 class PullReceiver(Protocol):
@@ -194,7 +200,7 @@ class Puller:
             if not process_queue.dropped:
                 busy = isinstance(error, RocketError) and error.response_code in _BUSY
                 logger.log(logging.INFO if busy else logging.WARNING, "a pull of %s: %s", process_queue.queue, error)
-                self._later(turn, AFTER_BUSY if busy else AFTER_ERROR)
+                self._later(turn, pause_after(error))
             return False
         if process_queue.dropped:
             return False

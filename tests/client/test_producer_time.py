@@ -119,6 +119,22 @@ def test_stored_but_not_safely(
 
 
 @pytest.mark.parametrize("how", HOWS)
+def test_a_busy_broker_is_passed_over(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    """What it would not take on goes to another; when all are busy, that is said, and worth another try."""
+    busy = says(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
+    mq.brokers[0].answers[SEND] = busy
+    producer = produce()
+    for _ in range(4):
+        assert done(producer, how).queue.broker_name == "b1"
+    mq.everywhere(SEND, busy)
+    before = len(sends(mq))
+    with pytest.raises(BrokerError, match="SYSTEM_BUSY") as caught:
+        done(producer, how)
+    assert caught.value.retriable
+    assert len(sends(mq)) - before == 3
+
+
+@pytest.mark.parametrize("how", HOWS)
 def test_what_is_retried_can_be_chosen(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
     with pytest.raises(BrokerError):

@@ -6,10 +6,13 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.pull import PullResult
-from spark_rocket.client.puller import Puller, PullSettings
-from spark_rocket.errors import RemotingTimeoutError
+from spark_rocket.client.puller import Puller, PullSettings, pause_after
+from spark_rocket.errors import BrokerError, RemotingTimeoutError
+from spark_rocket.protocol.codes import ResponseCode
 from tests.client.consuming import Later, found, nothing, queue_at
 
 SETTINGS = PullSettings(32, None, 32, "a", None, must_lock=False)
@@ -137,3 +140,16 @@ def test_a_pull_commits_nothing() -> None:
     world.pending[0].set_result(found([5]))
     assert world.asked == [(0, "a"), (6, "a")]
     assert world.committed == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("error", "pause"),
+    [
+        (BrokerError("busy", response_code=ResponseCode.SYSTEM_BUSY), 3.0),
+        (BrokerError("flow", response_code=ResponseCode.FLOW_CONTROL), 0.02),
+        (RemotingTimeoutError("late"), 3.0),
+        (ValueError("odd"), 3.0),
+    ],
+)
+def test_a_broker_with_too_much_to_do_is_left_alone_for_a_while(error: Exception, pause: float) -> None:
+    assert pause_after(error) == pause
