@@ -228,7 +228,7 @@ class IndexService:
         target = self._log.max_offset
         try:
             while self._offset < target:
-                if not self._step(target, _LARGE_CHUNK) or time.monotonic() > deadline:
+                if not self._step(_LARGE_CHUNK) or time.monotonic() > deadline:
                     return self._offset >= target
         except OSError as error:
             self._complain(error)
@@ -274,7 +274,7 @@ class IndexService:
             begin = time.perf_counter()
             is_awaited = bool(self._waiters)
             try:
-                if not self._step(end, _LARGE_CHUNK if is_awaited else _CHUNK):
+                if not self._step(_LARGE_CHUNK if is_awaited else _CHUNK):
                     return False
             except OSError as error:
                 self._complain(error)
@@ -298,11 +298,12 @@ class IndexService:
             _log.warning("the index in %s cannot be written, it waits: %s", self._config.index_path, error)
         self._failed = True
 
-    def _step(self, target: int, chunk: int = _CHUNK) -> bool:
+    def _step(self, chunk: int = _CHUNK) -> bool:
         """Index one block of records; False when there is none."""
         with self._lock:
             self._offset = max(self._offset, self._log.min_offset)
-            target = min(target, self._log.max_offset)  # a replica's may have been cut
+            # Not where it ended before: a replica's may have been cut since, and no record end there any more.
+            target = self._log.max_offset
             try:
                 return self._step_on(target, chunk)
             except DamagedIndexError as damage:

@@ -486,3 +486,22 @@ def test_check_points_lead_back_to_the_beginning(make_store: MakeStore, tmp_path
 
 def test_check_points_of_an_empty_log(make_store: MakeStore) -> None:
     assert list(taking(make_store(is_replica=True)).check_points()) == []
+
+
+def test_the_index_goes_on_where_records_end_after_a_cut(make_store: MakeStore, tmp_path: Path) -> None:
+    """Not where the log ended when the index began: in the middle of a record, now."""
+    master, other = make_store(), make_store(small(tmp_path / "other"))
+    fill(other, 2, 50)
+    fill(master, 1, 80)
+    slave = replica(small(tmp_path / "slave"))
+    copy(other, slave, every(4000))
+    assert slave._index is not None
+    slave._index._stopped = True  # its thread ends, and this one does its work
+    old_end = slave.max_physical_offset
+    taking(slave).truncate(0)
+    copy(master, slave, every(4000))
+    assert slave.max_physical_offset > old_end
+    slave._index._stopped = False
+    slave._index._build(old_end, 0.0)
+    assert slave._log._damaged == set()
+    slave.close()
