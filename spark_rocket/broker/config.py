@@ -151,6 +151,7 @@ class BrokerConfig:
     trace_topic_enable: bool = _setting(False)
     msg_trace_topic_name: str = _setting("RMQ_SYS_TRACE_TOPIC")
     trace_on: bool = _setting(True, dynamic=True)
+    open_telemetry_enable: bool = _setting(False)
     region_id: str = _setting("DefaultRegion", dynamic=True)
     store_reply_message_enable: bool = _setting(True, dynamic=True)
     start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)

@@ -76,6 +76,8 @@ from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
 from spark_rocket.store.timer_store import TimerMessageStore
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from spark_rocket.broker.acl.control import AccessControl
 
 _log = logging.getLogger(__name__)
@@ -91,8 +93,16 @@ _TRIM_PAUSE_SECONDS = 0.05
 class Broker:
     """One broker on one store directory."""
 
-    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Callable[[], int] = now_ms,
+        tracer_provider: TracerProvider | None = None,
+    ) -> None:
+        """``tracer_provider``: where spans go, if not where the process has it, with ``openTelemetryEnable``."""
         self.config = config
+        self._tracer_provider = tracer_provider
         self._clock = clock
         self._server: RemotingServer | None = None
         self._service: BrokerService | None = None
@@ -206,6 +216,20 @@ class Broker:
         return AccessControl(
             path, topic_at=topic_at, clock=self._clock, clock_skew_ms=lambda: self.config.acl_max_clock_skew
         )
+
+    def _trace(self, service: BrokerService, server: RemotingServer) -> None:
+        try:
+            from spark_rocket.broker.tracing import BrokerTracing, make_provider  # not for those who have none
+        except ImportError as error:
+            raise ConfigError(
+                "openTelemetryEnable=true, and opentelemetry-api is not installed.",
+                remedy="Install it (pip install 'spark-rocket[otel]'), or set it to false.",
+            ) from error
+        tracing = BrokerTracing(self.config, self._tracer_provider or make_provider(self.config))
+        tracing.wrap(server.handlers)
+        service.tracing = tracing
+        if service.pop is not None:
+            service.pop.tracing = tracing
 
     def _look_at_accounts(self) -> None:
         async def look(control: AccessControl) -> None:
@@ -330,6 +354,8 @@ class Broker:
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         if config.is_slave:
             server.handlers.update(refusals(name))
+        if config.open_telemetry_enable:
+            self._trace(service, server)
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
         self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
         if not offsets.saved_at:  # after a kill, its time says which check points groups go on behind

@@ -59,6 +59,7 @@ from spark_rocket.store.timer_store import TimerMessageStore
 
 if TYPE_CHECKING:
     from spark_rocket.broker.acl.control import AccessControl
+    from spark_rocket.broker.tracing import BrokerTracing
 
 # How long the answer to a change waits for the name servers before it is given all the same.
 TELL_SECONDS = 1.0
@@ -149,6 +150,8 @@ class BrokerService:
             pop.log.on_timed = self.drivers[TIMER_TOPIC].expect
             pop.in_memory = self.in_memory
         #: Who may do what; None without ``aclEnable``.
+        self.tracing: BrokerTracing | None = None
+        """Makes OpenTelemetry's spans; None without openTelemetryEnable."""
         self.access_control: AccessControl | None = None
         self.message_id_prefix = encode_offset_msg_id(store_host, 0)[:-16]
         #: Topics that can be sent to without another look; the send processor looks here first.

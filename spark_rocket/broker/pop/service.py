@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
@@ -63,6 +64,10 @@ _MISPLACED = (
 )
 _EMPTY = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 _PASSED = (GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
+
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.tracing import BrokerTracing
 
 
 class PopService:
@@ -117,6 +122,7 @@ class PopService:
         )
         recover_offsets(store, self.log, offsets)
         self.on_due: Callable[[int], None] = lambda due: None
+        self.tracing: BrokerTracing | None = None
         self._turn = 0
         self._named: set[Key] = set()
         self._named_at = 0
@@ -256,6 +262,8 @@ class PopService:
         result.start_offset_infos.append(start_offset_info(flag, queue_id, offset))
         result.msg_offset_infos.append(msg_offset_info(flag, queue_id, offsets))
         self._stats.fetched(group, topic, got.count, len(got.records))
+        if self.tracing is not None:
+            self.tracing.delivered(group, topic, queue_id, got)
 
     def _is_taken(self, key: Key) -> bool:
         """Whether a check point of this millisecond has this name: its queue was reset. A moment later all is well."""

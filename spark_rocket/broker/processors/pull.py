@@ -259,6 +259,8 @@ class PullMessageProcessor:
             code, result.next_begin_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if code == ResponseCode.SUCCESS:
             service.stats.fetched(pull.group, pull.topic, result.count, len(result.records))
+            if service.tracing is not None:
+                service.tracing.delivered(pull.group, pull.topic, pull.queue_id, result)
             service.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
             service.stats.get_misses += 1

@@ -1,0 +1,117 @@
+"""The broker's spans of messages that carry a trace context."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from spark_rocket.broker import tracing as tracing_module
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.server import Broker
+from spark_rocket.broker.tracing import make_provider
+from spark_rocket.errors import ConfigError
+from spark_rocket.model import Message
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from tests.broker.wire import Wire
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+POP_FIELDS: dict[str, object] = {
+    "consumerGroup": "poppers",
+    "topic": "T",
+    "queueId": 0,
+    "maxMsgNums": 10,
+    "invisibleTime": 60_000,
+    "pollTime": 0,
+    "bornTime": 0,
+    "initMode": 0,
+}
+
+
+def config(directory: Path, **settings: object) -> BrokerConfig:
+    return BrokerConfig.from_properties(
+        {"storePathRootDir": directory, "listenPort": 0, "openTelemetryEnable": True, **settings}
+    )
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def context(span: ReadableSpan) -> tuple[str, str]:
+    """The trace, and the parent span."""
+    assert span.context is not None
+    assert span.parent is not None
+    return f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}"
+
+
+def test_store_and_deliver(tmp_path: Path) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    def talk(address: str) -> None:
+        with RemotingClient() as client:
+            wire = Wire(client, address)
+            assert wire.send("T", b"plain").code == ResponseCode.SUCCESS
+            wire.pull("T", 0)
+            assert not exporter.get_finished_spans()
+            assert wire.send("T", b"traced", {"traceparent": PARENT}).code == ResponseCode.SUCCESS
+            batch = [Message("T", b"b", {"a": "b"}), Message("T", b"c", {"traceparent": PARENT})]
+            assert wire.send_batch("T", batch).code == ResponseCode.SUCCESS
+            assert wire.send("T", b"x", {"traceparent": PARENT}, queue_id=999).code != ResponseCode.SUCCESS
+            assert wire.send("T", b"x", {"traceparent": "nonsense\x02"[:8]}).code == ResponseCode.SUCCESS
+            assert len(wire.messages("T", 0, consumerGroup="readers")) == 5
+            assert wire.ask(RequestCode.POP_MESSAGE, **POP_FIELDS).code == ResponseCode.SUCCESS
+
+    async def work() -> None:
+        broker = Broker(config(tmp_path), tracer_provider=provider)
+        await broker.start()
+        try:
+            await asyncio.to_thread(talk, broker.address)
+        finally:
+            await broker.close()
+
+    run(work)
+    stores = [span for span in exporter.get_finished_spans() if span.name == "store T"]
+    delivered = [span for span in exporter.get_finished_spans() if span.name == "deliver T"]
+    of_parent = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert [context(span) for span in stores] == [of_parent] * 3
+    assert [span.status.status_code for span in stores] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
+    assert dict(stores[0].attributes or {})["messaging.rocketmq.queue_offset"] == 1
+    groups = [dict(span.attributes or {})["messaging.consumer.group.name"] for span in delivered]
+    assert groups == ["readers"] * 3 + ["poppers"] * 3
+    assert [context(span) for span in delivered if span.parent is not None] == [of_parent] * 4
+
+
+def test_off_is_the_default(tmp_path: Path) -> None:
+    async def work() -> None:
+        broker = Broker(config(tmp_path, openTelemetryEnable=False))
+        await broker.start()
+        try:
+            assert broker.service.tracing is None
+        finally:
+            await broker.close()
+
+    run(work)
+
+
+def test_where_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing_module.trace, "get_tracer_provider", TracerProvider)
+    assert make_provider(BrokerConfig()) is None
+    monkeypatch.setattr(tracing_module.trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    provider = make_provider(BrokerConfig())
+    assert isinstance(provider, TracerProvider)
+    provider.shutdown()
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(ConfigError, match="is not installed"):
+        make_provider(BrokerConfig())
