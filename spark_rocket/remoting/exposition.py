@@ -10,8 +10,8 @@ Thread-safety: an exposition belongs to whoever fills it. Pure.
 from __future__ import annotations
 
 import os
-import resource
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,13 +103,17 @@ PROCESS_METRICS = (
 
 def add_process(exposition: Exposition, labels: str) -> None:
     """The figures of this process, as every Prometheus client names them."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    exposition.add("process_cpu_seconds_total", labels, usage.ru_utime + usage.ru_stime)
+    exposition.add("process_cpu_seconds_total", labels, time.process_time())
+    try:
+        import resource
+    except ImportError:  # Windows has none of the rest
+        return
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         resident = pages * os.sysconf("SC_PAGE_SIZE")
         exposition.add("process_open_fds", labels, len(os.listdir("/proc/self/fd")))  # noqa: PTH208  # names alone
     except (OSError, ValueError, IndexError):  # not on Linux: the highest so far
+        usage = resource.getrusage(resource.RUSAGE_SELF)
         resident = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     exposition.add("process_resident_memory_bytes", labels, resident)
     exposition.add("process_max_fds", labels, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
