@@ -34,6 +34,7 @@ _STEP = math.log(1.02)
 _BUCKETS = 1_500  # to about two hours, from a microsecond on
 _PERCENTILES = (50, 90, 95, 99, 99.9)
 _STOPPED = 30.0
+_SHORTEST = 0.5  # seconds between two lines
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
 _seconds = click.option("--seconds", "run_seconds", type=seconds, metavar="S", help="so long (10, unless --count)")
@@ -79,8 +80,8 @@ class Latencies:
         return {"mean": round(mean, 3), **values, "max": round(self._most * 1e3, 3)}
 
 
-class _Rates:
-    """Counts the whole and shows the last second."""
+class Rates:
+    """Shows the rate of the last second and what there was in all: on stderr, and only where a person looks at it."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
@@ -90,7 +91,7 @@ class _Rates:
 
     def tick(self, count: int, size: int) -> None:
         now = time.monotonic()
-        if not self._is_shown or now <= self._then:
+        if not self._is_shown or now - self._then < _SHORTEST:
             return
         rate = (count - self._before) / (now - self._then)
         total = size_text(size)
@@ -99,7 +100,7 @@ class _Rates:
         self._then, self._before = now, count
 
     def end(self) -> float:
-        """Seconds in all."""
+        """Seconds in all; the line is gone."""
         if self._is_shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
         return time.monotonic() - self.began
@@ -240,7 +241,7 @@ def _run_all(
     verb: str,
 ) -> float:
     """Until the limit is reached or Ctrl-C; seconds."""
-    rates = _Rates(verb)
+    rates = Rates(verb)
     for thread in threads:
         thread.start()
     try:
@@ -308,7 +309,7 @@ def consume(
             **link.options(),
         )
         consumer.subscribe(topic, tags)
-        rates = _Rates("consumed")
+        rates = Rates("consumed")
         try:
             consumer.start()
             while not meter.done.wait(_next(rates.began, limit.seconds)):

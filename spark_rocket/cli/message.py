@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -27,11 +29,12 @@ from spark_rocket.cli.text import count_text, moment, moment_text
 from spark_rocket.errors import ClientError, RocketError
 
 if TYPE_CHECKING:
-    from spark_rocket.client import Admin
+    from spark_rocket.client import Admin, Producer
     from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
 DEFAULT_GROUP = "CLIENT_INNER_PRODUCER"
+_MOST_UNDER_WAY = 1_000
 
 
 @click.group(
@@ -93,7 +96,7 @@ def send(
     sharding_key: str | None,
     group: str,
     as_json: bool,
-) -> int:
+) -> None:
     """Send a message: BODY as UTF-8 text, a file's bytes, or one message of each line of a file or of stdin.
 
     \b
@@ -129,26 +132,58 @@ def send(
         chosen: dict[str, Any] = {} if target is None else {"queue": target}
         if sharding_key is not None:
             chosen = {"selector": select_by_sharding_key, "selector_arg": sharding_key}
-        sent = (producer.send(build(one), **chosen) for one in bodies)
-        return _say_sent(topic, sent, as_json, is_many=lines is not None)
+        messages = map(build, bodies)
+        if lines is None:
+            _say_one(producer.send(next(messages), **chosen), as_json)
+        else:
+            _say_many(topic, _send_all(producer, messages, chosen), as_json)
 
 
-def _say_sent(topic: str, sent: Iterator[SendResult], as_json: bool, *, is_many: bool) -> int:
-    count = 0
+def _send_all(
+    producer: Producer, messages: Iterable[Message], chosen: dict[str, Any]
+) -> Iterator[tuple[SendResult, int]]:
+    """Results in the order of the messages, with the bytes of each: one after the other to a queue that was chosen, so
+    that they stay in order, else many at once."""
+    under_way: deque[tuple[Future[SendResult], int]] = deque()
+    for message in messages:
+        size = len(message.body)
+        if chosen:
+            yield producer.send(message, **chosen), size
+            continue
+        under_way.append((producer.send_async(message), size))
+        while len(under_way) > _MOST_UNDER_WAY or (under_way and under_way[0][0].done()):
+            future, size = under_way.popleft()
+            yield future.result(), size
+    for future, size in under_way:
+        yield future.result(), size
+
+
+def _say_many(topic: str, sent: Iterator[tuple[SendResult, int]], as_json: bool) -> None:
+    from spark_rocket.cli.bench import Rates
+
+    count = size = 0
+    rates = Rates("sent")
     try:
-        for result in sent:
-            count += 1
+        for result, bytes_ in sent:
+            count, size = count + 1, size + bytes_
             if as_json:
-                show.line(_result_json(result)) if is_many else show.document(_result_json(result))
-            elif not is_many:
-                show.record(_result_record(result))
-    except (RocketError, KeyboardInterrupt):
-        if count and is_many:
-            print(f"{count_text(count)} messages were sent to {topic} before.", file=sys.stderr)
+                show.line(_result_json(result))
+            rates.tick(count, size)
+    except (RocketError, click.ClickException, KeyboardInterrupt):
+        rates.end()
+        if count:
+            print(f"At least {count_text(count)} messages were sent to {topic} before.", file=sys.stderr)
         raise
-    if is_many and not as_json:
+    rates.end()
+    if not as_json:
         print(f"{count_text(count)} messages were sent to {topic}.")
-    return 0
+
+
+def _say_one(result: SendResult, as_json: bool) -> None:
+    if as_json:
+        show.document(_result_json(result))
+    else:
+        show.record(_result_record(result))
 
 
 def _result_json(result: SendResult) -> dict[str, Any]:
@@ -409,10 +444,7 @@ def resend(link: Link, topic: str, msg_id: str, group: str | None, client: str |
         if not show.confirm(f"Send message {found.msg_id} {whom} again?", yes):
             return 1
         result = admin.resend(found, group=group)
-    if as_json:
-        show.document(_result_json(result))
-    else:
-        show.record(_result_record(result))
+    _say_one(result, as_json)
     return 0
 
 
