@@ -34,7 +34,6 @@ from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.remoting.tls import TlsSettings, parse_setting
-from spark_rocket.remoting.tls import is_setting as is_tls_setting
 from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delay_levels, delete_hours
 
@@ -320,7 +319,7 @@ class BrokerConfig:
         if spec is not None:
             setattr(self, spec.attribute, spec.parse(text, where))
             return []
-        if is_tls_setting(name):
+        if name.startswith("tls."):  # of which none may be overlooked
             parse_setting(name, text, where)
             self.tls[name] = text
             return []
@@ -336,7 +335,7 @@ class BrokerConfig:
         others: list[tuple[str, str]] = []
         for name, text, _ in entries:
             spec = _SPECS.get(name)
-            if is_tls_setting(name):
+            if name.startswith("tls."):
                 raise _fixed(name)
             if spec is None:
                 others.append((name, text))

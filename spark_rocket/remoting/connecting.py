@@ -141,7 +141,9 @@ class Connector:
 def _no_connection(address: str, cause: BaseException) -> RemotingConnectError:
     """An error of its own for each: tracebacks are not shared."""
     if isinstance(cause, RocketError):
+        if not isinstance(cause, RemotingConnectError):
+            return RemotingConnectError(cause.message, remedy=cause.remedy)
         return RemotingConnectError(
-            cause.message, remedy=cause.remedy, code=cause.code if isinstance(cause, RemotingConnectError) else None
+            cause.message, remedy=cause.remedy, code=cause.code, retriable=cause.retriable
         )
     return RemotingConnectError(f"No connection to {address}: {type(cause).__name__}: {cause}.")

@@ -191,9 +191,8 @@ class TlsSettings:
         if file:
             found |= _read(Path(expand_variables(file, environment)).expanduser(), where)
         found |= {name: (text, source) for name, text in (given or {}).items() if name != CONFIG_FILE}
-        values: dict[str, Any] = {
-            _SPECS[name].name: parse_setting(name, text, where) for name, (text, where) in found.items()
-        }
+        parsed = {name: parse_setting(name, text, where) for name, (text, where) in found.items()}
+        values: dict[str, Any] = {_SPECS[name].name: value for name, value in parsed.items()}
         try:
             return cls(**values)
         except ConfigError as error:
@@ -202,21 +201,16 @@ class TlsSettings:
             raise ConfigError(f"{source}: {error.message}", remedy=error.remedy) from None
 
 
-def as_settings(tls: bool | TlsSettings | None) -> TlsSettings | None:
+def as_settings(tls: bool | TlsSettings | None, environment: Mapping[str, str] = os.environ) -> TlsSettings | None:
     """What a client's argument ``tls`` means, None for no TLS. Left out, ``ROCKETMQ_TLS_ENABLE`` says whether."""
     if tls is False:
         return None
     if isinstance(tls, TlsSettings):
         return None if tls.enable is False else tls
-    if tls is None and not os.environ.get(variable_of("tls.enable")) and not os.environ.get(variable_of(CONFIG_FILE)):
+    if not tls and not any(environment.get(variable_of(name)) for name in ("tls.enable", CONFIG_FILE)):
         return None
-    settings = TlsSettings.of()
+    settings = TlsSettings.of(environment=environment)
     return settings if tls or settings.enable else None
-
-
-def is_setting(name: str) -> bool:
-    """Whether it is the name of one of these."""
-    return name in _SPECS or name == CONFIG_FILE
 
 
 def variable_of(name: str) -> str:
@@ -225,7 +219,12 @@ def variable_of(name: str) -> str:
 
 
 def parse_setting(name: str, text: str, where: str = "") -> object:
-    """A value; ConfigError that says where it stands."""
+    """A value; ConfigError that says where it stands, also for a name that is none."""
+    if name not in _SPECS and name != CONFIG_FILE:
+        raise ConfigError(
+            f"{where + ': ' if where else ''}{name} is no setting of TLS.",
+            remedy=f"There are {CONFIG_FILE}, {', '.join(_SPECS)}.",
+        )
     kind: Any = str if name == CONFIG_FILE else _SPECS[name].metadata["kind"]
     if kind is str:
         return text
@@ -249,11 +248,9 @@ def _read(file: Path, where: str) -> dict[str, tuple[str, str]]:
         ) from error
     found: dict[str, tuple[str, str]] = {}
     for name, value, line in entries:
-        if name not in _SPECS:
-            raise ConfigError(
-                f"{file}, line {line}: {name} is no setting of TLS.",
-                remedy=f"It may have: {', '.join(_SPECS)}.",
-            )
+        parse_setting(name, value, f"{file}, line {line}")
+        if name == CONFIG_FILE:
+            raise ConfigError(f"{file}, line {line}: {name} does not belong into itself.", remedy="Remove the line.")
         found[name] = expand_variables(value, os.environ), f"{file}, line {line}"
     return found
 

@@ -40,7 +40,6 @@ class _Reloaded:
 
     def __init__(self, *files: str) -> None:
         self._files = [Path(file).expanduser() for file in files if file]
-        self._lock = threading.Lock()
         self._seen = self._stamps()
         self._context = self._load()
 
@@ -48,10 +47,8 @@ class _Reloaded:
         """For the next connection."""
         stamps = self._stamps()
         if stamps != self._seen:
-            with self._lock:
-                if stamps != self._seen:
-                    self._seen = stamps
-                    self._reload()
+            self._seen = stamps
+            self._reload()
         return self._context
 
     def _reload(self) -> None:
@@ -87,6 +84,7 @@ class ServerTls(_Reloaded):
         self._settings = settings
         self._hosts = tuple(dict.fromkeys(hosts))
         self._alpn = alpn
+        self._lock = threading.Lock()
         self._own: ssl.SSLContext | None = None
         super().__init__(settings.server_cert_path, settings.server_key_path, settings.server_trust_cert_path)
 

@@ -27,6 +27,11 @@ class Problem(NamedTuple):
         """Of the error that says so."""
         return f"TLS_{self.kind}"
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the next attempt will find the same, unless somebody changes something."""
+        return self.kind in ("NOT_TLS", "WRONG_CA", "WRONG_NAME", "CERTIFICATE")
+
 
 NOT_TLS = Problem(
     "NOT_TLS",

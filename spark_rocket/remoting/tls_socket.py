@@ -34,7 +34,7 @@ from spark_rocket.remoting.tls_problems import problem_of
 
 _RECEIVE = 128 * 1024
 _MOST = 256 * 1024  # encrypted before it is sent
-_LAST_WORDS = 0.5  # seconds that a writer waits for the reader to see why the connection has ended
+_LAST_WORDS = 2.0  # seconds that a writer waits for the reader to see why the connection has ended
 
 
 Reader: TypeAlias = Callable[[int, Buffer], int]
@@ -210,6 +210,9 @@ def shake_hands(sock: socket.socket, tls: ClientTls, address: str, host: str, de
     except (OSError, ValueError) as error:
         problem = problem_of(error, server=False, name=host)
         raise RemotingConnectError(
-            f"No TLS connection to {address}: it {problem.text}.", remedy=problem.remedy, code=problem.error_code
+            f"No TLS connection to {address}: it {problem.text}.",
+            remedy=problem.remedy,
+            code=problem.error_code,
+            retriable=not problem.is_lasting,
         ) from error
     return secure

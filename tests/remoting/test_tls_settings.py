@@ -1,0 +1,126 @@
+"""Settings of TLS: where they come from, what they come to, and which are refused."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.tls import ClientAuth, TlsMode, TlsSettings, Verify, as_settings, variable_of
+from spark_rocket.remoting.tls_problems import Lines
+
+PAIR = {"tls.server.certPath": "c.pem", "tls.server.keyPath": "k.pem"}
+
+
+def test_what_was_given_counts_before_a_file_and_a_file_before_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text("tls.server.certPath=of-file.pem\ntls.server.keyPath=of-file.key\ntls.client.verify=ca\n")
+    environment = {
+        "ROCKETMQ_TLS_CONFIG_FILE": str(file),
+        "ROCKETMQ_TLS_SERVER_CERT_PATH": "of-environment.pem",
+        "ROCKETMQ_TLS_ENABLE": "true",
+        "ROCKETMQ_TLS_SERVER_NEED_CLIENT_AUTH": "Optional",
+        "ROCKETMQ_TLS_SERVER_TRUST_CERT_PATH": "ca.pem",
+    }
+    found = TlsSettings.of({"tls.server.keyPath": "given.key"}, environment)
+    assert found == TlsSettings(
+        server_cert_path="of-file.pem",
+        server_key_path="given.key",
+        need_client_auth=ClientAuth.OPTIONAL,
+        server_trust_cert_path="ca.pem",
+        enable=True,
+        verify=Verify.CA,
+    )
+    assert TlsSettings.of({}, {}) == TlsSettings()
+
+
+def test_names_in_the_environment() -> None:
+    assert variable_of("tls.server.need.client.auth") == "ROCKETMQ_TLS_SERVER_NEED_CLIENT_AUTH"
+    assert variable_of("tls.client.trustCertPath") == "ROCKETMQ_TLS_CLIENT_TRUST_CERT_PATH"
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "is_client", "checks"),
+    [
+        ({}, TlsMode.DISABLED, False, Verify.FULL),
+        (PAIR, TlsMode.PERMISSIVE, False, Verify.FULL),
+        ({**PAIR, "tls.server.mode": "disabled"}, TlsMode.DISABLED, False, Verify.FULL),
+        ({**PAIR, "tls.server.mode": "enforcing"}, TlsMode.ENFORCING, True, Verify.FULL),
+        ({**PAIR, "tls.server.mode": "ENFORCING", "tls.enable": "false"}, TlsMode.ENFORCING, False, Verify.FULL),
+        ({"tls.test.mode.enable": "true"}, TlsMode.PERMISSIVE, False, Verify.NONE),
+        ({"tls.client.authServer": "false"}, TlsMode.DISABLED, False, Verify.NONE),
+        ({"tls.client.authServer": "true"}, TlsMode.DISABLED, False, Verify.FULL),
+        ({"tls.test.mode.enable": "true", "tls.client.verify": "full"}, TlsMode.PERMISSIVE, False, Verify.FULL),
+    ],
+)
+def test_what_they_come_to(given: dict[str, str], mode: TlsMode, is_client: bool, checks: Verify) -> None:
+    found = TlsSettings.of(given, {})
+    assert (found.server_mode, found.is_client, found.checks) == (mode, is_client, checks)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"tls.server.mode": "on"}, "^here: tls.server.mode=on: tls.server.mode needs one of disabled"),
+        ({"tls.server.mode": "permissive"}, "^here: tls.server.mode=permissive needs a certificate"),
+        ({"tls.server.keyPath": "k.pem"}, "tls.server.keyPath is set, and tls.server.certPath is not"),
+        ({"tls.client.certPath": "c.pem"}, "tls.client.certPath is set, and tls.client.keyPath is not"),
+        ({"tls.server.need.client.auth": "require"}, "needs the CA of the clients' certificates"),
+        ({"tls.server.authClient": "true"}, "checks nobody"),
+        (
+            {"tls.server.need.client.auth": "require", "tls.server.authClient": "false"},
+            "certificates that nobody checks say nothing",
+        ),
+        ({"tls.client.authServer": "false", "tls.client.verify": "full"}, "does not go with"),
+        ({"tls.server.certpath": "c.pem"}, "tls.server.certpath is no setting of TLS"),
+        ({"tls.config.file": "/nowhere"}, "tls.config.file=/nowhere cannot be read"),
+    ],
+)
+def test_settings_that_are_refused(given: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        TlsSettings.of(given, {}, source="here")
+    assert re.search(text, found.value.message)
+    assert found.value.remedy
+
+
+def test_a_file_with_what_does_not_belong_there(tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    for line, text in (
+        ("tls.server.moed=x", "line 2: tls.server.moed is no"),
+        ("tls.enable=1", "line 2: tls.enable=1"),
+    ):
+        file.write_text("# a comment\n" + line)
+        with pytest.raises(ConfigError, match=text):
+            TlsSettings.of({"tls.config.file": str(file)}, {})
+
+
+def test_what_clients_take() -> None:
+    trusting = TlsSettings(client_trust_cert_path="ca.pem")
+    environment = {"ROCKETMQ_TLS_ENABLE": "true", "ROCKETMQ_TLS_CLIENT_TRUST_CERT_PATH": "ca.pem"}
+    assert as_settings(None, {}) is None
+    assert as_settings(None, {"ROCKETMQ_TLS_CLIENT_TRUST_CERT_PATH": "ca.pem"}) is None
+    assert as_settings(None, environment) == TlsSettings(enable=True, client_trust_cert_path="ca.pem")
+    assert as_settings(True, {}) == TlsSettings()
+    assert as_settings(False, environment) is None
+    assert as_settings(trusting, {}) is trusting
+    assert as_settings(TlsSettings(enable=False), environment) is None
+
+
+def test_passwords_are_not_shown() -> None:
+    settings = TlsSettings(server_cert_path="c", server_key_path="k", server_key_password="hunter2")
+    assert "hunter2" not in f"{settings} {settings!r} {settings.properties()}"
+    assert settings.properties()["tls.server.keyPassword"] == "******"
+
+
+def test_lines_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    lines = Lines(logging.getLogger("tls"), lambda: now[0])
+    for _ in range(4):
+        lines.warn("A", "a line")
+    lines.warn("B", "another")
+    now[0] += 11
+    lines.warn("A", "a line")
+    assert [record.getMessage() for record in caplog.records] == ["a line", "another", "a line (3 more since)"]
