@@ -103,7 +103,7 @@ _grpc = _several(
 )  # fmt: skip
 _metrics = _several(
     click.option(
-        "--metrics-port", type=port, metavar="PORT", help=f"5557, or metricsPromExporterPort of -c; {_FREE}"
+        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, 5557, of a name server alone 5556; {_FREE}"
     ),
     click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready"),
 )  # fmt: skip
