@@ -22,7 +22,7 @@ import re
 from collections.abc import MutableMapping
 from importlib import import_module
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
@@ -49,7 +49,7 @@ class BrokerTracing:
 
     def __init__(self, config: BrokerConfig, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("spark_rocket.broker", spark_rocket.__version__, provider)
-        self._node = {"messaging.system": "rocketmq", "messaging.rocketmq.broker": config.broker_name}
+        self._node: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.rocketmq.broker": config.broker_name}
 
     def wrap(self, handlers: MutableMapping[int, Handler]) -> None:
         """Have sends traced that come from now on."""
