@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting import tls_server
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.overload import Limits
+from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.remoting.tls import ClientAuth, TlsMode, TlsSettings, Verify
 from spark_rocket.remoting.tls_contexts import ClientTls, ServerTls
 from spark_rocket.testing.certificates import CertificateAuthority
@@ -448,6 +452,52 @@ def _openssl() -> str:
     return found
 
 
+class Wire(asyncio.Transport):
+    """Where a newcomer's bytes would go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.closed = False
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.written += len(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_bytes_of_a_handshake(certificates: Certificates, data: st.DataObject) -> None:
+    """A client's first flight with bytes changed, cut and in pieces: refused or waited for, and nothing else."""
+    hello = bytearray(client_hello(certificates))
+    for _ in range(data.draw(st.integers(0, 4))):
+        hello[data.draw(st.integers(1, len(hello) - 1))] = data.draw(st.integers(0, 255))
+    garbage = data.draw(st.binary(max_size=40))
+    sent = bytes(hello[: data.draw(st.integers(1, len(hello)))]) + garbage
+    cut = data.draw(st.integers(0, len(sent)))
+
+    async def meet() -> None:
+        made = Channel(server)
+        newcomer = tls_server.TlsGate(server_tls, lambda: made, name="server").newcomer()
+        wire = Wire()
+        newcomer._transport = wire
+        for piece in (sent[:cut], sent[cut:]):
+            if piece:
+                newcomer.data_received(piece)
+        assert not wire.closed or newcomer._timer is None
+        assert wire.written < 100_000
+        newcomer._end_handshake()
+
+    server, server_tls = RemotingServer("127.0.0.1", 0, {}), certificates.server_tls()
+    asyncio.run(meet())
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 
@@ -516,17 +566,17 @@ def unreadable(certificates: Certificates, directory: Path) -> dict[str, tuple[T
     text.write_text("nothing")
     server = certificates.server
 
-    def settings(certificate: object, key: object, **more: Any) -> TlsSettings:
+    def of(certificate: object, key: object, **more: Any) -> TlsSettings:
         return TlsSettings(server_cert_path=str(certificate), server_key_path=str(key), **more)
 
     encrypted = certificates.encrypted
     return {
-        "missing": (settings(directory / "none", server.key), r"tls\.server\.certPath=.*none cannot be read: No such"),
-        "folder": (settings(server.certificate, directory), r"tls\.server\.keyPath=.* cannot be read"),
-        "text": (settings(text, server.key), "cannot be used for TLS"),
-        "not its key": (settings(server.certificate, certificates.client.key), "is not the private key of"),
-        "encrypted": (settings(*encrypted), r"is encrypted\. Set tls\.server\.keyPassword"),
-        "wrong password": (settings(*encrypted, server_key_password="no"), "is not the password of"),
+        "missing": (of(directory / "none", server.key), r"tls\.server\.certPath=.*none cannot be read: No such"),
+        "folder": (of(server.certificate, directory), r"tls\.server\.keyPath=.* cannot be read"),
+        "text": (of(text, server.key), "cannot be used for TLS"),
+        "not its key": (of(server.certificate, certificates.client.key), "is not the private key of"),
+        "encrypted": (of(*encrypted), r"is encrypted\. Set tls\.server\.keyPassword"),
+        "wrong password": (of(*encrypted, server_key_password="no"), "is not the password of"),
         "no ca": (
             settings(*server, need_client_auth=ClientAuth.REQUIRE, server_trust_cert_path=str(text)),
             r"tls\.server\.trustCertPath=.* holds no CA",
@@ -536,9 +586,9 @@ def unreadable(certificates: Certificates, directory: Path) -> dict[str, tuple[T
 
 @pytest.mark.parametrize("case", ["missing", "folder", "text", "not its key", "encrypted", "wrong password", "no ca"])
 def test_files_that_cannot_be_used(certificates: Certificates, tmp_path: Path, case: str) -> None:
-    settings, text = unreadable(certificates, tmp_path)[case]
+    wrong, text = unreadable(certificates, tmp_path)[case]
     with pytest.raises(ConfigError, match=text) as found:
-        ServerTls(settings)
+        ServerTls(wrong)
     assert found.value.remedy
     assert found.value.message != "no"
 
