@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import ssl
 import urllib.request
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli.monitor import NO_PORT, Started, metrics_port, start_monitor
 from spark_rocket.namesrv.server import NameServer
-from tests.cli.test_rocket import PORTS, found, started
+from spark_rocket.remoting.tls import TlsMode, TlsSettings
+from spark_rocket.testing.certificates import CertificateAuthority
+from tests.cli.test_rocket import PORTS, finished, found, one_line, started
 
 
 def get(url: str) -> bytes:
@@ -42,8 +45,6 @@ def test_up_serves_figures_and_logs_into_files(tmp_path: Path) -> None:
 
 
 def test_a_level_that_is_none_is_said(tmp_path: Path) -> None:
-    from tests.cli.test_rocket import finished, one_line
-
     assert "'loud' is no level to log at" in one_line(finished("namesrv", "--port", "0", "--log-level", "loud"))
 
 
@@ -79,3 +80,28 @@ def test_a_taken_port_does_not_stop_a_server() -> None:
     assert "--metrics-port" in refused.lines[0]
     assert refused.facts == {}
     assert none == Started()
+
+
+def test_https_where_tls_is_enforced(tmp_path: Path) -> None:
+    authority = CertificateAuthority(tmp_path)
+    certificate, key = authority.issue("server")
+    tls = TlsSettings(mode=TlsMode.ENFORCING, server_cert_path=str(certificate), server_key_path=str(key))
+
+    def ask(url: str) -> bytes:
+        trusting = ssl.create_default_context(cafile=str(authority.certificate))
+        with urllib.request.urlopen(f"{url}/health", timeout=30, context=trusting) as answer:
+            return bytes(answer.read())
+
+    async def main() -> bytes:
+        async with AsyncExitStack() as servers:
+            namesrv = NameServer("127.0.0.1", 0)
+            await namesrv.start()
+            servers.push_async_callback(namesrv.close)
+            begun = await start_monitor(servers, port=0, tls=tls, namesrv=namesrv)
+            url = begun.facts["metrics"]
+            assert url.startswith("https://")
+            with pytest.raises(OSError):
+                await asyncio.to_thread(get, f"http{url[5:]}/health")
+            return await asyncio.to_thread(ask, url)
+
+    assert json.loads(asyncio.run(asyncio.wait_for(main(), 60)))["status"] == "UP"
