@@ -578,7 +578,7 @@ def unreadable(certificates: Certificates, directory: Path) -> dict[str, tuple[T
         "encrypted": (of(*encrypted), r"is encrypted\. Set tls\.server\.keyPassword"),
         "wrong password": (of(*encrypted, server_key_password="no"), "is not the password of"),
         "no ca": (
-            settings(*server, need_client_auth=ClientAuth.REQUIRE, server_trust_cert_path=str(text)),
+            of(*server, need_client_auth=ClientAuth.REQUIRE, server_trust_cert_path=str(text)),
             r"tls\.server\.trustCertPath=.* holds no CA",
         ),
     }
