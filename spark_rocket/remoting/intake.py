@@ -63,6 +63,7 @@ class Intake:
         self._stats = stats
         self._time_slice = time_slice
         self._queues: dict[str, deque[Channel]] = {}
+        self._full: set[str] = set()
         self._scheduled = False
         self._overload = BusyAnswer(OVERLOAD)
         self.changed()
@@ -172,7 +173,7 @@ class Intake:
         if channel.is_paused or not channel.is_active:
             return
         waited = self.clock() - backlog.arrived
-        full = self._stats.waiting[backlog.kind] > self._limits.queues[backlog.kind].capacity
+        full = self._is_full(backlog.kind)
         if (not full and waited < self._least_patience) or not self._send_away(channel, backlog, waited, full):
             count = channel.handle(backlog.frames[backlog.at :] if backlog.at else backlog.frames, piece)
             if channel.backlog is not backlog:  # it was garbage
@@ -190,6 +191,16 @@ class Intake:
             self._stats.waiting_bytes -= backlog.size
             channel.backlog = None
             channel.resume_after_backlog()
+
+    def _is_full(self, kind: str) -> bool:
+        """Whether so many wait that some have to go: then until half of the room is free, or a flood would take long to
+        pass when it has ended."""
+        waiting, capacity = self._stats.waiting[kind], self._limits.queues[kind].capacity
+        if waiting > capacity:
+            self._full.add(kind)
+        elif waiting <= capacity // 2:
+            self._full.discard(kind)
+        return kind in self._full
 
     def _done(self, backlog: Backlog, count: int) -> None:
         backlog.at += count
@@ -210,7 +221,7 @@ class Intake:
             kind = self._limits.kind_of(code)
             queue = self._limits.queues[kind]
             late = 0 < queue.patience <= waited
-            too_many = full and kind == backlog.kind and self._stats.waiting[kind] - count > queue.capacity
+            too_many = full and kind == backlog.kind and self._stats.waiting[kind] - count > queue.capacity // 2
             if flag & FLAG_RESPONSE or not (late or too_many):
                 break
             count += 1
