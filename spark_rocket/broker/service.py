@@ -291,7 +291,7 @@ class BrokerService:
 
     def redirect_retry(self, topic: str, reconsume_times: int, max_reconsume_times: int | None) -> SendTarget | None:
         """Where a message to a retry topic goes when it has been retried often enough: the dead-letter topic."""
-        group = topic[len(RETRY_PREFIX) :]
+        group = self._group_that_retries(topic[len(RETRY_PREFIX) :])
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
@@ -303,6 +303,17 @@ class BrokerService:
         self.stats.group(group, topic).dead_letters += 1
         dead = self.topics.ensure(DLQ_PREFIX + group)
         return SendTarget(dead, self.stats.topic(dead.topic_name))
+
+    def _group_that_retries(self, name: str) -> str:
+        """The group of a retry topic: its name is the group, or, of what was popped, ``group_topic`` or ``group+topic``.
+
+        Apache's broker takes the second for a name too, and makes a group of it.
+        """
+        if self.groups.get(name) is None:
+            for group in self.groups.table:
+                if name.startswith((f"{group}_", f"{group}+")) and name[len(group) + 1 :] in self.topics.table:
+                    return group
+        return name
 
     def message_waits(self, waiting: Waiting) -> None:
         """A message was stored to be delivered later: see to it that this happens."""

@@ -537,6 +537,22 @@ def test_dead_letters(admin: Admin, cluster: LocalCluster, producer: Producer, t
         admin.resend(dead)
 
 
+def test_what_a_group_pops_is_sent_to_it_again(admin: Admin, names: list[str], topic: str, group: str) -> None:
+    """Its retry topics are others: one for each topic, made when something comes back."""
+    admin.create_group(group)
+    retries = f"%RETRY%{group}_{topic}"
+    admin.create_topic(retries, queues=1, broker=names[0])
+    admin.create_topic(f"%RETRY%{group}", queues=1, broker=names[0])
+    sent = admin.send(Message.of(topic, BINARY, keys="k"))
+    message = admin.message(topic, sent.msg_id)
+    assert message is not None
+    copy = admin.resend(message, group=group)
+    assert copy.queue.topic == retries
+    (stored,) = admin.messages_by_time(retries)
+    assert (stored.body, stored.keys, stored.properties["RETRY_TOPIC"]) == (BINARY, "k", topic)
+    assert f"{group}_{topic}" not in {info.name for info in admin.groups()}
+
+
 def test_an_admin_that_was_closed(cluster: LocalCluster) -> None:
     admin = Admin(cluster.name_server)
     admin.close()
