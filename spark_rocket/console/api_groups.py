@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_rocket.client.admin import QueueProgress
 from spark_rocket.console.api_cluster import place
 from spark_rocket.console.api_topics import confirmed
 from spark_rocket.console.context import Asked, Context, page_of
@@ -19,6 +20,11 @@ from spark_rocket.model import MessageQueue
 _COLUMNS = ("name", "kind", "members", "lag", "rate", "topics")
 _DRAWN = 8  # queues
 EARLIEST, LATEST = 0, -1
+
+
+def _place(progress: QueueProgress) -> tuple[bool, MessageQueue]:
+    """What is consumed once more comes last."""
+    return progress.queue.topic.startswith("%RETRY%"), progress.queue
 
 
 class GroupApi:
@@ -65,7 +71,7 @@ class GroupApi:
         state = record.state
         if state is None:
             return {"queues": [], "members": [], "subscriptions": [], "series": record.lag.to_json(), "drawn": 0}
-        by_lag = sorted(state.queues, key=lambda q: (-q.lag, q.queue))
+        by_lag = sorted(state.queues, key=lambda q: (-q.lag, *_place(q)))
         labels = [queue_label(progress.queue) for progress in by_lag[:_DRAWN]]
         return {
             "queues": [
@@ -74,10 +80,10 @@ class GroupApi:
                     "end": progress.broker_offset,
                     "committed": progress.consumer_offset,
                     "lag": progress.lag,
-                    "delay": progress.delay_ms,
+                    "delay": record.delays.get(progress.queue, 0) if progress.lag else 0,
                     "lastConsumed": progress.last_timestamp or None,
                 }
-                for progress in sorted(state.queues, key=lambda q: q.queue)
+                for progress in sorted(state.queues, key=_place)
             ],
             "members": [
                 {

@@ -146,7 +146,7 @@ class Sampler:
         if record is None:
             self._ask_lists({})
             record = self.groups.get(group)
-        if record is not None and time.time() - record.sampled >= FRESH:
+        if record is not None and time.time() - record.detailed >= FRESH:
             self._ask_groups([group], {}, delays=True)
         return record
 
@@ -265,7 +265,7 @@ class Sampler:
             for name, state in found.items():
                 record = self.groups.get(name)
                 if record is not None:
-                    record.answered(now, state)
+                    record.answered(now, state, delays=delays)
 
     def _measure(self, records: Iterable[TopicRecord]) -> None:
         """How large a message is, of topics of which that is not known, or was known long ago."""

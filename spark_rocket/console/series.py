@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import deque
 from collections.abc import Iterable, Mapping
 
 MOST_SAMPLES = 600
+WINDOW = 10.0
 MOST_COLUMNS = 64
 DRAWN = 240  # points, of which no drawing shows more
 
@@ -64,22 +66,25 @@ class Series:
 
 
 class Rate:
-    """How fast a counter grows, from what it was at two moments; None before the second."""
+    """How fast a counter grows, over the last ``WINDOW`` seconds or so; None before the second sample.
 
-    __slots__ = ("_at", "_count", "value")
+    Over so many because consumers tell brokers every five seconds only how far they are.
+    """
+
+    __slots__ = ("_samples", "value")
 
     def __init__(self) -> None:
-        self._at = 0.0
-        self._count = 0
+        self._samples: deque[tuple[float, int]] = deque()
         self.value: float | None = None
 
     def count(self, moment: float, count: int) -> float | None:
-        """Samples less than a second apart, and a counter that ran backwards (deleted, reset), begin anew."""
-        if self._at and moment - self._at < 1.0 and count >= self._count:
-            return self.value
-        if self._at and count >= self._count and moment > self._at:
-            self.value = (count - self._count) / (moment - self._at)
-        else:
-            self.value = None
-        self._at, self._count = moment, count
+        """A counter that ran backwards (deleted, reset) or a clock that did begins anew."""
+        samples = self._samples
+        if samples and (count < samples[-1][1] or moment <= samples[-1][0]):
+            samples.clear()
+        samples.append((moment, count))
+        while len(samples) > 2 and samples[1][0] <= moment - WINDOW:
+            samples.popleft()
+        begun, first = samples[0]
+        self.value = (count - first) / (moment - begun) if moment > begun else None
         return self.value

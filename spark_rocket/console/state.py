@@ -123,6 +123,9 @@ class GroupRecord:
     sampled: float = 0.0
     moved: float = 0.0
     """When its commits were last seen to go on."""
+    delays: dict[MessageQueue, int] = field(default_factory=dict)
+    """For how long the next message of a queue waits, asked for while the group's own page is open."""
+    detailed: float = 0.0
     rate: Rate = field(default_factory=Rate)
     lag: Series = field(default_factory=Series)
     committed: int = -1
@@ -143,8 +146,10 @@ class GroupRecord:
             return "new"
         return "stream" if self.moved and self.sampled - self.moved < STREAM_SECONDS else "idle"
 
-    def answered(self, moment: float, state: GroupState) -> None:
-        """One more sample of lag and rate."""
+    def answered(self, moment: float, state: GroupState, *, delays: bool) -> None:
+        """One more sample of lag and rate; whether it says delays as well."""
+        if delays:
+            self.delays, self.detailed = {queue.queue: queue.delay_ms for queue in state.queues}, moment
         committed = sum(max(queue.consumer_offset, 0) for queue in state.queues)
         if committed > self.committed >= 0:
             self.moved = moment
@@ -162,7 +167,7 @@ class GroupRecord:
             "members": len(state.members) if state else None,
             "topics": [topic for topic in state.topics if not topic.startswith("%RETRY%")] if state else [],
             "lag": state.lag if state else None,
-            "delay": state.delay_ms if state else None,
+            "delay": max((self.delays.get(q.queue, 0) for q in state.queues if q.lag), default=0) if state else None,
             "rate": self.rate.value,
             "ordered": self.info.ordered,
             "retries": self.info.retry_max_times,

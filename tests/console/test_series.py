@@ -54,7 +54,10 @@ def test_rates() -> None:
     rate = Rate()
     assert rate.count(10.0, 100) is None
     assert rate.count(12.0, 150) == 25.0
-    assert rate.count(12.5, 160) == 25.0  # too soon to say
-    assert rate.count(14.0, 150) == 0.0
-    assert rate.count(15.0, 3) is None  # deleted and made anew
-    assert rate.count(17.0, 5) == 1.0
+    assert rate.count(14.0, 150) == 12.5
+    for second in range(15, 60):
+        rate.count(float(second), 150 + second)
+    assert rate.value == 1.0  # the last ten seconds
+    assert rate.count(60.0, 3) is None  # deleted and made anew
+    assert rate.count(62.0, 5) == 1.0
+    assert rate.count(61.0, 6) is None  # a clock that was set back

@@ -6,6 +6,8 @@ import { ago, brief, count, duration, moment, rate } from "../format.js";
 import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles } from "../parts.js";
 import { create, stateText } from "./groups.js";
 
+const TYPES = { CONSUME_PASSIVELY: "push", CONSUME_ACTIVELY: "pull", CONSUME_POP: "pop" };
+
 export default function group(view) {
   const name = view.argument;
   const path = `/api/groups/${encodeURIComponent(name)}`;
@@ -44,7 +46,7 @@ export default function group(view) {
     ],
   });
   const settings = h("div", { class: "card" });
-  const drawn = h("p", { class: "muted" });
+  const drawn = h("p", { class: "muted", hidden: true });
   const drop = async () => {
     const done = await confirmName({
       title: `Delete ${name}`, says: "The group and how far it has read go on all brokers. Consumers that come back begin anew.",
@@ -71,11 +73,12 @@ export default function group(view) {
     tiles.set("lag", brief(g.lag), { sub: g.lag >= 100000 ? count(g.lag) : "" });
     tiles.set("delay", g.delay ? duration(g.delay / 1000) : "–");
     tiles.set("rate", rate(g.rate));
-    tiles.set("members", count(g.members), { sub: [data.consumeType, data.messageModel].filter(Boolean).map((t) => t.toLowerCase().replace(/_/g, " ")).join(", ") });
+    tiles.set("members", count(g.members), { sub: [TYPES[data.consumeType] ?? data.consumeType, data.messageModel].filter(Boolean).join(", ").toLowerCase() });
     tiles.set("state", stateText(g));
     const shown = Object.keys(data.series.columns).filter((column) => column !== "total");
     const sameTopic = new Set(shown.map((column) => column.split(" · ")[0])).size === 1;
     chart.update(data.series, [["total", "all queues"], ...(data.queues.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
+    drawn.hidden = data.queues.length <= data.drawn;
     put(drawn, data.queues.length > data.drawn ? `Drawn are the ${data.drawn} queues that are furthest behind.` : "");
     queues.update(data.queues);
     members.update(data.members);

@@ -52,10 +52,9 @@ export default function overview(view) {
   ];
   const behind = new Table({ caption: "Groups furthest behind", key: (g) => g.name, columns, empty: "Nobody is behind." });
   const streams = new Table({ caption: "Spark streams", key: (g) => g.name, columns, empty: ["No stream commits its progress now. Give yours ", h("code", {}, '.option("consumerGroup", "name")'), " to see it here."] });
-  const sub = h("p", { class: "muted" }, session.nameServer);
 
   view.show(
-    head("Overview"), sub, troubles.element, tiles.element,
+    head("Overview", { sub: session.nameServer }), troubles.element, tiles.element,
     section("Messages over time", h("div", { class: "card" }, chart.element)),
     section("Brokers", brokers.element),
     h("div", { class: "halves" }, section("Groups furthest behind", behind.element), section("Spark streams", streams.element)),
