@@ -22,7 +22,7 @@ from spark_rocket.remoting.client import RemotingClient
 from tests import golden
 from tests.broker.wire import Wire
 
-PORTS = ["--nameserver-port", "0", "--broker-port", "0", "--grpc-port", "0"]
+PORTS = ["--nameserver-port", "0", "--broker-port", "0", "--grpc-port", "0", "--no-console"]
 
 
 def command(*arguments: object) -> list[str]:
