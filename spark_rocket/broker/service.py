@@ -305,7 +305,7 @@ class BrokerService:
         return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def _group_that_retries(self, name: str) -> str:
-        """The group of a retry topic: its name is the group, or, of what was popped, ``group_topic`` or ``group+topic``.
+        """The group of a retry topic: its name is the group, or of what was popped ``group_topic`` or ``group+topic``.
 
         Apache's broker takes the second for a name too, and makes a group of it.
         """
