@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.frames import BATCH
 from benchmarks.lab import Lab
+from benchmarks.overload import judge
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +79,27 @@ def stored(lab: Lab, topic: str) -> int:
 
     with Reader(lab.cluster.name_server) as reader:
         return sum(reader.max_offset(queue) for queue in reader.queues(topic))
+
+
+def test_a_crowd_holds_pulls_and_a_flood_is_answered(lab: Lab) -> None:
+    topic, pid = lab.topic("crowd"), lab.cluster.pid
+    few = {"idle": 5, "held": 3, "rate": 300, "count": 12}
+    done = lab.overload_load("idle", port=lab.broker_port, topic=topic, size=128, pid=pid, **few)
+    assert (done["count"], done["idle"]) == (12, 5)
+    echo, echo_pid = lab.own_echo()
+    assert lab.overload_load("echoes", port=echo, pid=echo_pid, **few)["count"] == 12
+    done = lab.overload_load("flood", port=lab.broker_port, topic=topic, size=128, conns=2, rate=5_000, seconds=0.1)
+    assert done["ok"] + done["busy"] == done["sent"] > 0
+    done = lab.overload_load("probe", port=lab.broker_port, topic=topic, seconds=0.05, pid=pid)
+    assert {code for _, _, _, code in done["seen"]} == {0}
+
+
+def test_what_a_floods_reports_say() -> None:
+    """Usual is 1 ms; during the flood 9 ms; until 0.3 s after its end 6 ms, with one refusal at 0.5 s."""
+    seen = [(at / 100, 0.001 if at < 100 else 0.009, at % 2, 0) for at in range(200)]
+    seen += [(2 + at / 100, 0.006 if at < 30 else 0.001, at % 2, 2 if at == 50 else 0) for at in range(100)]
+    flood = {"end": 2.0, "seconds": 1.0, "ok": 30, "busy": 70, "sent": 110, "offered": 200}
+    found = judge({"seen": seen, "MiB": 50.0}, flood)
+    assert found["heartbeat"] == found["send"] == pytest.approx(9.0)
+    assert (found["busy"], found["unanswered"], found["MiB"]) == (70.0, 10, 50.0)
+    assert found["normal"] == pytest.approx(0.6)
