@@ -62,7 +62,7 @@ from spark_rocket.broker.request_modes import MessageRequestModeManager
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.stats_windows import SAMPLE_SECONDS
-from spark_rocket.broker.topics import TopicConfigManager
+from spark_rocket.broker.topics import HALF_TOPIC, TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.protocol.message_id import UniqKeyGenerator
@@ -210,7 +210,10 @@ class Broker:
 
         def topic_at(physical_offset: int) -> str | None:
             record = self.service.store.look_message_by_offset(physical_offset)
-            return None if record is None else decode_messages(record)[0].topic
+            if record is None:
+                return None
+            message = decode_messages(record)[0]
+            return message.properties.get("REAL_TOPIC", HALF_TOPIC) if message.topic == HALF_TOPIC else message.topic
 
         path = self.config.acl_path
         return AccessControl(

@@ -21,15 +21,21 @@ from pathlib import Path
 
 from spark_rocket.broker.acl.addresses import parts_of
 from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, key_of, need_of_topic
-from spark_rocket.broker.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
+from spark_rocket.broker.acl.rules import ANY, GROUP, PUB, SUB, Account, AclRules, Need
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
+from spark_rocket.logs import log_once_per
 from spark_rocket.protocol.acl import ACCESS_KEY, SIGNATURE, Authorization, is_signed_by, seconds_of
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import ViewMessageRequestHeader
+from spark_rocket.protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    EndTransactionRequestHeader,
+    ViewMessageRequestHeader,
+)
 from spark_rocket.remoting.server import Channel, Handler
 
 _log = logging.getLogger(__name__)
+_often = log_once_per(10.0, _log)
 
 _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
 
@@ -51,13 +57,20 @@ class AccessControl:
         clock: Callable[[], int],
         clock_skew_ms: Callable[[], int],
     ) -> None:
-        """ConfigError for a file that cannot be used. ``topic_at``: of the message at a physical offset."""
+        """ConfigError for a file that cannot be used. ``topic_at``: of the message at a physical offset,
+        of a half message the topic that it is for."""
         self.path = path
         self.refused = 0
         self.allowed_by_white_list = 0
         self._loaded = self._seen = _stat(path)
         self.rules = AclRules.from_file(path)
         self._topic_at = topic_at
+        #: Codes whose needs are those of the message that they name by its place.
+        self._looking: dict[int, Callable[[RemotingCommand], Needs]] = {
+            RequestCode.VIEW_MESSAGE_BY_ID: self._needs_of_view,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._needs_of_send_back,
+            RequestCode.END_TRANSACTION: self._needs_of_end,
+        }
         self._clock = clock
         self._clock_skew_ms = clock_skew_ms
 
@@ -93,22 +106,26 @@ class AccessControl:
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
 
     def _guard(self, code: int, handler: Handler) -> Handler:
-        needs_of = self._needs_of_view if code == RequestCode.VIEW_MESSAGE_BY_ID else NEEDS.get(code)
+        needs_of = self._looking.get(code) or NEEDS.get(code)
         is_for_admins = needs_of is None and code not in OPEN
         key_of_fields = key_of(code)
         find = self._account
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            account = find(channel, request)
-            if account is not None:
-                key = key_of_fields(request.ext_fields) if key_of_fields is not None else None
-                if key is None or key not in account.met:
-                    if is_for_admins and not account.admin:
-                        raise self._not_admin(account, code)
-                    if needs_of is not None:
-                        self._check_needs(account, needs_of(request))
-                    if key is not None:
-                        account.remember(key)
+            try:
+                account = find(channel, request)
+                if account is not None:
+                    key = key_of_fields(request.ext_fields) if key_of_fields is not None else None
+                    if key is None or key not in account.met:
+                        if is_for_admins and not account.admin:
+                            raise self._not_admin(account, code)
+                        if needs_of is not None:
+                            self._check_needs(account, needs_of(request))
+                        if key is not None:
+                            account.remember(key)
+            except RefusedError as error:
+                self._say(channel.remote_addr, error)
+                raise
             return handler(channel, request)
 
         return guarded
@@ -130,8 +147,19 @@ class AccessControl:
         return account
 
     def _needs_of_view(self, request: RemotingCommand) -> Needs:
-        topic = self._topic_at(ViewMessageRequestHeader.from_ext(request.ext_fields).offset)
-        return () if topic is None else (need_of_topic(topic, SUB),)
+        return self._needs_of_message(ViewMessageRequestHeader.from_ext(request.ext_fields).offset, SUB)
+
+    def _needs_of_send_back(self, request: RemotingCommand) -> Needs:
+        """The message comes back to the group: it must be one that the group may read."""
+        header = ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields)
+        return ((GROUP, header.group, SUB), *self._needs_of_message(header.offset, SUB))
+
+    def _needs_of_end(self, request: RemotingCommand) -> Needs:
+        return self._needs_of_message(EndTransactionRequestHeader.from_ext(request.ext_fields).commit_log_offset, PUB)
+
+    def _needs_of_message(self, offset: int, permission: int) -> Needs:
+        topic = self._topic_at(offset)
+        return () if topic is None else (need_of_topic(topic, permission),)
 
     # --- gRPC -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +170,15 @@ class AccessControl:
 
         A call's later messages come with the metadata of its first, whose time may be long ago.
         """
+        try:
+            self._check_grpc(peer, metadata, needs_of, is_first)
+        except RefusedError as error:
+            self._say(peer, error)
+            raise
+
+    def _check_grpc(
+        self, peer: str, metadata: Mapping[str, str], needs_of: Callable[[], Needs], is_first: bool
+    ) -> None:
         rules = self.rules
         parts = parts_of(peer.rpartition(":")[0])
         if any(pattern.matches(parts) for pattern in rules.white):
@@ -169,6 +206,11 @@ class AccessControl:
         if needs not in account.met:
             self._check_needs(account, needs)
             account.remember(needs)
+
+    def _say(self, peer: str, error: RefusedError) -> None:
+        """In the log, once in a while for each machine."""
+        host = peer.rpartition(":")[0]
+        _often.warning(host, "%s is refused: %s", host, error.message)
 
     def _check_time(self, account: Account, date_time: str) -> None:
         most = self._clock_skew_ms()
@@ -220,11 +262,16 @@ class AccessControl:
 
     def _not_authenticated(self, text: str) -> NotAuthenticatedError:
         self.refused += 1
-        return NotAuthenticatedError(text, response_code=ResponseCode.NO_PERMISSION)
+        return NotAuthenticatedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
 
     def _refusal(self, text: str) -> RefusedError:
         self.refused += 1
-        return RefusedError(text, response_code=ResponseCode.NO_PERMISSION)
+        return RefusedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
+
+
+def _printable(text: str) -> str:
+    """Names come from anywhere, and go into logs."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _parts(attributes: dict[str, object], remote_addr: str) -> tuple[int, ...]:

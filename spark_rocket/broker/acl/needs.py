@@ -8,19 +8,23 @@ A code is in one of three lists, or is an administrator's:
 
 ==================================================  ====================================================================
 sending 10, 310, 320, reply 324, 325, recall 370    PUB on the topic
-sending to ``%RETRY%group``, send back 36           SUB on the group
+sending to ``%RETRY%group``                         SUB on the group
+send back 36                                        SUB on the group, and on the topic of the message at that offset
+ends of transactions 37                             PUB on the half message's topic
 pull 11, 361; pop, ack, peek and the like           SUB on the topic and on the group
 offsets 15                                          SUB on the topic and on the group
-look-up 12, 33                                      SUB on the topic, of 33 the found message's
+look-up 12, 33                                      SUB on the topic, of 33 that of the message at that offset
 heartbeat 34                                        SUB on each consumer's group and its topics
 35, 38, 41, 42                                      SUB on the group
 ==================================================  ====================================================================
 
 A topic ``%RETRY%group`` is that group's. The topic of message traces and reply topics may be sent to by all.
-Apache's ACL 1.0 asks for nothing where a request pops, acks, peeks, is a reply, locks queues or looks a message up by
-its id; and has a list of administrators' codes, which lets through what was added later.
+Apache's ACL 1.0 asks for nothing where a request pops, acks, peeks, is a reply, locks queues, ends a transaction or
+looks a message up by its id, nor what it is that is sent back; and has a list of administrators' codes, which lets
+through what was added later.
 
-Thread-safety: pure, but for the look at the store of 33. Corresponds to PlainAccessResource.parse.
+What is named by an offset (33, 36, 37) is looked at in ``control``. Thread-safety: pure.
+Corresponds to PlainAccessResource.parse.
 """
 
 from __future__ import annotations
@@ -122,7 +126,6 @@ NEEDS: dict[int, Callable[[RemotingCommand], Needs]] = {
     RequestCode.SEND_REPLY_MESSAGE: _sent("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _sent("b"),
     RequestCode.RECALL_MESSAGE: _sent("topic"),
-    RequestCode.CONSUMER_SEND_MSG_BACK: _group("group"),
     RequestCode.PULL_MESSAGE: _read,
     RequestCode.LITE_PULL_MESSAGE: _read,
     RequestCode.QUERY_MESSAGE: _read,
@@ -165,7 +168,6 @@ OPEN: frozenset[int] = frozenset(
         RequestCode.GET_MAX_OFFSET,
         RequestCode.GET_MIN_OFFSET,
         RequestCode.GET_EARLIEST_MSG_STORETIME,
-        RequestCode.END_TRANSACTION,  # names no topic; it takes the offset of a half message to answer for it
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,

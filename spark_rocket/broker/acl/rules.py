@@ -48,6 +48,7 @@ MAX_FILE = 1024 * 1024
 _MAX_DEPTH = 8
 _MIN_KEY = 7
 _MAX_ALLOWED = 10_000
+_MAX_KEY = 2_048
 
 PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _REMEDY = "Correct the file; docs/security.md has an example."
@@ -110,7 +111,9 @@ class Account:
         return None
 
     def remember(self, key: tuple[object, ...]) -> None:
-        """That this is permitted."""
+        """That this is permitted. What is too long to be a name is asked again."""
+        if len(repr(key)) > _MAX_KEY:
+            return
         if len(self.met) >= _MAX_ALLOWED:
             self.met.clear()
         self.met.add(key)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.acl.control import AccessControl
+from spark_rocket.broker.acl.control import AccessControl, _often
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
 from spark_rocket.broker.acl.rules import AclRules
 from spark_rocket.broker.config import BrokerConfig
@@ -219,6 +219,37 @@ def test_a_message_looked_up_by_its_place_is_its_topics(as_: Callable[[Credentia
     assert alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset="x").code == ResponseCode.SYSTEM_ERROR
 
 
+def test_a_message_that_is_sent_back_is_one_that_may_be_read(as_: Callable[[Credentials | None], Wire]) -> None:
+    """Else a group would be sent whatever lies at an offset, of any topic."""
+    alice, root = as_(ALICE), as_(ROOT)
+
+    def send_back(topic: str, group: str) -> RemotingCommand:
+        offset = int(root.send(topic).ext_fields["msgId"][-16:], 16)
+        return alice.ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group=group, delayLevel=1)
+
+    assert send_back("bills", "readers").code == 0
+    refused(send_back("orders", "readers"), "SUB for the topic orders")
+    refused(send_back("bills", "others"), "SUB for the group others")
+
+
+def test_a_transaction_is_ended_by_who_may_send_to_its_topic(as_: Callable[[Credentials | None], Wire]) -> None:
+    alice, root = as_(ALICE), as_(ROOT)
+
+    def end(topic: str) -> RemotingCommand:
+        half = root.send(topic, properties={"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "k"})
+        return alice.ask(
+            RequestCode.END_TRANSACTION,
+            producerGroup="p",
+            tranStateTableOffset=half.ext_fields["queueOffset"],
+            commitLogOffset=int(half.ext_fields["msgId"][-16:], 16),
+            commitOrRollback=12,
+            msgId="k",
+        )
+
+    assert end("orders").code == 0
+    refused(end("bills"), "PUB for the topic bills")
+
+
 def test_heartbeats_and_other_bodies(as_: Callable[[Credentials | None], Wire]) -> None:
     alice = as_(ALICE)
 
@@ -267,7 +298,7 @@ def test_traces_and_replies_are_everybodys_who_signs(as_: Callable[[Credentials 
     refused(as_(None).send("RMQ_SYS_TRACE_TOPIC"), "names no accessKey")
 
 
-def test_every_request_is_somebodys(as_: Callable[[Credentials | None], Wire]) -> None:
+def test_every_request_is_somebodys(cluster: LocalCluster, as_: Callable[[Credentials | None], Wire]) -> None:
     """What nobody thought of is for administrators; whoever is nobody is served by nothing."""
     stranger, alice = as_(None), as_(ALICE)
     every = [code for code in RequestCode if stranger.ask(code).code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
@@ -275,7 +306,7 @@ def test_every_request_is_somebodys(as_: Callable[[Credentials | None], Wire]) -
     for code in every:
         refused(stranger.ask(code), "names no accessKey")
     for_admins = [
-        code for code in every if code not in NEEDS and code not in OPEN and code != RequestCode.VIEW_MESSAGE_BY_ID
+        code for code in every if code not in NEEDS and code not in OPEN and code not in control_of(cluster)._looking
     ]
     assert {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -313,7 +344,9 @@ def test_nothing_shows_the_brokers_own_secret(
     server = cluster._server
     assert isinstance(server, _ServerThread)
     assert server.service is not None
-    as_(NOBODY).send("orders")
+    _often._said.clear()
+    as_(None).send("orders", AccessKey="no\nbody\x1b")
+    assert "127.0.0.1 is refused: there is no account with the accessKey no?body?" in caplog.text
     as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders")
     everything = [shown, repr(server.service.config), repr(control_of(cluster).rules.accounts), caplog.text]
     assert not any(secret in text for secret in SECRETS for text in everything)

@@ -93,6 +93,8 @@ def test_what_was_found_met_is_not_remembered_for_ever() -> None:
     found = rules_of(account("  defaultTopicPerm: PUB")).accounts["alice-key"]
     for number in range(25_000):
         found.remember((TOPIC, f"t{number}", PUB))
+    found.remember((TOPIC, "x" * 10_000, PUB))
+    assert not any(len(str(key)) > 9_000 for key in found.met)
     assert 0 < len(found.met) <= 10_000
 
 
