@@ -86,12 +86,20 @@ class StatsWindows:
             self.yesterday_morning, self.morning = self.morning, (self._stats.puts, self._stats.gets)
 
     def _read(self) -> _Reading:
-        stats = self._stats
-        reading: _Reading = {(topic, ""): (one.puts, one.put_bytes, 0) for topic, one in stats.topics.items()}
-        for (group, topic), counts in stats.groups.items():
-            reading[topic, group] = (counts.gets, counts.get_bytes, counts.send_backs)
-        reading[BROKER] = (stats.puts, 0, stats.gets)
-        return reading
+        """All counts; what has not changed is the last reading's own, so that what is kept takes little memory."""
+        stats, last = self._stats, self._last
+        counts: _Reading = {(topic, ""): (one.puts, one.put_bytes, 0) for topic, one in stats.topics.items()}
+        for (group, topic), one in stats.groups.items():
+            counts[topic, group] = (one.gets, one.get_bytes, one.send_backs)
+        counts[BROKER] = (stats.puts, 0, stats.gets)
+        if counts == last:
+            return last
+        keys = {key: key for key in last}
+        values = last.get
+        return {
+            keys.get(key, key): old if (old := values(key)) == count and old is not None else count
+            for key, count in counts.items()
+        }
 
     def knows(self, key: Key) -> bool:
         """Whether anything has been counted under it."""

@@ -76,6 +76,22 @@ def test_a_topic_that_was_made_anew_counts_from_0() -> None:
     assert counts.windows.window(("t", ""), MESSAGES).sum == 7
 
 
+def test_readings_share_what_has_not_changed() -> None:
+    counts = BrokerStats()
+    for topic in ("idle", "busy"):
+        counts.topic(topic).messages[0] = 1
+    counts.sample()
+    first = counts.windows._last
+    counts.sample()
+    assert counts.windows._last is first
+    counts.topic("busy").messages[0] = 2
+    counts.sample()
+    second = counts.windows._last
+    assert second[("busy", "")] == (2, 0, 0)
+    assert second[("idle", "")] is first[("idle", "")]
+    assert {id(key) for key in second} == {id(key) for key in first}
+
+
 def test_a_day_begins_at_midnight() -> None:
     days = iter([date(2026, 1, 1), date(2026, 1, 1), date(2026, 1, 2), date(2026, 1, 2), date(2026, 1, 3)])
     counts = BrokerStats()
