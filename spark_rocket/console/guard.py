@@ -87,8 +87,12 @@ class Guard:
         session = self._sessions.find(token) if self._settings.needs_login else self._open
         scope.setdefault("state", {})["session"] = session
         path = request.url.path
-        if path.startswith("/api/") and path not in OPEN_PATHS and session is None:
-            raise Refused("You are not logged in.", remedy="Log in.", status=401, code="LOGIN_REQUIRED")
+        if path.startswith("/api/"):
+            # Another site's page could not read the answer, but brokers would be asked all the same.
+            if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+                raise _from_elsewhere()
+            if path not in OPEN_PATHS and session is None:
+                raise Refused("You are not logged in.", remedy="Log in.", status=401, code="LOGIN_REQUIRED")
         if request.method not in _SAFE:
             self._check_change(request, host, session)
 
@@ -112,12 +116,7 @@ class Guard:
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "same-origin")
         if site != "same-origin" or (origin is not None and origin.lower() != f"{request.url.scheme}://{host}".lower()):
-            raise Refused(
-                "The request comes from another site's page.",
-                remedy="Do it on the console's own page.",
-                status=403,
-                code="WRONG_ORIGIN",
-            )
+            raise _from_elsewhere()
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused("The request is not JSON.", remedy="Send application/json.", status=415, code="NOT_JSON")
         if request.url.path == "/api/login":
@@ -130,6 +129,15 @@ class Guard:
                 status=403,
                 code="WRONG_TOKEN",
             )
+
+
+def _from_elsewhere() -> Refused:
+    return Refused(
+        "The request comes from another site's page.",
+        remedy="Do it on the console's own page.",
+        status=403,
+        code="WRONG_ORIGIN",
+    )
 
 
 def cookie_name(settings: ConsoleSettings) -> str:

@@ -354,6 +354,27 @@ def test_https(cluster: LocalCluster) -> None:
         console.close()
 
 
+def test_brokers_with_access_control() -> None:
+    keys = {"access_key": "operator", "secret_key": "a secret of many letters"}
+    with LocalCluster(in_process=True, **keys) as cluster:
+        cluster.create_topic("guarded", 1)
+        known = Console(cluster.name_server, connecting=keys)
+        stranger = Console(cluster.name_server)
+        try:
+            page, other = Page(known), Page(stranger)
+            assert eventually(lambda: page.get("/api/topics/guarded"), lambda data: data["topic"])["offsets"]
+            assert page.post("/api/messages", {"topic": "guarded", "body": "x"})["status"] == "SEND_OK"
+            data = eventually(lambda: other.get("/api/overview"), lambda data: data["known"])
+            assert data["brokers"][0]["trouble"]["text"]
+            assert other.post("/api/messages", {"topic": "guarded", "body": "x"}, 409)["remedy"]
+            assert keys["secret_key"] not in page.http.get("/api/health").text
+            page.http.close()
+            other.http.close()
+        finally:
+            known.close()
+            stranger.close()
+
+
 def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:
     console = Console("127.0.0.1:1")
     try:

@@ -100,6 +100,14 @@ def test_a_change_needs_the_page_s_token_origin_and_json() -> None:
     assert refused({name: value for name, value in right.items() if name != "x-csrf-token"}) == "WRONG_TOKEN"
 
 
+def test_another_site_s_page_has_nothing_asked() -> None:
+    ask = Browser()
+    for site in ("cross-site", "same-site"):
+        assert code(ask("GET", "/api/session", headers={"sec-fetch-site": site})) == "WRONG_ORIGIN"
+        assert ask("GET", "/topics", headers={"sec-fetch-site": site}).status_code == 200  # a link to a page
+    assert ask("GET", "/api/session", headers={"sec-fetch-site": "none"}).status_code == 200
+
+
 def test_every_answer_forbids_what_pages_do_not_need() -> None:
     ask = Browser()
     for path in (
