@@ -12,7 +12,7 @@ filtered subscriptions are not here: a lag counts every message behind the offse
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.metrics_table import METRICS
@@ -100,11 +100,13 @@ class BrokerMetrics:
         self._connections(service, exposition, node)
         yield
         ends: dict[tuple[str, int], int] = {}
+        totals: Counter[str] = Counter()
         for number, key in enumerate(service.store.queue_keys()):
-            ends[key] = service.store.get_max_offset(*key)
+            ends[key] = end = service.store.get_max_offset(*key)
+            totals[key[0]] += end
             if not number % _STEP:
                 yield
-        yield from self._topics(service, exposition, node, ends)
+        yield from self._topics(service, exposition, node, totals)
         yield from self._groups(service, exposition, node)
         yield from self._lags(service, exposition, node, ends)
 
@@ -134,11 +136,15 @@ class BrokerMetrics:
             add("rocket_name_server_registered", f"{node},{label_text({'name_server': address})}", int(registered))
         for slave in service.replication.slaves:
             behind = max(store.max_physical_offset - max(slave.acked, 0), 0)
-            add("rocket_slave_behind_bytes", f"{node},{label_text({'slave': slave.address})}", behind)
+            labels = f"{node},{label_text({'slave': slave.address})}"
+            add("rocket_slave_behind_bytes", labels, behind)
+            add("rocket_slave_bytes_per_second", labels, slave.bytes_in_second)
         if service.access_control is not None:
             add("rocket_acl_refused_total", node, service.access_control.refused)
         if self._broker.slave is not None:
             add("rocket_slave_following", node, int(self._broker.slave.is_following))
+        if self._broker.synchronize is not None:
+            add("rocket_clocks_differ", node, int(self._broker.synchronize.clocks_differ))
 
     def _runtime(self, service: BrokerService, exposition: Exposition) -> None:
         store, config = service.store, service.config
@@ -168,6 +174,9 @@ class BrokerMetrics:
             ("putmessage_times_total", int(known["putMessageTimesTotal"])),
             ("put_message_size_total", int(known["putMessageSizeTotal"])),
             ("earliest_message_timestamp", max(store.first_store_time(), 0)),
+            ("consumequeue_disk_ratio", float(known["consumeQueueDiskRatio"])),
+            ("remain_howmanydata_toflush", max(store.max_physical_offset - store.flushed_where, 0)),
+            *_by_window("put", "getfound", "getmiss", rates=service.stats.rates()),
         ):
             exposition.add(f"rocketmq_brokeruntime_{name}", labels, value)
 
@@ -199,13 +208,9 @@ class BrokerMetrics:
             exposition.add("rocketmq_group_count", labels, len(group.members))
 
     def _topics(
-        self, service: BrokerService, exposition: Exposition, node: str, ends: dict[tuple[str, int], int]
+        self, service: BrokerService, exposition: Exposition, node: str, totals: Counter[str]
     ) -> Iterator[None]:
         exporter = self._exporter_labels(service)
-        totals: Counter[str] = Counter()
-        for (topic, _), end in ends.items():
-            totals[topic] += end
-        yield
         for topic in list(service.topics.table):
             total = totals[topic]
             if topic.startswith(DLQ_PREFIX):
@@ -326,6 +331,13 @@ def _pair(group: str, topic: str) -> str:
             "is_system": is_system_topic(topic) or is_system_group(group),
         }
     )
+
+
+def _by_window(*kinds: str, rates: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Names and values of rates that are written as Apache writes them: over 10 s, 1 min and 10 min."""
+    for kind, text in zip(kinds, rates, strict=True):
+        for window, rate in zip((10, 60, 600), text.split(), strict=True):
+            yield f"{kind}_tps{window}", float(rate)
 
 
 def _in_buckets(sizes: list[int]) -> list[int]:

@@ -90,6 +90,13 @@ METRICS: tuple[Metric, ...] = (
     _m("rocketmq_brokeruntime_putmessage_times_total", GAUGE, _RUNTIME, "Records written.", "exporter"),
     _m("rocketmq_brokeruntime_put_message_size_total", GAUGE, _RUNTIME, "Bytes of them.", "exporter"),
     _m("rocketmq_brokeruntime_earliest_message_timestamp", GAUGE, _RUNTIME, "Oldest message (ms).", "exporter"),
+    _m("rocketmq_brokeruntime_consumequeue_disk_ratio", GAUGE, _RUNTIME, "How full the queues' disk is.", "exporter"),
+    _m("rocketmq_brokeruntime_remain_howmanydata_toflush", GAUGE, _RUNTIME, "Bytes not on disk yet.", "exporter"),
+    *(
+        _m(f"rocketmq_brokeruntime_{kind}_tps{window}", GAUGE, _RUNTIME, f"{text} a second in {window} s.", "exporter")
+        for kind, text in (("put", "Messages stored"), ("getfound", "Messages given"), ("getmiss", "Pulls in vain"))
+        for window in (10, 60, 600)
+    ),
     # --- our own ------------------------------------------------------------------------------------------------
     _m("rocket_held_pulls", GAUGE, _NODE, "Pulls that wait for messages.", "own"),
     _m("rocket_held_pops", GAUGE, _NODE, "Pops that wait for messages.", "own"),
@@ -97,5 +104,7 @@ METRICS: tuple[Metric, ...] = (
     _m("rocket_name_server_registered", GAUGE, (*_NODE, "name_server"), "1 if registered there.", "own"),
     _m("rocket_slave_behind_bytes", GAUGE, (*_NODE, "slave"), "Of the log that a slave does not have yet.", "own"),
     _m("rocket_slave_following", GAUGE, _NODE, "On a slave: 1 if it follows its master.", "own"),
+    _m("rocket_slave_bytes_per_second", GAUGE, (*_NODE, "slave"), "Of the log that a slave was sent.", "own"),
+    _m("rocket_clocks_differ", GAUGE, _NODE, "On a slave: 1 if its clock is not its master's.", "own"),
     _m("rocket_acl_refused_total", COUNTER, _NODE, "Requests that access control refused.", "own"),
 )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.metrics import BrokerMetrics
 from spark_rocket.broker.metrics_table import METRICS
 from spark_rocket.broker.processors.admin import VERSION_TEXT
@@ -254,11 +255,29 @@ def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, service: Br
 
 
 def test_before_and_after(tmp_path: Path) -> None:
-    from spark_rocket.broker.config import BrokerConfig
-
     metrics = BrokerMetrics(Broker(BrokerConfig(store_path_root_dir=tmp_path)))
     exposition = Exposition(METRICS)
     assert list(metrics.collect(exposition)) == []
     assert exposition.render() == b""
     assert metrics.problems() == ["the broker is starting or stopping"]
     assert metrics.facts() == {}
+
+
+def test_a_slave_without_its_master(tmp_path: Path) -> None:
+    settings = {"storePathRootDir": tmp_path, "listenPort": 0, "brokerRole": "SLAVE", "brokerId": 1}
+
+    async def main() -> tuple[list[str], str]:
+        broker = Broker(BrokerConfig.from_properties(settings))
+        await broker.start()
+        try:
+            metrics, exposition = BrokerMetrics(broker), Exposition(BrokerMetrics.metrics)
+            list(metrics.collect(exposition))
+            return metrics.problems(), exposition.render().decode()
+        finally:
+            await broker.close()
+
+    problems, text = asyncio.run(asyncio.wait_for(main(), 60))
+    assert any("does not follow a master" in problem for problem in problems)
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    assert families["rocket_slave_following"][0].value == 0
+    assert families["rocket_clocks_differ"][0].value == 0
