@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.metrics import BrokerMetrics
 from spark_rocket.broker.replication import sync as sync_module
 from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer, Reader
@@ -22,6 +24,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.exposition import Exposition
 from spark_rocket.store.check import check_store
 from tests.broker.test_name_servers import Servers, knows, soon
 from tests.client.fakes import Fake, says
@@ -448,3 +451,26 @@ def test_a_master_that_answers_nonsense_changes_nothing(
     fake.close()
     pair.close()
     assert check_store(pair.slave.config.store_path) == []
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------
+
+
+def test_what_both_say_at_metrics(pair: Pair) -> None:
+    with Producer("p", name_server=pair.addresses) as producer:
+        producer.send(Message("t", b"x"))
+    pair.caught_up()
+
+    async def figures(broker: Broker) -> tuple[str, list[str]]:
+        metrics, exposition = BrokerMetrics(broker), Exposition(BrokerMetrics.metrics)
+        list(metrics.collect(exposition))
+        return exposition.render().decode(), metrics.problems()
+
+    slave = pair.master.service.replication.slaves[0]
+    soon(lambda: slave.acked == pair.master.service.store.max_physical_offset)
+    text, problems = pair.run(figures(pair.master))
+    assert f'slave="{slave.address}"}} 0' in text
+    assert problems == []
+    text, problems = pair.run(figures(pair.slave))
+    assert re.search(r"^rocket_slave_following\{.*\} 1$", text, re.M)
+    assert problems == []

@@ -138,7 +138,7 @@ def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -
         os.close(descriptor)
     with os.fdopen(ready_read) as ready:
         facts = json.loads(ready.read())
-    assert set(facts) == {"nameServer", "broker", "grpc"}
+    assert set(facts) - {"metrics"} == {"nameServer", "broker", "grpc"}  # whose port another may have
     os.close(lifeline_write)
     assert process.wait(60) == 0
 
