@@ -211,6 +211,8 @@ def _shared_settings(options: UpOptions, config: BrokerConfig, name_server: str)
     if options.config is not None:
         text = options.config.read_text(encoding="utf-8")
         shared |= {name: value for name, value, _ in parse_properties(text)}
+    if config.acl_enable:  # beside the file that was given, and not beside those that are written
+        shared["aclFile"] = str(config.acl_path)
     return shared | {
         "namesrvAddr": ";".join([name_server, *config.name_servers]),
         "bindAddress": config.bind_address,
@@ -225,6 +227,8 @@ def _write_conf(member: ClusterMember, shared: dict[str, object], data: Path, fi
     if was_killed(store):
         say(f"{store} was not closed cleanly: recovering it …")
     conf = home / "broker.conf"
+    conf.touch()
+    conf.chmod(0o600)  # it may hold what the broker signs with
     settings = {**shared, **member.settings(store)}
     conf.write_text(
         _WRITTEN + render_properties((name, _text(value)) for name, value in settings.items()), encoding="utf-8"

@@ -9,12 +9,18 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from spark_rocket.broker.cluster_layout import cluster_members
+from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli import main
+from spark_rocket.cli.servers import UpOptions
+from spark_rocket.cli.up_cluster import _shared_settings, _write_conf
 from spark_rocket.client import Admin
+from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.remoting.client import RemotingClient
 from tests.broker.wire import Wire
@@ -113,6 +119,20 @@ def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) ->
     line = one_line(finished("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS))
     assert f"{conf}, line 2: listenPort is each broker's own" in line
     assert not (tmp_path / "d").exists()
+
+
+def test_accounts_lie_beside_the_file_that_was_given_and_secrets_are_for_this_user_only(tmp_path: Path) -> None:
+    conf = tmp_path / "conf" / "broker.conf"
+    conf.parent.mkdir()
+    conf.write_text('aclEnable=true\ninnerClientAuthenticationCredentials={"accessKey": "k", "secretKey": "s3cr3t"}\n')
+    options = cast(UpOptions, SimpleNamespace(config=conf))
+    shared = _shared_settings(options, BrokerConfig.from_file(conf), "127.0.0.1:9876")
+    (member,) = cluster_members(1, slaves=False)
+    written = _write_conf(member, shared, tmp_path / "data", tmp_path / "data" / "store")
+    assert written.stat().st_mode & 0o077 == 0
+    config = BrokerConfig.from_file(written)
+    assert config.acl_path == conf.parent / "plain_acl.yml"
+    assert config.own_credentials == Credentials("k", "s3cr3t")
 
 
 @pytest.mark.parametrize("number", ["0", "27", "x", "-1"])
