@@ -37,6 +37,7 @@ FORMS = ("text", "json")
 PACKAGE = "spark_rocket"
 _MIB = 1 << 20
 _MOST_KEYS = 1_000
+_LOCK_SECONDS = 1.0
 _OWN = "_spark_rocket_handler"
 
 _SECRET = re.compile(
@@ -249,7 +250,9 @@ class RateLimited:
     def log(self, level: int, key: object, message: str, *values: object) -> None:
         """``key`` is what makes it the same; of more than a thousand the oldest are forgotten."""
         now = self._clock()
-        with self._lock:
+        if not self._lock.acquire(timeout=_LOCK_SECONDS):  # of a thread that a fork has left behind
+            return
+        try:
             said = self._said.get(key)
             if said is not None and now - said[0] < self._seconds:
                 self._said[key] = (said[0], said[1] + 1)
@@ -258,6 +261,8 @@ class RateLimited:
             if len(self._said) >= _MOST_KEYS:
                 del self._said[next(iter(self._said))]
             self._said[key] = (now, 0)
+        finally:
+            self._lock.release()
         if said is not None and said[1]:
             message, values = message + " (and %d times more since the last such line)", (*values, said[1])
         self._logger.log(level, message, *values)

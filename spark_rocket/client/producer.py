@@ -241,7 +241,7 @@ class Producer(Client):
         super().close()
         self._started = None
         if self.tracer is not None:
-            self.tracer.close()
+            self.tracer.close(wait=shared is None or not shared.remoting.is_reading_thread())
         for send in self.in_flight.sends():
             send.abandon()
         self._requester.give_up()

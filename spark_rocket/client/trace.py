@@ -110,13 +110,13 @@ class TraceDispatcher:
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, timeout)
 
-    def close(self) -> None:
-        """Take nothing more; what waits is sent, if that does not take long."""
+    def close(self, *, wait: bool = True) -> None:
+        """Take nothing more; what waits is sent. ``wait``: for that, if it does not take long."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if wait and thread is not None and thread is not threading.current_thread():
             thread.join(CLOSE_SECONDS)
 
     # --- the thread -------------------------------------------------------------------------------------------
