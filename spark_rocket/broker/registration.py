@@ -40,6 +40,7 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls_problems import told
 
 _log = logging.getLogger(__name__)
 
@@ -287,7 +288,7 @@ class _Worker:
                     "Not registered with name server %s: %s It is tried again; clients that know this broker's address "
                     "are served meanwhile.",
                     self.address,
-                    error.message,
+                    told(error),
                 )
             self.healthy = self.registered = False
             with self._condition:

@@ -32,7 +32,7 @@ from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
-from spark_rocket.remoting.tls import CONFIG_FILE, TlsSettings
+from spark_rocket.remoting.tls import CONFIG_FILE, TlsMode, TlsSettings
 from spark_rocket.store.store_lock import StoreLock, abort_path
 
 _log = logging.getLogger(__name__)
@@ -118,6 +118,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             f"  name server  {name_server}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
+            *tls_line(config.tls_settings()),
             *monitor.lines,
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
@@ -174,6 +175,7 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         say(
             f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}",
             *monitor.lines,
+            *tls_line(tls),
             *warn_open(host),
         )
         await stopping()
@@ -209,6 +211,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
             f"on {broker.address}",
             *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
             *monitor.lines,
+            *tls_line(config.tls_settings()),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store_path}",
             *warn_open(config.bind_address, checked=config.acl_enable),
@@ -250,6 +253,14 @@ def reachable(address: str) -> str:
     """A name server on every interface, as a process on this machine calls it."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK}:{port}" if host.strip("[]") in _OPEN else address
+
+
+def tls_line(settings: TlsSettings) -> list[str]:
+    return {
+        TlsMode.DISABLED: [],
+        TlsMode.PERMISSIVE: ["  TLS          permissive: whoever calls with TLS is answered with it"],
+        TlsMode.ENFORCING: ["  TLS          enforcing: whoever calls without TLS (tls=true) is not served"],
+    }[settings.server_mode]
 
 
 def warn_open(host: str, *, checked: bool = False) -> list[str]:

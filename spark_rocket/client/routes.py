@@ -45,6 +45,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import GetRouteInfoRequestHeader
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.tls_problems import told
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class NameServers:
             try:
                 answer = self._remoting.invoke(address, request, allowance)
             except RemotingError as error:
-                failures.append(_told(error))
+                failures.append(told(error))
                 continue
             if answer.code in allowed:
                 self._best = index
@@ -154,7 +155,7 @@ class NameServers:
             try:
                 answer = self._remoting.invoke(address, request(), self._timeout)
             except RemotingError as error:
-                raise self._unreachable([_told(error)]) from error
+                raise self._unreachable([told(error)]) from error
             if answer.code != ResponseCode.SUCCESS:
                 raise error_of(answer, f"Name server {address}", what)
             answers.append(answer)
@@ -173,11 +174,6 @@ class NameServers:
             remedy="Check the address (the data source's option nameServer, the argument name_server, -n on the command"
             f" line, the variable NAMESRV_ADDR), or start one here with rocket up.{default}",
         )
-
-
-def _told(error: RemotingError) -> str:
-    """With what to do, where that is something else than to look for the server: it is there, and TLS is not."""
-    return f"{error.message} {error.remedy}".rstrip() if error.code.startswith("TLS_") else error.message
 
 
 class RouteTable:

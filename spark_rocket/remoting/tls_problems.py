@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from spark_rocket.errors import RocketError
+
 _EVERY_SECONDS = 10.0
 
 
@@ -126,6 +128,11 @@ def _certificate(error: ssl.SSLCertVerificationError, server: bool, name: str) -
         remedy = "Put the CA that signed it into tls.server.trustCertPath." if server else _NOT_TRUSTED
         return Problem("WRONG_CA", f"shows a certificate that is not trusted here ({error.verify_message})", remedy)
     return Problem("CERTIFICATE", f"shows a certificate that is refused here ({error.verify_message})", "")
+
+
+def told(error: RocketError) -> str:
+    """What an error says, with what to do where TLS is the matter: the server is there, and need not be looked for."""
+    return f"{error.message} {error.remedy}".rstrip() if error.code.startswith("TLS_") else error.message
 
 
 class Lines:
