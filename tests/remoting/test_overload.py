@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +54,35 @@ def test_what_is_peeked_is_what_is_decoded(
     frame = memoryview(command.encode())[4:]
     assert peek(frame) == (code, opaque, flag)
     assert peek_code(frame) == code
+
+
+ORDERS = (
+    ("code", "language", "version", "opaque", "flag", "remark", "extFields", "serializeTypeCurrentRPC"),
+    ("code", "extFields", "flag", "language", "opaque", "serializeTypeCurrentRPC", "version"),
+    ("code", "extFields", "flag", "language", "opaque", "remark", "serializeTypeCurrentRPC", "version"),
+    ("extFields", "version", "flag", "opaque", "language", "code"),
+)
+
+
+@given(
+    order=st.sampled_from(ORDERS),
+    code=INT,
+    opaque=INT,
+    flag=INT.filter(lambda value: value >= 0),
+    text=st.text(max_size=200),
+    spaces=st.booleans(),
+)
+def test_peeking_at_headers_in_any_order(
+    order: tuple[str, ...], code: int, opaque: int, flag: int, text: str, spaces: bool
+) -> None:
+    values: dict[str, object] = {
+        "code": code, "language": "GO", "version": 401, "opaque": opaque, "flag": flag, "remark": text,
+        "extFields": {"a": text, "b": '"opaque":1,"flag":2'}, "serializeTypeCurrentRPC": "JSON",
+    }  # fmt: skip
+    separators = (", ", ": ") if spaces else (",", ":")
+    header = json.dumps({name: values[name] for name in order}, separators=separators).encode()
+    command = RemotingCommand.decode(framed(header))
+    assert peek(framed(header)) == (command.code, command.opaque, command.flag) == (code, opaque, flag)
 
 
 def test_peeking_at_headers_of_other_makes() -> None:
