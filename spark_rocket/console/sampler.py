@@ -90,6 +90,7 @@ class Sampler:
         self.fast, self._slow = fast, slow
         self._looked: dict[str, float] = {}
         self._listed = 0.0
+        self._is_due = False
         self._wake = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="console-sampler", daemon=True)
@@ -107,8 +108,9 @@ class Sampler:
         now = time.monotonic()
         first = now - self._looked.get(what, -LOOKING) >= LOOKING
         self._looked[what] = now
-        if first and now - self.sampled.get(what, -self._slow) > self.pace:
-            self._wake.set()
+        if first:
+            self._is_due = now - self.sampled.get(what, -SLOWEST) > self.pace
+            self._wake.set()  # it may be waiting for as long as it does while nobody looks
 
     @property
     def pace(self) -> float:
@@ -121,6 +123,7 @@ class Sampler:
     def ask_lists_again(self) -> None:
         """Something was created or deleted."""
         self._listed = 0.0
+        self._is_due = True
         self._wake.set()
 
     @property
@@ -163,9 +166,18 @@ class Sampler:
             self.last_seconds = time.monotonic() - began
             self.cost = time.process_time() - used
             self.passes += 1
+            self._pause(time.monotonic())
+
+    def _pause(self, ended: float) -> None:
+        """Until the next pass. Who begins to look meanwhile changes when that is."""
+        self._is_due = False
+        while True:
+            self._wake.clear()  # before looking at what it may have been set for
             self.interval = self.pace if self.looking else max(self._slow, self.cost * IDLE_DUTY)
-            self._wake.wait(self.interval)
-            self._wake.clear()
+            left = ended + self.interval - time.monotonic()
+            if self._closed or self._is_due or left <= 0:
+                return
+            self._wake.wait(left)
 
     def sample(self, looking: frozenset[str]) -> None:
         """One pass."""

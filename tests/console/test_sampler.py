@@ -18,6 +18,7 @@ from spark_rocket.console.sampler import GROUPS, OVERVIEW, SLOWEST, TOPICS, Samp
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
+from tests.console.conftest import eventually
 
 ALL = frozenset((OVERVIEW, TOPICS, GROUPS))
 AWAY = RemotingConnectError("No connection to 127.0.0.1:2.", remedy="Start it.")
@@ -84,8 +85,8 @@ class FakeAdmin:
         return SimpleNamespace(entries=[SimpleNamespace(size=100)] * count)
 
 
-def sampler_of(admin: FakeAdmin) -> Sampler:
-    return Sampler(SimpleNamespace(admin=admin, name_servers=[]), fast=2.0)  # type: ignore[arg-type]
+def sampler_of(admin: FakeAdmin, fast: float = 2.0) -> Sampler:
+    return Sampler(SimpleNamespace(admin=admin, name_servers=[]), fast=fast)  # type: ignore[arg-type]
 
 
 def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None:
@@ -141,6 +142,19 @@ def test_topics_are_asked_only_while_somebody_looks_at_them() -> None:
     assert sampler.topics["t"].to_json()["bytes"] == 20 * 100
     sampler.sample(sampler.looking)
     assert admin.asked.count("sizes") == 1
+
+
+def test_who_begins_to_look_does_not_wait_as_long_as_if_nobody_did() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin, fast=0.01)
+    sampler.start()
+    try:
+        eventually(lambda: sampler.passes, lambda passes: passes == 1)
+        for passes in (2, 3, 4):
+            sampler.look(OVERVIEW)
+            eventually(lambda: sampler.passes, lambda now, passes=passes: now >= passes)
+    finally:
+        sampler.close()
 
 
 def test_a_large_cluster_is_asked_more_seldom() -> None:
