@@ -15,6 +15,8 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Protocol
 
+from spark_rocket.remoting.tls import TlsSettings
+
 _STOP_SECONDS = 5.0
 
 
@@ -29,15 +31,20 @@ class ConsoleWanted(Protocol):
     def ready_fd(self) -> int | None: ...
 
 
-def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: str) -> None:
+def start_console(
+    servers: AsyncExitStack, options: ConsoleWanted, name_server: str, tls: TlsSettings | None = None
+) -> None:
     """Start it beside the servers, without waiting: it says by itself where it is, or why it is not.
+
+    It calls them with TLS if they, with ``tls``, call each other so.
 
     A program that starts ``rocket up`` (``--ready-fd``) has none unless it names a port.
     """
     if options.no_console or (options.ready_fd is not None and options.console_port is None):
         return
     port = 8080 if options.console_port is None else options.console_port
-    task = asyncio.create_task(_run(name_server, port))
+    called = tls.client_environment() if tls is not None and tls.is_client else {}
+    task = asyncio.create_task(_run(name_server, port, called))
 
     async def stop() -> None:
         task.cancel()
@@ -47,7 +54,7 @@ def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: 
     servers.push_async_callback(stop)
 
 
-async def _run(name_server: str, port: int) -> None:
+async def _run(name_server: str, port: int, environment: dict[str, str]) -> None:
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         say(f"No console: {' and '.join(missing)} are not installed.")
@@ -59,6 +66,7 @@ async def _run(name_server: str, port: int) -> None:
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
+            env={**os.environ, **environment},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

@@ -51,7 +51,8 @@ SNIPPET = """\
 
 def serve_up(options: UpOptions) -> int:
     """``rocket up``."""
-    options.logs.set_up("broker", "namesrv")
+    several = options.brokers > 1 or options.slaves
+    options.logs.set_up(*([] if several else ["broker"]), "namesrv")
     _raise_file_limit()
     # The fields that UP_DEFAULTS names: a file's settings come after these.
     config = _config(
@@ -60,7 +61,6 @@ def serve_up(options: UpOptions) -> int:
         enable_property_filter=True,
         enable_mixed_message_type=True,
     )
-    several = options.brokers > 1 or options.slaves
     if several:
         from spark_rocket.cli.up_cluster import check_options, up_cluster
 
@@ -126,7 +126,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",
         )
-        start_console(servers, options, name_server)
+        start_console(servers, options, name_server, config.tls_settings())
         await stopping()
     with contextlib.suppress(OSError):  # the terminal may be gone
         say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")

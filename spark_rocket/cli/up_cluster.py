@@ -185,7 +185,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             SNIPPET.format(address=name_server),
             "Ctrl-C stops it.",
         )
-        start_console(servers, options, name_server)
+        start_console(servers, options, name_server, config.tls_settings())
         watching = [asyncio.create_task(_watch(broker, data)) for broker in brokers]
         await stop
     for task in watching:
@@ -242,7 +242,9 @@ def _text(value: object) -> str:
 
 def _line(broker: _BrokerProcess, fact: dict[str, str]) -> str:
     what = f"{fact['broker']} ({broker.member.label}, process {broker.process.pid})"
-    return f"  broker       {what}" + (f"  gRPC {fact['grpc']}" if "grpc" in fact else "")
+    more = [f"  gRPC {fact['grpc']}"] if "grpc" in fact else []
+    more += [f"  metrics {fact['metrics']}/metrics"] if "metrics" in fact else []
+    return f"  broker       {what}{''.join(more)}"
 
 
 async def _watch(broker: _BrokerProcess, data: Path) -> None:

@@ -161,6 +161,18 @@ class TlsSettings:
             return self.verify
         return Verify.NONE if self.test_mode or self.auth_server is False else Verify.FULL
 
+    def client_environment(self) -> dict[str, str]:
+        """For another process, whose clients are to call as this one's do; with the password of a key."""
+        found = {
+            "tls.enable": "true" if self.is_client else "false",
+            "tls.client.verify": self.checks.value,
+            "tls.client.trustCertPath": self.client_trust_cert_path,
+            "tls.client.certPath": self.client_cert_path,
+            "tls.client.keyPath": self.client_key_path,
+            "tls.client.keyPassword": self.client_key_password,
+        }
+        return {variable_of(name): text for name, text in found.items() if text}
+
     def properties(self) -> dict[str, str]:
         """What is set, by Apache's names, without passwords: to be shown."""
         shown: dict[str, str] = {}

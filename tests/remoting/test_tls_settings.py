@@ -109,6 +109,17 @@ def test_what_clients_take() -> None:
     assert as_settings(TlsSettings(enable=False), environment) is None
 
 
+def test_what_another_process_is_told() -> None:
+    settings = TlsSettings.of({**PAIR, "tls.server.mode": "enforcing", "tls.client.trustCertPath": "ca.pem"}, {})
+    told = as_settings(None, settings.client_environment())
+    assert told == TlsSettings(enable=True, client_trust_cert_path="ca.pem", verify=Verify.FULL)
+    told = as_settings(None, TlsSettings(test_mode=True, enable=True).client_environment())
+    assert told is not None
+    assert told.checks is Verify.NONE
+    assert told.server_mode is TlsMode.DISABLED
+    assert as_settings(None, TlsSettings().client_environment()) is None
+
+
 def test_passwords_are_not_shown() -> None:
     settings = TlsSettings(server_cert_path="c", server_key_path="k", server_key_password="hunter2")
     assert "hunter2" not in f"{settings} {settings!r} {settings.properties()}"
