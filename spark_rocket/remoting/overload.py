@@ -49,6 +49,7 @@ _END = re.compile(
     rb'"flag":(\d{1,10}),"language":[^,]{1,16},"opaque":(-?\d{1,10}),"serializeTypeCurrentRPC":"JSON","version":\d{1,10}\}\Z'
 )
 _LONGEST_END = 160
+_JSON = int(SerializeType.JSON)
 _NEAR = 64  # bytes at whose begin the code is usually found
 _PREFIX = struct.Struct(">II")
 _WORD = struct.Struct(">I")
@@ -127,7 +128,7 @@ class OverloadStats:
 
 def peek_code(frame: memoryview) -> int:
     """A frame's code without decoding it; -1 when it is not where it usually is."""
-    if frame[0] == SerializeType.JSON:
+    if frame[0] == _JSON:
         found = _CODE.search(frame, 4, 4 + _NEAR)
         return int(found[1]) if found is not None else -1
     return int(_SHORT.unpack_from(frame, 4)[0]) if len(frame) >= 6 else -1
@@ -142,7 +143,7 @@ def peek(frame: memoryview) -> tuple[int, int, int]:
     end = 4 + (word & 0xFFFFFF)
     if end > len(frame):
         pass
-    elif word >> 24 == SerializeType.JSON:
+    elif word >> 24 == _JSON:
         begin = _BEGIN.match(frame, 4, end)
         if begin is not None:
             return int(begin[1]), int(begin[2]), int(begin[3])
@@ -171,7 +172,7 @@ class BusyAnswer:
 
     def encode(self, kind: int, opaque: int) -> bytes:
         """The whole frame, for a request whose header was spelt so."""
-        if kind == SerializeType.JSON:
+        if kind == _JSON:
             header = b'%b"opaque":%d%b' % (self._before, opaque, self._after)
             return _PREFIX.pack(4 + len(header), len(header)) + header
         request = RemotingCommand.request(0, serialize_type=SerializeType.ROCKETMQ)
