@@ -531,6 +531,25 @@ def test_a_new_certificate_is_used_for_new_connections(
     assert "is not the private key of" in said[1]
 
 
+def test_a_port_of_the_loops_own_reads_them_again_too(certificates: Certificates, tmp_path: Path) -> None:
+    """As HTTP's: ``create_server(ssl=…)`` keeps its context for ever."""
+    authority = CertificateAuthority(tmp_path)
+    pair = authority.issue("server")
+    context = certificates.server_tls(pair).listening()
+
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        first = await asyncio.to_thread(_serial, certificates, address)
+        authority.issue("server")
+        _touch(pair.certificate, 10)
+        assert await asyncio.to_thread(_serial, certificates, address) != first
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(serve())
+
+
 def test_a_client_reads_its_files_again(certificates: Certificates, tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     trust.write_bytes(certificates.stranger.certificate.read_bytes())
