@@ -18,6 +18,7 @@ from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS
 DASHBOARD = json.loads(
     (Path(__file__).parents[1] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
 )
+_PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text(encoding="utf-8")
 KNOWN = {metric.name: metric for metric in (*METRICS, *NAMESRV_METRICS, *OVERLOAD_METRICS, *MONITOR_METRICS)}
 VARIABLES = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
 SELECTOR = re.compile(r"\b((?:rocket|rocketmq|process)_\w+)\b(?:\{([^}]*)\})?")
@@ -30,6 +31,9 @@ def queries() -> Iterator[Any]:
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             yield pytest.param(variable["query"]["query"], "", id=variable["name"])
+    section = _PAGE.partition("## What to be told of")[2].partition("\n## ")[0]
+    for query in re.findall(r"^\| `([^`]+)`", section, re.M):
+        yield pytest.param(query, "", id=f"alert-{query.split()[0]}")
 
 
 @pytest.mark.parametrize(("query", "legend"), list(queries()))
