@@ -1,39 +1,46 @@
-"""A Python client of RocketMQ: producers, consumers, Reader, Admin; docs/client.md explains them."""
+"""A Python client of RocketMQ: producers, consumers, Reader, Admin; docs/client.md explains them.
 
-from spark_rocket.client.admin import Admin, QueueLag
-from spark_rocket.client.allocation import (
-    AllocateAveragely,
-    AllocateByCircle,
-    AllocateByConfig,
-    AllocateByConsistentHash,
-    AllocateByMachineRoom,
-    AllocateMachineRoomNearby,
-    AllocateStrategy,
-)
-from spark_rocket.client.config import ClientConfig
-from spark_rocket.client.instance import ServiceState
-from spark_rocket.client.listeners import (
-    ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    ConsumeOrderlyContext,
-    ConsumeOrderlyStatus,
-    MessageModel,
-)
-from spark_rocket.client.lite_pull_consumer import LitePullConsumer
-from spark_rocket.client.metrics import client_metrics, serve_client_metrics
-from spark_rocket.client.producer import Producer, select_by_random, select_by_sharding_key, split_batch
-from spark_rocket.client.pull import PullResult, PullStatus
-from spark_rocket.client.push_consumer import PushConsumer
-from spark_rocket.client.reader import Reader
-from spark_rocket.client.request_reply import create_reply_message
-from spark_rocket.client.transaction import (
-    LocalTransactionState,
-    TransactionListener,
-    TransactionProducer,
-    TransactionSendResult,
-)
-from spark_rocket.remoting.tls import TlsSettings
+A name's module is imported when the name is asked for: a command line that needs only Admin starts the sooner.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_rocket.client.admin import Admin, QueueLag
+    from spark_rocket.client.allocation import (
+        AllocateAveragely,
+        AllocateByCircle,
+        AllocateByConfig,
+        AllocateByConsistentHash,
+        AllocateByMachineRoom,
+        AllocateMachineRoomNearby,
+        AllocateStrategy,
+    )
+    from spark_rocket.client.config import ClientConfig
+    from spark_rocket.client.instance import ServiceState
+    from spark_rocket.client.listeners import (
+        ConsumeConcurrentlyContext,
+        ConsumeConcurrentlyStatus,
+        ConsumeFromWhere,
+        ConsumeOrderlyContext,
+        ConsumeOrderlyStatus,
+        MessageModel,
+    )
+    from spark_rocket.client.lite_pull_consumer import LitePullConsumer
+    from spark_rocket.client.metrics import client_metrics, serve_client_metrics
+    from spark_rocket.client.producer import Producer, select_by_random, select_by_sharding_key, split_batch
+    from spark_rocket.client.pull import PullResult, PullStatus
+    from spark_rocket.client.push_consumer import PushConsumer
+    from spark_rocket.client.reader import Reader
+    from spark_rocket.client.request_reply import create_reply_message
+    from spark_rocket.client.transaction import (
+        LocalTransactionState,
+        TransactionListener,
+        TransactionProducer,
+        TransactionSendResult,
+    )
+    from spark_rocket.remoting.tls import TlsSettings
 
 __all__ = [
     "Admin",
@@ -71,3 +78,36 @@ __all__ = [
     "serve_client_metrics",
     "split_batch",
 ]
+
+_NAMES = {  # as above, for when the program runs
+    "client.admin": "Admin QueueLag",
+    "client.allocation": "AllocateAveragely AllocateByCircle AllocateByConfig AllocateByConsistentHash "
+    "AllocateByMachineRoom AllocateMachineRoomNearby AllocateStrategy",
+    "client.config": "ClientConfig",
+    "client.instance": "ServiceState",
+    "client.listeners": "ConsumeConcurrentlyContext ConsumeConcurrentlyStatus ConsumeFromWhere "
+    "ConsumeOrderlyContext ConsumeOrderlyStatus MessageModel",
+    "client.lite_pull_consumer": "LitePullConsumer",
+    "client.metrics": "client_metrics serve_client_metrics",
+    "client.producer": "Producer select_by_random select_by_sharding_key split_batch",
+    "client.pull": "PullResult PullStatus",
+    "client.push_consumer": "PushConsumer",
+    "client.reader": "Reader",
+    "client.request_reply": "create_reply_message",
+    "client.transaction": "LocalTransactionState TransactionListener TransactionProducer TransactionSendResult",
+    "remoting.tls": "TlsSettings",
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"spark_rocket.{module}"), name)
+    globals()[name] = value  # asked once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
