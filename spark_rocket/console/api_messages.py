@@ -19,7 +19,7 @@ from spark_rocket.console import bodies
 from spark_rocket.console.context import Asked, Context, attachment
 from spark_rocket.console.trouble import Refused, describe
 from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt
+from spark_rocket.model import KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
 
 MOST_FOUND = 256
 MOST_RESENT = 200
@@ -46,10 +46,50 @@ class MessageApi:
         elif by == "time":
             end = asked.number("end", round(time.time() * 1000) + _DAY_MS)
             begin = asked.number("begin", 0, most=max(end, 0))
-            found = admin.messages_by_time(topic, begin, end, limit=limit)
+            found, failed = self._by_time(topic, begin, end, limit)
+            return {"rows": summaries(found), "limit": limit, "failed": failed}
         else:
             raise Refused(f"Nothing is found by {by[:40]!r}.", remedy="Search by key, id or time.")
-        return {"rows": summaries(found), "limit": limit}
+        return {"rows": summaries(found), "limit": limit, "failed": {}}
+
+    def _by_time(self, topic: str, begin: int, end: int, limit: int) -> tuple[list[MessageExt], dict[str, Any]]:
+        """The newest, and why there are none of some brokers: what the others have is found all the same."""
+        admin = self._context.admin
+        try:
+            return admin.messages_by_time(topic, begin, end, limit=limit), {}
+        except RocketError as error:
+            if not error.retriable:
+                raise
+        reader = self._context.links.reader
+        found: list[MessageExt] = []
+        failed: dict[str, Any] = {}
+        for queue in reader.refresh(topic):
+            try:
+                if queue.broker_name in failed:
+                    found += self._of_slave(queue, begin, end, limit)
+                    continue
+                last = reader.offset_for_time(queue, end + 1)
+                first = reader.offset_for_time(queue, begin) if begin else reader.min_offset(queue)
+                first = max(first, last - limit)
+                found += admin.messages_at(queue, first, last - first)
+            except RocketError as error:
+                if queue.broker_name not in failed:
+                    failed[queue.broker_name] = describe(error).to_json()
+                    found += self._of_slave(queue, begin, end, limit)
+        found.sort(key=lambda message: message.store_timestamp, reverse=True)
+        return found[:limit], failed
+
+    def _of_slave(self, queue: MessageQueue, begin: int, end: int, limit: int) -> list[MessageExt]:
+        """What the slave of a master that is away has at the end of a queue."""
+        try:
+            last = self._context.links.reader.slave_max_offset(queue)
+            if not last:
+                return []
+            first = max(last - limit, 0)
+            messages = self._context.admin.messages_at(queue, first, last - first)
+        except RocketError:  # why there is nothing of this broker is said already
+            return []
+        return [message for message in messages if begin <= message.store_timestamp <= end]
 
     def show(self, asked: Asked) -> dict[str, Any]:
         message = self._message(asked)

@@ -228,6 +228,10 @@ class Sampler:
                 key = f"{status.name}/{status.broker_id}"
                 record = self.brokers[key] = known.get(key) or BrokerRecord(status)
                 record.answered(now, status)
+            for key, record in known.items():
+                if key not in self.brokers and not record.gone(now):
+                    self.brokers[key] = record
+            self.brokers = dict(sorted(self.brokers.items()))
             rates = [record.rates() for record in self.brokers.values()]
             self.rates.add(now, {"in": sum(r[0] for r in rates), "out": sum(r[1] for r in rates)})
 

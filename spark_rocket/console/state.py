@@ -18,6 +18,15 @@ STREAM_SECONDS = 300.0
 """A group without members whose commits went on within so long is being read: Spark streams commit like that."""
 
 
+GONE_SECONDS = 900.0
+"""So long a broker is shown that the name servers do not list any more."""
+GONE = Trouble(
+    "BROKER_GONE",
+    "The name servers do not list it any more.",
+    "Start it again if it was not stopped for good; then it disappears from here after a quarter of an hour.",
+)
+
+
 @dataclass(slots=True)
 class BrokerRecord:
     """One broker process, as the name servers name it and as it speaks of itself."""
@@ -42,6 +51,13 @@ class BrokerRecord:
         self.status, self.trouble, self.away_since, self.sampled = status, None, 0.0, moment
         self.rate_in.count(moment, status.runtime.put_total)
         self.rate_out.count(moment, status.runtime.get_total)
+
+    def gone(self, moment: float) -> bool:
+        """No name server lists it any more; True when that is so for long."""
+        if self.trouble is None or self.trouble.code != GONE.code:
+            self.trouble, self.away_since = GONE, self.away_since or moment
+            self.rate_in, self.rate_out = Rate(), Rate()
+        return moment - self.away_since > GONE_SECONDS
 
     def rates(self) -> tuple[float, float]:
         """Messages a second in and out, by the counters or, before they say, by the broker's own average."""

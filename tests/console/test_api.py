@@ -388,3 +388,33 @@ def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:
         page.http.close()
     finally:
         console.close()
+
+
+def test_a_master_that_dies_is_shown_and_what_its_slave_has_is_found() -> None:
+    with LocalCluster(brokers=1, slaves=True) as cluster:
+        cluster.create_topic("both", 2)
+        console = Console(cluster.name_server)
+        try:
+            page = Page(console)
+            with Producer("seed", name_server=cluster.name_server) as producer:
+                for i in range(8):
+                    producer.send(Message.of("both", f"{i}"))
+            eventually(lambda: page.get("/api/overview")["brokers"], _are_alike)
+            assert page.get("/api/messages", topic="both", by="time")["failed"] == {}
+            cluster.brokers[0].kill()
+            master, slave = eventually(lambda: page.get("/api/overview")["brokers"], lambda found: found[0]["trouble"])
+            assert master["awaySince"]
+            assert slave["trouble"] is None
+            found = page.get("/api/messages", topic="both", by="time")
+            assert {row["preview"] for row in found["rows"]} == {str(i) for i in range(8)}
+            assert found["failed"]["broker-a"]["text"]
+            assert page.get("/api/message", **place(found["rows"][0]))["body"]["size"] == 1
+            page.http.close()
+        finally:
+            console.close()
+
+
+def _are_alike(brokers: list[dict[str, object]]) -> bool:
+    """Whether a master and a slave have the same, and something."""
+    ends = [broker["logEnd"] for broker in brokers]
+    return len(ends) == 2 and ends[0] == ends[1] and bool(ends[0]) and brokers[0]["putTotal"] == 8

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from spark_rocket.client.admin import (
     BrokerRuntime,
     BrokerStatus,
@@ -116,6 +118,24 @@ def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None
     sampler.sample(ALL)
     assert sampler.brokers["b/0"].to_json()["trouble"] is None
     assert not sampler.failed
+
+
+def test_a_broker_that_the_name_servers_forget_is_shown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    every = admin.brokers
+    admin.brokers = lambda: every()[:1]  # type: ignore[method-assign]
+    sampler.sample(ALL)
+    gone = sampler.brokers["b/0"].to_json()
+    assert gone["trouble"]["code"] == "BROKER_GONE"  # type: ignore[index]
+    assert gone["awaySince"]
+    monkeypatch.setattr("spark_rocket.console.state.GONE_SECONDS", -1.0)
+    sampler.sample(ALL)
+    assert set(sampler.brokers) == {"a/0"}
+    admin.brokers = every  # type: ignore[method-assign]
+    sampler.sample(ALL)
+    assert sampler.brokers["b/0"].trouble is None
 
 
 def test_what_was_deleted_goes() -> None:

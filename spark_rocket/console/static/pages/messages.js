@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { h, messagePath } from "../dom.js";
 import { count, moment, size } from "../format.js";
-import { choice, field, head, names, Table } from "../parts.js";
+import { choice, field, head, names, Table, Troubles } from "../parts.js";
 
 const PAST = [["900000", "15 min"], ["3600000", "1 h"], ["86400000", "1 day"], ["0", "Ever"]];
 
@@ -31,6 +31,7 @@ export default function messages(view) {
     id: field("Message id", id, { hint: "The id that its sender was told, or its offset id." }),
   };
   const between = h("div", { class: "fields" }, field("From", begin), field("To", end));
+  const troubles = new Troubles();
   const said = h("p", { class: "muted", "aria-live": "polite" });
   const table = new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No message was found. Look further back, or see on the topic's page whether it has any." });
   table.element.hidden = true;
@@ -59,6 +60,7 @@ export default function messages(view) {
       const data = await get("/api/messages", asked, { signal: view.gone.signal });
       view.alerts.replaceChildren();
       view.alerts.said = "";
+      troubles.show(Object.entries(data.failed));
       table.update(data.rows);
       table.element.hidden = false;
       said.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)} of them.` : `${count(data.rows.length)} found.`;
@@ -66,7 +68,7 @@ export default function messages(view) {
   });
   form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
   show();
-  view.show(head("Messages"), form, said, table.element);
+  view.show(head("Messages"), form, troubles.element, said, table.element);
   view.again = () => {};
   view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
   if (topic.value) search();
