@@ -61,8 +61,8 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
         (
             ResponseCode.NO_PERMISSION,
             "accesskey|check signature",
-            "Give the access key and the secret key of an account of the broker's (access_key=, secret_key=; accessKey and"
-            " secretKey; ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY).",
+            "Give the access key and the secret key of an account of the broker's (access_key=, secret_key=; accessKey,"
+            " secretKey; ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY).",
         ),
         (ResponseCode.NO_PERMISSION, "recall failed", "Set the broker's recallMessageEnable=true."),
         # An error of a spark_rocket store in full, [CODE] and its own remedy included.

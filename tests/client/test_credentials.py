@@ -102,6 +102,7 @@ def test_clients_of_a_cluster_that_asks_for_signatures(tmp_path: Path, monkeypat
         with Reader(cluster.name_server) as reader, pytest.raises(BrokerError) as refused:
             reader.max_offset(reader.queues("orders")[0])
         assert refused.value.response_code == 16
+        assert refused.value.remedy.startswith("Give the access key and the secret key of an account")
         assert "accessKey root-key" in refused.value.message
         assert "s3cr3t" not in str(refused.value)
         slave = cluster.slaves[0]
