@@ -38,7 +38,7 @@ _QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache
 
 def name_server_limits() -> Limits:
     """What peers may do to a name server."""
-    kinds = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
+    kinds: dict[int, str] = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
     return Limits(max_connections=min(20_000, connections_possible()), queues=_QUEUES, kinds=kinds)
 
 
