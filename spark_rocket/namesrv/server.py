@@ -24,7 +24,7 @@ from spark_rocket.remoting.tls_contexts import server_tls
 SCAN_INTERVAL = 5.0
 
 # Who is served first when there is too much to do: brokers, of which everything else depends, and tools before clients.
-_BROKERS = dict.fromkeys(
+_BROKERS: dict[int, str] = dict.fromkeys(
     (
         RequestCode.REGISTER_BROKER,
         RequestCode.UNREGISTER_BROKER,
