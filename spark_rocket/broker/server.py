@@ -212,7 +212,7 @@ class Broker:
             record = self.service.store.look_message_by_offset(physical_offset)
             if record is None:
                 return None
-            message = decode_messages(record)[0]
+            message = decode_messages(record, decompress=False)[0]
             return message.properties.get("REAL_TOPIC", HALF_TOPIC) if message.topic == HALF_TOPIC else message.topic
 
         path = self.config.acl_path

@@ -101,7 +101,7 @@ class BrokerTracing:
             return
         now = time_ns()
         try:
-            messages = decode_messages(records, check_crc=False)
+            messages = decode_messages(records, check_crc=False, decompress=False)
         except ProtocolError:  # it is the consumer's to complain
             return
         traced = [message for message in messages if "traceparent" in message.properties]

@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
-from spark_rocket.protocol.compression import decompress_body
+from spark_rocket.protocol.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import (
     COMPRESSED,
@@ -31,8 +31,6 @@ from spark_rocket.protocol.record import (
     NEED_UNWRAP,
     decode_batch_body,
 )
-
-MAX_RUN = 1024 * 1024 * 1024
 
 _INT = Struct(">i")
 _LONG = Struct(">q")
@@ -92,7 +90,7 @@ def unwrap_records(
         body: bytes | memoryview = view[body_start:body_end]
         try:
             if flag & COMPRESSED:
-                body = decompress_body(body, flag)
+                body = decompress_body(body, flag, MAX_BATCH_LENGTH if inner else MAX_BODY_LENGTH)
             parts = decode_batch_body(body) if inner else None
         except ProtocolError as error:
             if damaged is not None and not inner:

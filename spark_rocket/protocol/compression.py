@@ -16,6 +16,8 @@ from spark_rocket.errors import ProtocolError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_BODY_LENGTH = 256 << 20  # far above any broker's limit on a message (4 MiB), far below what hurts a reader
+MAX_BATCH_LENGTH = 16 << 20  # of an inner batch: as much as fits in a frame; each 22 bytes of it may be a message
+MAX_RUN = 1 << 30  # the bodies of one run of records together: what one pull found is one run
 DEFAULT_ZLIB_LEVEL = 5
 
 _CHUNK = 1 << 16

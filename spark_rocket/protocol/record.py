@@ -41,9 +41,9 @@ from mmap import mmap
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from spark_rocket.errors import ProtocolError
+from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.compression import decompress_body
+from spark_rocket.protocol.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN, decompress_body
 from spark_rocket.protocol.host import IPV4_HOST_SIZE, IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.host import pack_host as pack_host
 from spark_rocket.protocol.properties import decode_properties, encode_properties
@@ -90,6 +90,7 @@ _HEADS = {
 }
 _CHECKED = struct.Struct(">III8xq8xi44xi")  # of a head with IPv4 hosts: size, magic, CRC, queue offset, flag, body
 _UNUSUAL = COMPRESSED | _HOSTS_MASK | NEED_UNWRAP | INNER_BATCH
+_UNWRAP = NEED_UNWRAP | INNER_BATCH
 _TWO_WORDS = struct.Struct(">II")
 _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
@@ -220,7 +221,8 @@ class RecordView:
         """A copy as a ``MessageExt`` that outlives the buffer; ``decompress`` undoes what the system flag says."""
         body: bytes = bytes(self.body)
         if decompress and self.sys_flag & COMPRESSED:
-            body = decompress_body(body, self.sys_flag)
+            is_batch = self.sys_flag & _UNWRAP == _UNWRAP
+            body = decompress_body(body, self.sys_flag, MAX_BATCH_LENGTH if is_batch else MAX_BODY_LENGTH)
         return MessageExt(
             topic=str(self.topic, "utf-8", "replace"),
             body=body,
@@ -371,8 +373,13 @@ def iter_records(buffer: Buffer, *, check_crc: bool = False) -> Iterator[RecordV
         position += record.size
 
 
-def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = True) -> list[MessageExt]:
+def decode_messages(
+    buffer: Buffer, broker_name: str = "", *, check_crc: bool = True, decompress: bool = True
+) -> list[MessageExt]:
     """Every message of a run of records; inner batches come out as the messages in them.
+
+    Without ``decompress``, as servers want it, compressed bodies stay as they are, also those of inner batches.
+    RunTooLargeError, a ProtocolError, when bodies inflate to more than ``MAX_RUN`` together.
 
     Usual records (v1, IPv4 hosts, not compressed, no inner batch) are checked here and read as ``StoredMessage`` does;
     all others, and whatever is wrong with one, are left to ``view_record``.
@@ -384,6 +391,7 @@ def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = 
     new = StoredMessage.__new__
     topic, topic_raw = "", b""
     length = len(raw)
+    inflated = 0
     last_head = length - FIXED_SIZE
     position = 0
     while position < length:
@@ -419,8 +427,16 @@ def decode_messages(buffer: Buffer, broker_name: str = "", *, check_crc: bool = 
                     position = end
                     continue
         record = view_record(raw, position, check_crc=check_crc)
-        plain = record.to_message(broker_name)
-        if record.sys_flag & INNER_BATCH and record.sys_flag & NEED_UNWRAP:
+        plain = record.to_message(broker_name, decompress=decompress)
+        if record.sys_flag & COMPRESSED:
+            inflated += len(plain.body)
+            if inflated > MAX_RUN:
+                raise RunTooLargeError(
+                    f"The bodies of a run of {length:,} bytes inflate to more than {MAX_RUN:,}.",
+                    queue_offset=record.queue_offset,
+                    remedy="Pull fewer at a time (pull_batch_size); one alone can always be read.",
+                )
+        if record.sys_flag & _UNWRAP == _UNWRAP and (decompress or not record.sys_flag & COMPRESSED):
             messages += _unwrap(plain)
         else:
             add(plain)

@@ -42,6 +42,7 @@ MAX_GROUP_BYTES = 64
 MAX_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_SECONDS = 3_600
 MAX_UNPACKED_GZIP = 16 << 20
+MAX_GZIP_MEMBERS = 64  # clients write one; each costs a copy of all that are behind it
 """A small body can claim to be a huge one, and all others wait while it is packed again."""
 
 SYSTEM_PROPERTIES = frozenset(
@@ -271,7 +272,11 @@ def _to_store(body: bytes) -> tuple[bytes, int]:
 
 def _gunzip(body: bytes) -> bytes:
     content = bytearray()
+    members = 0
     while body:
+        members += 1
+        if members > MAX_GZIP_MEMBERS:
+            raise StatusError(_Code.MESSAGE_CORRUPTED, f"the gzip body has more than {MAX_GZIP_MEMBERS} members")
         member = zlib.decompressobj(wbits=31)
         try:
             content += member.decompress(body, MAX_UNPACKED_GZIP + 1 - len(content))

@@ -120,7 +120,7 @@ class QueryMessageProcessor:
                     tags_code=(code := java_hash(message.tags or "")),
                     eval=subscription is None or not subscription.code_set or code in subscription.code_set,
                 )
-                for message in decode_messages(found.records if found else b"")
+                for message in decode_messages(found.records if found else b"", decompress=False)
             ],
             max_queue_index=high,
             min_queue_index=low,
