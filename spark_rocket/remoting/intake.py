@@ -18,6 +18,7 @@ Thread-safety: event loop only. Corresponds to BrokerController's executors with
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter, thread_time
@@ -29,6 +30,8 @@ from spark_rocket.remoting.overload import OTHER, OVERLOAD, BusyAnswer, Limits, 
 
 if TYPE_CHECKING:
     from spark_rocket.remoting.server import Channel
+
+logger = logging.getLogger(__name__)
 
 TURN = 5e-3  # seconds of a turn of the loop for requests that were read in it, and for those that wait
 _SHORTEST = 0.1e-3  # of it, for one connection
@@ -158,7 +161,12 @@ class Intake:
         for left, queue in zip(range(len(active), 0, -1), active, strict=True):
             until = now + (end - now) / left
             for _ in range(len(queue)):
-                self._serve(queue.popleft(), piece)
+                channel = queue.popleft()
+                try:
+                    self._serve(channel, piece)
+                except Exception:  # the others are served all the same
+                    logger.exception("what waited with %s was not served", channel)
+                    channel.abort()
                 now = perf_counter()
                 if now >= until:
                     break

@@ -348,3 +348,26 @@ def test_nobody_is_sent_away_because_this_process_was_stopped(serve: Serve, dial
     for client in clients:
         assert {client.receive().code for _ in range(20)} == {0}
     assert server.server.overload.busy_answers == 0
+
+
+def test_a_fault_with_one_connection_is_not_the_others(
+    serve: Serve, dial: Dial, work: Work, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = busy_server(serve, work, limits())
+    clients = [dial(server.address) for _ in range(2)]
+    real = server.server.intake._serve
+
+    def fail_once(channel: Channel, piece: float) -> None:
+        monkeypatch.setattr(server.server.intake, "_serve", real)
+        raise RuntimeError("broken")
+
+    for client in clients:
+        client.ask(request(ECHO))
+    monkeypatch.setattr(server.server.intake, "_serve", fail_once)
+    clients[0].send(*(request(SEND, n) for n in range(20)))
+    clients[0].receive()
+    assert clients[0].at_end()
+    clients[1].send(*(request(SEND, n) for n in range(20)))
+    assert [clients[1].receive().opaque for _ in range(20)] == list(range(20))
+    assert "broken" in caplog.text
+    at_rest(server)
