@@ -7,6 +7,7 @@ the path. Corresponds to the controllers of RocketMQ's dashboard.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -40,12 +41,24 @@ MOST_LOGINS = 16  # waiting
 
 
 class _Static(StaticFiles):
-    """Asked again each time, and sent again only if it has changed: there is no version in the names."""
+    """The package's files: by a path that names their version for ever, by the plain one asked for again each time."""
+
+    def __init__(self, cache: str) -> None:
+        super().__init__(directory=STATIC)
+        self._cache = cache
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         response = super().file_response(*arguments, **named)
-        response.headers["cache-control"] = "no-cache"
+        response.headers["cache-control"] = self._cache
         return response
+
+
+def _version() -> str:
+    """What the files are, in a few letters."""
+    digest = hashlib.sha256()
+    for path in sorted(STATIC.rglob("*.*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class _Login:
@@ -117,10 +130,6 @@ async def _alive(request: Request) -> Response:
     return json_response({"status": "UP"})
 
 
-async def _page(request: Request) -> Response:
-    return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
-
-
 async def _nothing(request: Request) -> Response:
     return failure(
         describe(Refused("There is nothing here.", remedy="See docs/console.md.", status=404, code="NOT_FOUND"))
@@ -135,6 +144,12 @@ def make_app(settings: ConsoleSettings) -> Starlette:
     sessions = Sessions(settings.users)
     login = _Login(settings, sessions)
     cluster, topics, groups, messages = ClusterApi(context), TopicApi(context), GroupApi(context), MessageApi(context)
+
+    version = _version()
+    page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
+
+    async def show_page(request: Request) -> Response:
+        return HTMLResponse(page, headers={"cache-control": "no-cache"})
 
     def get(path: str, answer: Any) -> Route:
         return Route(path, context.endpoint(answer), methods=["GET"])
@@ -178,8 +193,9 @@ def make_app(settings: ConsoleSettings) -> Starlette:
         get("/api/dead-letters/{group}", messages.dead_letters),
         change("POST", "/api/dead-letters/{group}/resend", messages.resend_dead, "dead letters are sent again"),
         Route("/api/{rest:path}", _nothing),
-        Mount("/static", _Static(directory=STATIC)),
-        Route("/{rest:path}", _page, methods=["GET"]),
+        Mount(f"/static/{version}", _Static("public, max-age=31536000, immutable")),
+        Mount("/static", _Static("no-cache")),
+        Route("/{rest:path}", show_page, methods=["GET"]),
     ]
 
     @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -129,6 +130,17 @@ def test_every_answer_forbids_what_pages_do_not_need() -> None:
         assert headers["referrer-policy"] == "no-referrer"
         assert headers["cache-control"] in ("no-store", "no-cache")
         assert "access-control-allow-origin" not in headers
+
+
+def test_files_are_kept_by_browsers_until_they_change() -> None:
+    ask = Browser()
+    paths = re.findall(r'"(/static/[0-9a-f]{16}/[^"]+)"', ask("GET", "/topics").text)
+    assert len(paths) > 5
+    for path in paths:
+        answer = ask("GET", path)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
 def test_files_of_the_package_only() -> None:
