@@ -227,15 +227,16 @@ class BrokerMetrics:
                 continue
             system = is_system_topic(topic)
             for kind, name in enumerate(MESSAGE_TYPES):
-                if counts.messages[kind]:
+                messages, size = counts.of(kind)
+                if messages:
                     labels = f'{node},{text},message_type="{name}",{label_text({"is_system": system})}'
-                    exposition.add("rocketmq_messages_in_total", labels, counts.messages[kind])
-                    exposition.add("rocketmq_throughput_in_total", labels, counts.bytes[kind])
+                    exposition.add("rocketmq_messages_in_total", labels, messages)
+                    exposition.add("rocketmq_throughput_in_total", labels, size)
             rates = service.stats.windows
             exposition.add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
             exposition.add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
             if counts.puts:
-                sizes = _in_buckets(counts.sizes)
+                sizes = _in_buckets(counts.all_sizes)
                 exposition.add_histogram(
                     "rocketmq_message_size", f"{node},{text}", list(_SIZE_BOUNDS.values()), sizes, counts.put_bytes
                 )

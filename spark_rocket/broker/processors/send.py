@@ -96,6 +96,7 @@ class SendMessageProcessor:
         self._unique_key: Callable[[], str] = unique_keys.next
         self._overload = service.overload
         self._clock = service.clock
+        self._stats = service.stats
         self._stored = service.stored
         self._waits = service.stored.waits
         self._suffix = f"CLUSTER\x01{service.config.broker_cluster_name}"
@@ -175,13 +176,14 @@ class SendMessageProcessor:
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
         count = result.count
-        self._service.stats.puts += count
+        self._stats.puts += count
         size = result.end_physical_offset - result.physical_offset
         counts = target.counts
-        kind = NORMAL if waiting is None and "SHARDING" not in properties else _message_type(properties, waiting)
-        counts.messages[kind] += count
-        counts.bytes[kind] += size
-        counts.sizes[((size - 1) // count).bit_length()] += count
+        if unique_key is not None and waiting is None and "SHARDING" not in properties:
+            counts.plain_bytes += size
+            counts.plain[(size - 1).bit_length()] += 1
+        else:
+            counts.add(_message_type(properties, waiting), count, size)
         if waiting is not None:
             self._service.message_waits(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
