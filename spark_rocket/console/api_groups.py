@@ -55,7 +55,7 @@ class GroupApi:
     def show(self, asked: Asked) -> dict[str, Any]:
         record = self._record(asked.path["group"])
         with self._sampler.lock:
-            return {"refresh": self._context.refresh_ms(), "group": record.to_json(), **self._details(record)}
+            return {"refresh": self._context.fresh_ms(), "group": record.to_json(), **self._details(record)}
 
     def _record(self, group: str) -> GroupRecord:
         record = self._sampler.fresh_group(group)

@@ -77,7 +77,7 @@ class TopicApi:
             readers = [self._reader(self._sampler.groups.get(name), name, topic) for name in groups]
             row = record.to_json()
         return {
-            "refresh": self._context.refresh_ms(),
+            "refresh": self._context.fresh_ms(),
             "topic": row,
             "offsets": [
                 {

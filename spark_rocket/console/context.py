@@ -119,8 +119,12 @@ class Context:
         peer = request.client.host if request.client else "?"
         log.info("%s: %s by %s from %s", changes, asked.path | what, asked.user or "the user", peer)
 
+    def fresh_ms(self) -> int:
+        """After how long the page of one thing, which asks for that itself, does so again."""
+        return round(self.settings.interval * 1000)
+
     def refresh_ms(self) -> int:
-        """After how long a page that looks asks again."""
+        """After how long a page that shows many asks again."""
         return round(min(self.sampler.pace, MOST_REFRESH) * 1000)
 
 
