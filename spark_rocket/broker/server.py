@@ -64,9 +64,11 @@ from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.stats_windows import SAMPLE_SECONDS
 from spark_rocket.broker.topics import HALF_TOPIC, TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
-from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.errors import ConfigError, RefusedError, StateError
+from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.message_id import UniqKeyGenerator
-from spark_rocket.protocol.record import decode_messages
+from spark_rocket.protocol.properties import find_property
+from spark_rocket.protocol.record import view_record
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.overload import OverloadStats
 from spark_rocket.remoting.server import Channel, Handler, RemotingServer
@@ -212,8 +214,16 @@ class Broker:
             record = self.service.store.look_message_by_offset(physical_offset)
             if record is None:
                 return None
-            message = decode_messages(record, decompress=False)[0]
-            return message.properties.get("REAL_TOPIC", HALF_TOPIC) if message.topic == HALF_TOPIC else message.topic
+            view = view_record(record)
+            topic = str(view.topic, "utf-8", "replace")
+            if not self.service.store.is_message(topic, view.queue_id, view.queue_offset, physical_offset):
+                raise RefusedError(
+                    f"no message begins at offset {physical_offset} of the log",
+                    response_code=ResponseCode.NO_PERMISSION,
+                )
+            if topic != HALF_TOPIC:
+                return topic
+            return str(find_property(bytes(view.properties), b"REAL_TOPIC") or view.topic, "utf-8", "replace")
 
         path = self.config.acl_path
         return AccessControl(

@@ -330,7 +330,9 @@ class Receipts:
         except ProtocolError:
             raise _invalid(f"{handle.text[:100]!r} does not say where its message is") from None
         found = (str(record.topic, "utf-8", "replace"), record.queue_id, record.queue_offset)
-        if found != (handle.topic(topic, group), handle.info.queue_id, handle.offset):
+        if found != (handle.topic(topic, group), handle.info.queue_id, handle.offset) or not (
+            self._service.store.is_message(*found, handle.physical_offset)
+        ):
             raise _invalid(f"{handle.text[:100]!r} is no message of topic[{topic}]")
 
     def release(self, group: str, topic: str, handles: Iterable[str], *, unseen: bool = False) -> None:

@@ -294,6 +294,13 @@ class MessageStore:
         """The record that starts at a physical offset, if one does."""
         return self._reader.record_at(physical_offset)
 
+    def is_message(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
+        """Whether this message of a queue lies there. Bytes within a message's body may look like a record too."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
+            return False
+        return bool(entries := self.get_entries(topic, queue_id, queue_offset, 1)) and entries[0][0] == physical_offset
+
     def log_bytes(self, physical_offset: int, limit: int) -> bytes:
         """Bytes of the log as they stand in its files, at most up to the end of one; empty when none are there."""
         return self._log.read_up_to(physical_offset, limit)

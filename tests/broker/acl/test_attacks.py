@@ -1,0 +1,125 @@
+"""What somebody with an account of his own tries, to get at what others have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.record import encode_record, pack_host
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from tests.broker.acl.test_control import control_of, refused, rules
+from tests.broker.wire import Wire
+
+ROOT = Credentials("root-key", "r00t-s3cr3t")
+MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
+ACCOUNTS = """
+accounts:
+- {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
+- accessKey: mallory-key
+  secretKey: mall0ry-s3cr3t
+  topicPerms: [own=PUB|SUB]
+  groupPerms: [readers=SUB]
+- accessKey: trusted-key
+  secretKey: trust3d-s3cr3t
+  defaultTopicPerm: PUB|SUB
+  defaultGroupPerm: SUB
+  topicPerms: [secret=DENY]
+  groupPerms: [victims=DENY]
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(
+        in_process=True,
+        access_key=ROOT.access_key,
+        secret_key=ROOT.secret_key,
+        config={"grpcServerPort": -1},
+        data_dir=tmp_path_factory.mktemp("acl"),
+    ) as running:
+        control_of(running).take(rules(ACCOUNTS))
+        for topic in ("own", "secret"):
+            running.create_topic(topic, 1)
+        running.create_group("readers")
+        yield running
+
+
+@pytest.fixture
+def as_(cluster: LocalCluster) -> Iterator[Callable[[Credentials], Wire]]:
+    clients: list[RemotingClient] = []
+
+    def connected(credentials: Credentials) -> Wire:
+        clients.append(RemotingClient(credentials=credentials))
+        return Wire(clients[-1], cluster.broker_address)
+
+    yield connected
+    for client in clients:
+        client.close()
+
+
+def place(wire: Wire, topic: str, body: bytes) -> int:
+    answer = wire.send(topic, body)
+    assert answer.code == 0
+    return int(answer.ext_fields["msgId"][-16:], 16)
+
+
+def forged(mallory: Wire, topic: str, properties: bytes, stretch: int = 0) -> int:
+    """Send a body that holds a record; where the record lies. ``stretch``: what follows is its properties too."""
+    before = place(mallory, "own", bytes(200))
+    first = place(mallory, "own", bytes(200))
+    at = 2 * first - before + 88  # where the next message's body will begin
+    record = bytearray(
+        encode_record(
+            topic.encode(),
+            0,
+            b"x",
+            properties,
+            queue_offset=0,
+            physical_offset=at,
+            born_timestamp=1,
+            born_host=pack_host(("127.0.0.1", 1)),
+            store_timestamp=1,
+            store_host=pack_host(("127.0.0.1", 1)),
+        )
+    )
+    size = len(record)
+    record[size - len(properties) - 2 : size - len(properties)] = (len(properties) + stretch).to_bytes(2, "big")
+    record[:4] = (size + stretch).to_bytes(4, "big")
+    assert place(mallory, "own", bytes(record)) == at - 88
+    return at
+
+
+def test_a_record_within_a_message_is_none(as_: Callable[[Credentials], Wire]) -> None:
+    """It could reach over what others sent behind it, or name another topic than the one it was sent to."""
+    mallory, root = as_(MALLORY), as_(ROOT)
+    at = forged(mallory, "own", b"K\x01V", stretch=400)
+    root.send("secret", b"nobody else's" * 20)
+    refused(mallory.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=at), "no message begins at offset")
+    refused(
+        mallory.ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=at, group="readers", delayLevel=1, originTopic="own"),
+        "no message begins at offset",
+    )
+
+
+def test_a_half_message_within_a_message_is_none(as_: Callable[[Credentials], Wire]) -> None:
+    mallory, root = as_(MALLORY), as_(ROOT)
+    properties = b"REAL_TOPIC\x01secret\x02REAL_QID\x010\x02PGROUP\x01p\x02UNIQ_KEY\x01k\x02REAL_TOPIC\x01own"
+    at = forged(mallory, "RMQ_SYS_TRANS_HALF_TOPIC", properties)
+    before = len(root.messages("secret"))
+    refused(
+        mallory.ask(
+            RequestCode.END_TRANSACTION,
+            producerGroup="p",
+            tranStateTableOffset=0,
+            commitLogOffset=at,
+            commitOrRollback=8,
+            msgId="k",
+            fromTransactionCheck=True,
+        ),
+        "no message begins at offset",
+    )
+    assert len(root.messages("secret")) == before
