@@ -6,7 +6,7 @@ RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
 ARGS   ?=
 
-.PHONY: help demo test connect crash failover chaos lint bench soak setup clean
+.PHONY: help demo test connect crash failover chaos fuzz lint docs bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
@@ -15,7 +15,9 @@ help:
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make failover 30 rounds: masters, slaves, name servers killed and cut off under load (FAILOVER_ROUNDS=...)"
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
+	@echo "make fuzz    ten million cases of bad input into every decoder, two processes (FUZZ_CASES=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make docs    the site, in site/"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream under 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
 	@echo "make clean   remove what the others made, .venv too"
@@ -45,10 +47,18 @@ chaos: export PUSH_MEMBERS ?= 100
 chaos: $(STAMP)
 	@$(RUN) python -m pytest -s tests/client/test_push_chaos.py $(ARGS)
 
+fuzz: export FUZZ_CASES ?= 10000000
+fuzz: $(STAMP)
+	@$(RUN) python -u -m tests.fuzz run $(ARGS)
+
 lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache
+
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q -d site
+	@echo "Open site/index.html"
 
 bench: $(STAMP)
 	@$(RUN) python -m benchmarks $(ARGS)
@@ -75,6 +85,6 @@ $(VENV)/.browser: $(STAMP)
 
 clean:
 	rm -rf $(NODE)/node_modules
-	rm -rf $(VENV) rocket-data demo-output spark-warehouse metastore_db derby.log artifacts build dist
+	rm -rf $(VENV) site rocket-data demo-output spark-warehouse metastore_db derby.log artifacts build dist
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
