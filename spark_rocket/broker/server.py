@@ -189,6 +189,7 @@ class Broker:
             self._handlers = dict(server.handlers)
             if access_control is not None:  # before anything is answered: nothing has been awaited since
                 service.access_control = access_control
+                service.transactions.may_ask = access_control.may_ask
                 server.handlers = access_control.guarded(server.handlers)
                 self._every("acl", _ACL_LOOK_SECONDS, self._look_at_accounts)
             if ha is not None:

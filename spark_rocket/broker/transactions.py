@@ -37,6 +37,7 @@ from spark_rocket.broker.half_messages import CHECK_TIMES, FIRST_OFFSET, OP_PROP
 from spark_rocket.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TopicConfigManager
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_NONE
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
@@ -119,6 +120,9 @@ class TransactionalMessageService:
         self._clients = clients
         self._host = store_host
         self._timer = timer
+        #: Whether a connection may see a message to a topic that is not decided: who calls itself a producer of a
+        #: group need not be one of those who sent it.
+        self.may_ask: Callable[[Channel, str], bool] = lambda channel, topic: True
         self._queues: dict[int, _HalfQueue] = {}
         self._round: Iterator[None] | None = None
         self._next_round = now_ms
@@ -352,7 +356,7 @@ class TransactionalMessageService:
         )
 
     def _ask(self, half: Half, copy: PutResult) -> None:
-        channel = self._channel(half.group)
+        channel = self._channel(half)
         if channel is None:
             self._nobody_is_there(half.group)
             return
@@ -371,9 +375,14 @@ class TransactionalMessageService:
         self._absent[group] = now + 60.0
         _log.warning("No producer of group %s is there to be asked about its transactions.", group)
 
-    def _channel(self, group: str) -> Channel | None:
-        """One of the group's connections, each in its turn."""
-        channels = [channel for channel in self._clients.producers.get(group, ()) if channel.is_writable]
+    def _channel(self, half: Half) -> Channel | None:
+        """One of its group's connections, each in its turn."""
+        topic = str(find_property(half.properties, b"REAL_TOPIC") or b"", "utf-8", "replace")
+        channels = [
+            channel
+            for channel in self._clients.producers.get(half.group, ())
+            if channel.is_writable and self.may_ask(channel, topic)
+        ]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None
 

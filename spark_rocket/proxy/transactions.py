@@ -133,5 +133,6 @@ class TransactionFamily(Family):
             header.tran_state_table_offset, header.commit_log_offset, self._broker_name
         )
         write_message(recovery.message, record, properties_of(record), topic)
-        if not client.tell(command) and not self._clients.tell_producer_of(topic, command):
+        told = topic in client.topics and client.tell(command)  # its group may be another topic's name
+        if not told and not self._clients.tell_producer_of(topic, command):
             _log.warning("No producer of topic %s has an open Telemetry stream to be asked about a transaction.", topic)

@@ -108,12 +108,15 @@ class AccessControl:
     def _guard(self, code: int, handler: Handler) -> Handler:
         needs_of = self._looking.get(code) or NEEDS.get(code)
         is_for_admins = needs_of is None and code not in OPEN
+        is_heartbeat = code == RequestCode.HEART_BEAT
         key_of_fields = key_of(code)
         find = self._account
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
             try:
                 account = find(channel, request)
+                if is_heartbeat:
+                    channel.attributes["acl_account"] = request.ext_fields.get(ACCESS_KEY, "")
                 if account is not None:
                     key = key_of_fields(request.ext_fields) if key_of_fields is not None else None
                     if key is None or key not in account.met:
@@ -160,6 +163,19 @@ class AccessControl:
     def _needs_of_message(self, offset: int, permission: int) -> Needs:
         topic = self._topic_at(offset)
         return () if topic is None else (need_of_topic(topic, permission),)
+
+    def may_ask(self, channel: Channel, topic: str) -> bool:
+        """Whether a producer's connection may be shown a transaction to this topic: whose heartbeat made it one may
+        send there. (gRPC's producers have said which topics they send to; see proxy/transactions.py.)"""
+        access_key = channel.attributes.get("acl_account")
+        if access_key is None or self._is_white(self.rules, channel.attributes, channel.remote_addr):
+            return True
+        account = self.rules.accounts.get(access_key)
+        if account is None:
+            return False
+        if account.white is not None and account.white.matches(_parts(channel.attributes, channel.remote_addr)):
+            return True
+        return account.unmet((need_of_topic(topic, PUB),)) is None
 
     # --- gRPC -------------------------------------------------------------------------------------------------------
 

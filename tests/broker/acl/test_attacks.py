@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from spark_rocket.broker.half_messages import Half
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.record import encode_record, pack_host
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.cluster import _ServerThread
 from tests.broker.acl.test_control import control_of, refused, rules
 from tests.broker.wire import Wire
 
@@ -123,3 +126,29 @@ def test_a_half_message_within_a_message_is_none(as_: Callable[[Credentials], Wi
         "no message begins at offset",
     )
     assert len(root.messages("secret")) == before
+
+
+def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(
+    as_: Callable[[Credentials], Wire], cluster: LocalCluster
+) -> None:
+    """Whoever calls himself a producer of its group would be asked about it, with all that is in the message."""
+    mallory, root = as_(MALLORY), as_(ROOT)
+    server = cluster._server
+    assert isinstance(server, _ServerThread)
+    service = server.service
+    assert service is not None
+    body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "payers"}]}).encode()
+    for wire in (mallory, root):
+        assert wire.ask(RequestCode.HEART_BEAT, body).code == 0
+    members = service.clients.producers["payers"]
+    assert len(members) == 2
+
+    def asked(topic: str) -> list[str]:
+        sent = root.send(topic, b"half", {"TRAN_MSG": "true", "PGROUP": "payers", "UNIQ_KEY": "k"})
+        half = Half.view(service.store.look_message_by_offset(int(sent.ext_fields["msgId"][-16:], 16)))
+        assert half is not None
+        found = [service.transactions._channel(half) for _ in range(4)]
+        return sorted({channel.attributes["acl_account"] for channel in found if channel is not None})
+
+    assert asked("secret") == ["root-key"]
+    assert asked("own") == ["mallory-key", "root-key"]
