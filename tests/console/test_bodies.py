@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.console import bodies
@@ -25,6 +25,8 @@ from spark_rocket.console.bodies import (
 )
 from spark_rocket.errors import ProtocolError
 
+CALM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -32,7 +34,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@CALM
 @given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
 def test_json_set_out_is_the_same_json(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
@@ -52,6 +54,7 @@ def test_what_is_no_json_to_be_set_out(text: str) -> None:
     assert json_lines(text) is None
 
 
+@CALM
 @given(st.binary(max_size=300))
 def test_any_bytes_are_shown(body: bytes) -> None:
     shown = show(body)
@@ -94,6 +97,7 @@ def test_containers_packed_and_not() -> None:
         assert found == [{"a": i, "b": "01"} for i in range(MOST_RECORDS)]
 
 
+@CALM
 @given(st.binary(max_size=80))
 def test_a_damaged_container_is_said(tail: bytes) -> None:
     for body in (b"Obj\x01" + tail, container("long", [1, 2])[:-20] + tail):
