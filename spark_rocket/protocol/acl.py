@@ -209,6 +209,14 @@ class Authorization(NamedTuple):
         return compare_digest(key.digest(date_time.encode(errors="replace")), self.digest)
 
 
+def access_key_of(metadata: Mapping[str, str]) -> str:
+    """Who a call's metadata says that it is, empty if they do not."""
+    try:
+        return Authorization.parse(metadata.get("authorization", "")).access_key
+    except ProtocolError:
+        return ""
+
+
 def authorization_of(credentials: Credentials, date_time: str) -> str:
     """The metadata ``authorization``, as RocketMQ 5's clients make it."""
     digest = SecretKey(credentials.secret_key).digest(date_time.encode())

@@ -25,15 +25,20 @@ from spark_rocket.broker.acl.control import AccessControl, NotAuthenticatedError
 from spark_rocket.broker.acl.needs import Needs, for_all, need_of_topic
 from spark_rocket.broker.acl.rules import ANY, GROUP, PUB, SUB, Need
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.acl import access_key_of
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.messaging import Check
+from spark_rocket.proxy.messaging import CLIENT_ID, Check
 from spark_rocket.proxy.names import group_of, topic_of
 from spark_rocket.proxy.statuses import StatusError
 
 
-def check_access(control: AccessControl | None) -> Check:
-    """What every request goes through before its handler: StatusError for what is not allowed."""
+def check_access(control: AccessControl | None, owner: Callable[[str], str | None]) -> Check:
+    """What every request goes through before its handler: StatusError for what is not allowed.
+
+    ``owner``: the access key that a client's settings came with. Client ids are no secret: who used another account's
+    would be told what that client is told.
+    """
 
     def check(context: Context, request: Any, is_first: bool) -> None:
         if control is None:
@@ -44,6 +49,9 @@ def check_access(control: AccessControl | None) -> Check:
             raise StatusError(Code.UNAUTHORIZED, error.message) from None
         except RefusedError as error:
             raise StatusError(Code.FORBIDDEN, error.message) from None
+        owned_by = owner(context.metadata[CLIENT_ID])
+        if owned_by is not None and owned_by != access_key_of(context.metadata):
+            raise StatusError(Code.FORBIDDEN, "the client of this id is another account's: choose another id")
 
     return check
 

@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError
+from spark_rocket.protocol.acl import access_key_of
 from spark_rocket.protocol.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
 from spark_rocket.protocol.codes import CURRENT_VERSION, LanguageCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -71,6 +72,7 @@ class Client:
 
     __slots__ = (
         "_waiting",
+        "access_key",
         "channel",
         "groups",
         "id",
@@ -87,6 +89,8 @@ class Client:
 
     def __init__(self, client_id: str, channel: ProxyChannel, settings: Any, now: int) -> None:
         self.id = client_id
+        self.access_key = ""
+        """Whose it is, where there is access control: nobody else may speak for it."""
         self.channel = channel
         self.settings = settings
         """As the client sent them."""
@@ -169,6 +173,11 @@ class ClientRegistry:
     def of(self, context: Context) -> Client | None:
         """The client that calls; None before its settings have come."""
         return self._clients.get(context.metadata[CLIENT_ID])
+
+    def owner(self, client_id: str) -> str | None:
+        """The access key of a client; None if it is not known."""
+        client = self._clients.get(client_id)
+        return client.access_key if client is not None and client.channel.is_active else None
 
     def required(self, context: Context) -> Client:
         """The client that calls. StatusError with UNRECOGNIZED_CLIENT_TYPE before its settings have come."""
@@ -298,6 +307,7 @@ class ClientRegistry:
             channel = ProxyChannel(context.peer)
             client = self._clients[client_id] = Client(client_id, channel, settings, self._service.clock())
             channel.on_request = partial(self._requested, client)
+            client.access_key = access_key_of(context.metadata)
         client.settings = settings
         client.kind = settings.client_type
         client.language = _language(context.metadata.get("x-mq-language", ""))

@@ -55,7 +55,7 @@ class Families:
             **health.rpcs([definitions.SERVICE]),
             **reflection.rpcs([definitions.messaging(), health.definitions()]),
         }
-        return {**rpcs(self._made, check_access(self._broker.service.access_control)), **asked}
+        return {**rpcs(self._made, check_access(self._broker.service.access_control, self.clients.owner)), **asked}
 
     def close(self) -> None:
         """The server has stopped: end what goes on by itself."""

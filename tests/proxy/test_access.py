@@ -20,10 +20,12 @@ from spark_rocket.testing.cluster import _ServerThread
 from tests.proxy.caller import Caller
 
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")
+MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
 ACCOUNTS = b"""
 accounts:
 - {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
 - {accessKey: alice-key, secretKey: al1ce-s3cr3t, topicPerms: [orders=PUB, bills=SUB], groupPerms: [readers=SUB]}
+- {accessKey: mallory-key, secretKey: mall0ry-s3cr3t, defaultTopicPerm: DENY}
 - {accessKey: white-key, secretKey: wh1te-s3cr3t, whiteRemoteAddress: 127.0.0.1}
 """
 OK, UNAUTHORIZED, FORBIDDEN = (
@@ -208,3 +210,24 @@ def test_telemetry(
         with pytest.raises(grpc.RpcError) as ended:
             stream.hear()
         assert ended.value.code() is code
+
+
+def test_nobody_speaks_for_the_client_of_another_account(as_: Callable[..., Caller]) -> None:
+    """Its id is no secret; whoever took it over would be asked about its transactions, or end it."""
+    alice = as_(ALICE)
+    with alice.telemetry() as stream:
+        stream.say(settings())
+        assert stream.hear().HasField("settings")
+        mallory = as_(MALLORY, x_mq_client_id=alice.client_id)
+        for method in ("NotifyClientTermination", "Heartbeat"):
+            status = mallory.call(method).status
+            assert status.code == FORBIDDEN
+            assert "another account's" in status.message
+        told = definitions.TelemetryCommand(settings=definitions.Settings(client_type=definitions.ClientType.PRODUCER))
+        told.settings.publishing.SetInParent()  # no topics: nothing that he would need a permission for
+        with mallory.telemetry() as other:
+            other.say(told)
+            with pytest.raises(grpc.RpcError) as ended:
+                other.hear()
+            assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert alice.call("Heartbeat").status.code == OK
