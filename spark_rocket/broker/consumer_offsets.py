@@ -161,7 +161,7 @@ class ConsumerOffsetManager:
         """On a slave: have the offsets of a master. ValueError, TypeError or AttributeError, and nothing changed, when
         it does not fit."""
         table = {
-            key: {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            key: {_long(queue_id): _long(offset) for queue_id, offset in queues.items()}
             for key, queues in (stored.get("offsetTable") or {}).items()
         }
         version = stored.get("dataVersion")
@@ -174,8 +174,16 @@ class ConsumerOffsetManager:
     def load(self, stored: dict[str, Any]) -> None:
         """Take over what a file says; ValueError, TypeError or AttributeError when it does not fit."""
         for key, queues in stored.get("offsetTable", {}).items():
-            self.table[key] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-        self.saved_at = int(stored.get("savedAt") or 0)
+            self.table[key] = {_long(queue_id): _long(offset) for queue_id, offset in queues.items()}
+        self.saved_at = _long(stored.get("savedAt") or 0)
         version = stored.get("dataVersion")
         if version:
             self.data_version = DataVersion.from_value(version)
+
+
+def _long(value: str | int | float) -> int:
+    """A number as Java would have it in a long. ValueError for one that does not fit."""
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{str(value)[:40]} is no offset")
+    return number

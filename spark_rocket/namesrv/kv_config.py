@@ -35,7 +35,7 @@ class KVConfigManager:
             content = json.loads(self._path.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             raise self._broken(f"line {error.lineno}: {error.msg}") from error
-        except (OSError, UnicodeDecodeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits
             raise self._broken(str(error)) from error
         table = content.get("configTable", {}) if isinstance(content, dict) else None
         if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
@@ -43,6 +43,10 @@ class KVConfigManager:
         self._table = {
             namespace: {key: str(value) for key, value in entries.items()} for namespace, entries in table.items()
         }
+        try:
+            json.dumps(self._table, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # it could never be written again
+            raise self._broken(f"a text in it is not Unicode: {error.reason}") from error
 
     def _broken(self, what: str) -> ConfigError:
         return ConfigError(

@@ -15,6 +15,7 @@ Corresponds to com.alibaba.fastjson as remoting.protocol.RemotingSerializable an
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, TypeAlias
 
@@ -160,7 +161,12 @@ class _Parser:
         return text
 
     def _number(self, token: str) -> int | float:
-        return int(token) if len(token) <= 20 and token.lstrip("-").isdigit() else float(token)
+        if len(token) <= 20 and token.lstrip("-").isdigit():
+            return int(token)
+        number = float(token)
+        if math.isinf(number):  # of which nothing could be made; standard JSON's parser refuses it too
+            raise self._bad(f"{token[:40]} is no number that a float can hold")
+        return number
 
     def _bad(self, what: str) -> ProtocolError:
         near = self._text[max(0, self._at - 20) : self._at + 20]

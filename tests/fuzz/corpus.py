@@ -1,4 +1,4 @@
-"""Inputs that are kept: ``corpus/<target>.txt``, a Python bytes literal a line; a comment says what the next one broke."""
+"""Inputs that are kept: ``corpus/<target>.txt``, a bytes literal a line; a comment says what the next one broke."""
 
 from __future__ import annotations
 
