@@ -86,7 +86,7 @@ class Guard:
         token = request.cookies.get(cookie_name(self._settings))
         session = self._sessions.find(token) if self._settings.needs_login else self._open
         scope.setdefault("state", {})["session"] = session
-        path = request.url.path
+        path = scope["path"]  # request.url is made of what the Host header says, too
         if path.startswith("/api/"):
             # Another site's page could not read the answer, but brokers would be asked all the same.
             if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
@@ -115,11 +115,13 @@ class Guard:
         headers = request.headers
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "same-origin")
-        if site != "same-origin" or (origin is not None and origin.lower() != f"{request.url.scheme}://{host}".lower()):
+        if site != "same-origin" or (
+            origin is not None and origin.lower() != f"{request.scope['scheme']}://{host}".lower()
+        ):
             raise _from_elsewhere()
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise Refused("The request is not JSON.", remedy="Send application/json.", status=415, code="NOT_JSON")
-        if request.url.path == "/api/login":
+        if request.scope["path"] == "/api/login":
             return  # there is no session yet whose token it could have
         given = headers.get("x-csrf-token", "")
         if session is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):

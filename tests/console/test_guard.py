@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
 
 from spark_rocket.console.app import make_app
 from spark_rocket.console.guard import MOST_BODY
@@ -71,6 +73,24 @@ def test_a_name_that_was_bent_to_loopback_is_refused(host: str) -> None:
     for path in ("/api/session", "/", "/static/main.js", "/api/overview"):
         answer = Browser()("GET", path, headers={"host": host})
         assert (answer.status_code, code(answer)) == (421, "WRONG_HOST")
+
+
+def test_a_host_that_is_more_than_a_host_hides_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starlette below 1.1 puts addresses together from it: what is asked for must not be taken for what is open."""
+    monkeypatch.setattr(
+        Request, "url", property(lambda self: URL(f"http://{self.headers['host']}{self.scope['path']}"))
+    )
+    asks = [
+        Browser(host="192.0.2.1", users=USERS),
+        Browser(host="::1", users=USERS, allowed_hosts=("console.example",)),
+    ]
+    for name in ("192.0.2.1", "[::1]", "console.example"):
+        for more in ("/static", "/static/?", "/api/login?", "/api/session?", "/api/alive#", "@x"):
+            for method, path in (("GET", "/api/topics"), ("POST", "/api/groups/g/plan")):
+                headers = {"host": name + more, "content-type": "application/json"}
+                for ask in asks:
+                    answer = ask(method, path, headers=headers, content=b"{}" if method == "POST" else None)
+                    assert answer.status_code in (401, 421), (method, headers)
 
 
 def test_names_can_be_allowed() -> None:
