@@ -20,7 +20,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # Files that share a Spark session, of about the same time each, and those that start Spark in other processes; all of
 # them begin first, then others, the longest first.
 _SPARK = (
-    {"traps", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown", "official_clients"},
+    {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown", "official_clients"},
     {"what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
     {"flights", "connect", "package"},
 )

@@ -73,7 +73,7 @@ packages() {
     quiet=-q
     if [ -t 2 ]; then quiet=""; fi
     PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
-        --no-warn-script-location -e ".[demo,dev]" </dev/null >&2 || die \
+        --no-warn-script-location -e ".[demo,dev,docs]" </dev/null >&2 || die \
         "The packages could not be installed: pip's own words are above." \
         "It needs a package index that it can reach; pip config list shows which one it asks."
 }

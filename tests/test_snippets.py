@@ -1,0 +1,171 @@
+"""Every snippet of the pages is run by a test, or says why not; and every link of the site leads somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.cli.main import rocket
+from spark_rocket.testing import LocalCluster
+from tests.cli.test_rocket import found, started
+from tests.pages import PAGES, ROOT, RUN, commands, examples
+
+#: Pages whose snippets a test of their own runs, from the first to the last.
+ELSEWHERE = {
+    "docs/datasource.md": "tests/spark/test_datasource_docs.py",
+    "docs/from-kafka.md": "tests/spark/test_datasource_docs.py",
+    "docs/from-rocketmq-spark.md": "tests/spark/test_datasource_docs.py",
+    "docs/client.md": "tests/test_client_docs.py",
+    "docs/first-ten-minutes.md": "tests/spark/test_recipes.py",
+    **{
+        f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
+        for name in ("dead-letters", "enrich", "parquet-delta", "pytest", "replay", "scheduled")
+    },
+}
+HERE = {"README.md", "docs/console.md", "docs/grpc.md", "docs/metrics.md", "docs/operations.md"}
+#: What is there to be read: settings, what programs said, the languages of other clients (tests/proxy runs these), and
+#: the calls of openssl, which tests/broker/test_tls.py runs.
+SHOWN = {"", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
+
+
+def test_every_snippet_has_a_language_and_a_test_or_a_reason() -> None:
+    reasons = []
+    for page in PAGES:
+        fences = len(re.findall(r"^```", (ROOT / page).read_text(encoding="utf-8"), re.M))
+        assert fences == 2 * len(examples(page)), page
+        for example in examples(page):
+            where = f"{page}:{example.line}"
+            assert example.language in RUN | SHOWN, where
+            if example.language in SHOWN:
+                assert not re.search(r"^(\$ |rocket |python |from \w+ import )", example.code, re.M), where
+            if example.not_run:
+                reasons.append(where)
+            elif example.language in RUN:
+                assert page in HERE or ELSEWHERE.get(page), f"{where} is run by no test"
+    assert len(reasons) <= 4, reasons
+    assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        for topic in ("orders", "paid"):
+            running.create_topic(topic, 2)
+        yield running
+
+
+@pytest.fixture
+def here(cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NAMESRV_ADDR", cluster.name_server)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _listed() -> list[tuple[str, str]]:
+    found = []
+    for page in sorted(HERE):
+        for example in examples(page):
+            if example.language == "shell" and not example.not_run:
+                found += [(page, shlex.join(words)) for words, _ in commands(example.code)]
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), _listed(), ids=[f"{page}-{line}" for page, line in _listed()])
+def test_a_command_is_one(page: str, line: str) -> None:
+    """The program has the verb and the options, with values that it takes."""
+    words = [word for word in shlex.split(line) if not re.fullmatch(r"\w+=\S*", word)]
+    assert words.pop(0) == "rocket"
+    command: click.Command = rocket
+    context = click.Context(rocket, info_name="rocket")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        inner = command.get_command(context, words[0])
+        assert inner is not None, line
+        words.pop(0)
+        context = click.Context(inner, parent=context, info_name=inner.name)
+        command = inner
+    command.make_parser(context).parse_args(words)
+
+
+#: Verbs of the README's list that only look, and are run.
+LOOK = {"cluster", "topic", "offsets", "completion"}
+
+
+def test_commands_of_the_readme_that_only_look(cluster: LocalCluster, here: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["offsets", "reset", "-g", "group", "-t", "orders", "--earliest", "--yes"]) == 0
+        ran = [line for page, line in _listed() if page == "README.md" and shlex.split(line)[1] in LOOK]
+        for line in ran:
+            assert main(shlex.split(line)[1:]) in (0, None), line
+    assert len(ran) == 4
+    assert "DefaultCluster" in said.getvalue()
+
+
+def test_what_grpc_clients_need_first(cluster: LocalCluster, here: Path) -> None:
+    (listing,) = (example for example in examples("docs/grpc.md") if example.language == "shell")
+    for (_, *words), _ in commands(listing.code)[1:]:
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main(words) == 0
+    (python,) = (example for example in examples("docs/grpc.md") if example.language == "python")
+    code = python.code.replace("127.0.0.1:8081", cluster.grpc_endpoint)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "b'one tea'" in done.stdout
+
+
+def test_metrics_and_traces_in_python(cluster: LocalCluster, here: Path) -> None:
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec("from spark_rocket.client import Producer; from spark_rocket.model import Message", names)
+    ran = 0
+    for example in examples("docs/metrics.md"):
+        if example.language == "python":
+            code = example.code.replace("9400)", "0)")
+            exec(compile("\n" * example.line + code, "docs/metrics.md", "exec"), names)
+            ran += 1
+    names["endpoint"].close()  # type: ignore[attr-defined]
+    assert ran == 3
+
+
+def test_metrics_of_a_server(here: Path) -> None:
+    (transcript,) = (example for example in examples("docs/metrics.md") if example.language == "console")
+    (up, shown), (curl, answer) = commands(transcript.code)
+    assert (up[0], curl[0], curl[-1]) == ("rocket", "curl", "http://127.0.0.1:5557/ready")
+    ports = ["--nameserver-port", 0, "--broker-port", 0, "--grpc-port", 0, "--metrics-port", 0, "--no-console"]
+    with started(*up[1:], *ports, last="metrics") as (_, said):
+        for word in shown[0].split():
+            assert word.replace(":5557/metrics,", "") in said
+        with urllib.request.urlopen(found(r"(http://\S+)/metrics", said) + "/ready", timeout=30) as ready:
+            told = ready.read().decode()
+    for name in re.findall(r'"(\w+)"', answer[0]):
+        assert f'"{name}"' in told
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", ROOT / "mkdocs.yml", "-d", tmp_path]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    notebook = (tmp_path / "notebook" / "flights.html").read_text(encoding="utf-8")
+    assert notebook.count("data:image/png;base64,") == 3
+    verbs = (tmp_path / "cli.html").read_text(encoding="utf-8")
+    assert "rocket message tail" in verbs
+    assert "--sharding-key" in verbs
+    home = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "first-ten-minutes.html" in home
