@@ -9,9 +9,11 @@ deleteExpiredCommitLog, cleanUnusedTopic.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from difflib import get_close_matches
 
 import click
 
@@ -20,6 +22,7 @@ from spark_rocket.cli.arguments import json_option, settings, yes_option
 from spark_rocket.cli.connect import Link, complete_brokers, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
+from spark_rocket.errors import ClientError
 
 broker_argument = click.argument("broker", shell_complete=complete_brokers)
 _CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN"))
@@ -42,7 +45,12 @@ def config(link: Link, broker: str, changes: tuple[str, ...], like: str | None, 
         known = admin.broker_config(broker)
         if wanted:
             return change_settings(
-                f"broker {broker}", known, wanted, yes, lambda: admin.update_broker_config(broker, wanted)
+                f"broker {broker}",
+                known,
+                wanted,
+                yes,
+                lambda: admin.update_broker_config(broker, wanted),
+                lambda: admin.broker_config(broker),
             )
     show_settings(known, like, as_json)
     return 0
@@ -59,18 +67,37 @@ def show_settings(known: dict[str, str], like: str | None, as_json: bool) -> Non
 
 
 def change_settings(
-    what: str, known: dict[str, str], wanted: dict[str, str], yes: bool, change: Callable[[], None]
+    what: str,
+    known: dict[str, str],
+    wanted: dict[str, str],
+    yes: bool,
+    change: Callable[[], str | None],
+    look: Callable[[], dict[str, str]],
 ) -> int:
-    """Show what changes, ask, and do it."""
+    """Show what changes, ask, do it, and see what came of it: servers pass over in silence what they do not know."""
     rows = [{"name": name, "from": known.get(name), "to": value} for name, value in sorted(wanted.items())]
     show.table(rows, _CHANGES)
     if all(row["from"] == row["to"] for row in rows):
         print("That is how it is.")
         return 0
+    for name in sorted(wanted.keys() - known.keys()):
+        near = get_close_matches(name, known, 2)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        print(f"{name} is not among the settings that it shows.{meant}")
     if not show.confirm(f"Set that of {what}?", yes):
         return 1
-    change()
+    remark = change()
+    unknown = sorted(wanted.keys() - look().keys())
+    if unknown:
+        others = " The others are set." if len(unknown) < len(wanted) else ""
+        raise ClientError(
+            f"Nothing came of {', '.join(unknown)}: there is no such setting of {what}.{others}",
+            remedy="Without NAME=VALUE the same command shows those there are.",
+        )
     print(f"{'It is' if len(rows) == 1 else 'They are'} set.")
+    if remark and wanted.keys() - known.keys():
+        print(f"rocket: {what}: {remark}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -22,7 +22,7 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive, seconds, yes_option
 from spark_rocket.cli.connect import Link, complete_brokers, connection, connection_but_timeout
-from spark_rocket.errors import BrokerError
+from spark_rocket.errors import BrokerError, RocketError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
@@ -75,7 +75,14 @@ def drain(link: Link, broker_name: str, yes: bool, quiet: float, patience: float
             f"{quiet:g} s.",
             flush=True,
         )
-        if not _wait_until_quiet(admin, broker_name, quiet, patience):
+        try:
+            is_quiet = _wait_until_quiet(admin, broker_name, quiet, patience)
+        except (KeyboardInterrupt, RocketError) as error:
+            print(f"It is left drained; `rocket broker undrain {broker_name}` takes that back.", flush=True)
+            if isinstance(error, RocketError):
+                raise
+            return 1
+        if not is_quiet:
             print(
                 f"Messages still come to {broker_name} after {patience:g} s: from producers that do not ask for "
                 "routes, or as delayed messages become due. It is left drained; `rocket broker undrain` takes that "

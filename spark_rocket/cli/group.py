@@ -205,16 +205,17 @@ _RATES = (
 
 @group.command(short_help="what one member says it is doing")
 @group_argument
-@click.argument("client_id", metavar="CLIENT_ID")
+@click.argument("client_id", metavar="[CLIENT_ID]", required=False)
 @connection
 @click.option("--stacks", is_flag=True, help="the stacks of its threads, too")
 @json_option
-def member(link: Link, group: str, client_id: str, stacks: bool, as_json: bool) -> None:
+def member(link: Link, group: str, client_id: str | None, stacks: bool, as_json: bool) -> None:
     """Ask a member of a group what it is doing: its queues, its rates, and with --stacks its threads.
 
-    `rocket group show` has the CLIENT_ID of each.
+    `rocket group show` has the CLIENT_ID of each; it need not be given where there is one only.
     """
     with link.admin() as admin:
+        client_id = client_id or _only_member(admin, group)
         info = admin.consumer_running_info(group, client_id, stacks=stacks)
     queues = [
         {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id, **_values(held)}
@@ -234,6 +235,17 @@ def member(link: Link, group: str, client_id: str, stacks: bool, as_json: bool) 
         show.table(rates, _RATES)
     if info.jstack:
         print(f"\n{info.jstack.rstrip()}")
+
+
+def _only_member(admin: Admin, group: str) -> str:
+    _, state = known_group(admin, group)
+    ids = [member.client_id for member in state.members]
+    if len(ids) == 1:
+        return ids[0]
+    raise ClientError(
+        f"Group {group} has {len(ids) or 'no'} members online{': ' if ids else ''}{', '.join(ids)}.",
+        remedy="Say which is meant." if ids else "",
+    )
 
 
 def _values(body: Body) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from spark_rocket.errors import ClientError, RocketError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Producer
+    from spark_rocket.client.admin import Failures
     from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
@@ -326,11 +327,14 @@ def wanted(admin: Admin, topic: str, msg_id: str) -> MessageExt:
 @json_option
 def query_key(
     link: Link, topic: str, key: str, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
-) -> None:
+) -> int:
     """List messages of a topic that were sent with a key, oldest first."""
+    failed: Failures = {}
     with link.admin() as admin:
-        found = admin.query_messages(topic, key, max_num=limit, begin_ms=begin or 0, end_ms=end)
-    table(found, form, as_json, empty=f"Topic {topic} has no message with key {key}.")
+        found = admin.query_messages(topic, key, max_num=limit, begin_ms=begin or 0, end_ms=end, failed=failed)
+    where = " on the brokers that answered" if failed else ""
+    table(found, form, as_json, empty=f"Topic {topic} has no message with key {key}{where}.")
+    return show.failures(failed)
 
 
 _MESSAGES = (

@@ -37,6 +37,7 @@ body_option = click.option(
     "--body", "form", type=click.Choice(FORMS), default="auto", help="how bodies are shown (auto: text, else hex)"
 )
 _HEX_BYTES = 16
+_MOST_HEX = 1024  # unless it is asked for
 _LEAST_WIDTH = 20
 
 
@@ -62,8 +63,12 @@ def body_text(body: bytes, form: str) -> str:
         except ValueError:
             form = "auto"
     text = text_of(body)
-    if form == "hex" or (form == "auto" and text is None):
+    if form == "hex":
         return hex_text(body)
+    if form == "auto" and text is None:
+        left = len(body) - _MOST_HEX
+        more = f"\n… {count_text(left)} more bytes; --body hex shows all." if left > 0 else ""
+        return hex_text(body[:_MOST_HEX]) + more
     return harmless(body.decode("utf-8", "backslashreplace"))
 
 
@@ -80,7 +85,9 @@ def body_line(body: bytes, form: str) -> str:
     if form == "hex" or (form == "auto" and text is None):
         return body.hex(" ", 4)
     text = body.decode("utf-8", "backslashreplace")
-    return harmless(text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t"))
+    if any(char in text for char in "\n\r\t"):  # else as it is: JSON in one line can be copied
+        text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    return harmless(text)
 
 
 def hex_text(body: bytes) -> str:

@@ -30,7 +30,14 @@ def config(link: Link, changes: tuple[str, ...], like: str | None, yes: bool, as
         if wanted:
             first = next(iter(known.values()), {})
             names = f"name server {', '.join(known)}"
-            return change_settings(names, first, wanted, yes, lambda: admin.update_name_server_config(wanted))
+            return change_settings(
+                names,
+                first,
+                wanted,
+                yes,
+                lambda: admin.update_name_server_config(wanted),
+                lambda: next(iter(admin.name_server_configs().values()), {}),
+            )
     if as_json:
         show.document(known)
         return 0

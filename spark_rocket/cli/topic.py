@@ -105,7 +105,8 @@ def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: boo
     else:
         columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
         hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
-        show.table(rows, columns, empty=f"There are no topics{hidden}.")
+        none = "The brokers that answered have no topics" if failed else "There are no topics"
+        show.table(rows, columns, empty=f"{none}{hidden}.")
     return show.failures(failed)
 
 
@@ -254,11 +255,11 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
     with link.admin() as admin:
 
         def look() -> tuple[object, Table]:
-            if topic is not None:
-                rows = _stats_rows(topic, admin.topic_stats(topic))
-                total = {"brokerName": "all", **_total(rows)} if len(rows) > 1 else None
-                return rows, Table(rows, _QUEUES, total=total)
             failed.clear()
+            if topic is not None:
+                rows = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
+                total = {"brokerName": "all", **_total(rows)} if len(rows) > 1 else None
+                return rows, Table(rows, _QUEUES, total=total, foot=show.away(failed, watch))
             infos = [info for info in admin.topic_list(failed=failed) if is_all or info.kind == "USER"]
             rows = _sums(admin.topics_stats(infos, failed=failed))
             return rows, Table(rows, _TOPICS, foot=show.away(failed, watch), empty="There are no topics.")
@@ -332,7 +333,7 @@ def create(
     """Create topics on every broker of the name server; those that are there are changed."""
     with link.admin() as admin:
         for name in names:
-            _check_queues(admin, name, queues)
+            before = _check_queues(admin, name, queues)
             _check_written(name, queues, write_queues)
             admin.create_topic(
                 name,
@@ -347,7 +348,8 @@ def create(
             )
             written = "" if write_queues is None else f" ({write_queues} of them written to)"
             taken = message_type or _type_of(admin, name) or "messages of any type"
-            print(f"Topic {name} has {queues} queues{written} and takes {taken}.")
+            was = f" (it was there, with {before})" if before not in (None, queues) else ""
+            print(f"Topic {name} has {queues} queues{was}{written} and takes {taken}.")
 
 
 @topic.command(short_help="change a topic; what is not given stays")
@@ -423,7 +425,7 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
             messages = _total(_stats_rows(name, admin.topic_stats(name)))["messages"]
             groups = admin.groups_of(name)
             read = f", read by {', '.join(groups)}" if groups else ""
-            print(f"Topic {name} has {count_text(messages)} messages{read}.")
+            print(f"Topic {name} has {count_text(messages)} message{'s' * (messages != 1)}{read}.")
         them = f"topic {names[0]}" if len(names) == 1 else f"these {len(names)} topics"
         if not show.confirm(f"Delete {them} with all messages?", yes):
             return 1
@@ -433,18 +435,22 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
     return 0
 
 
-def _check_queues(admin: Admin, topic: str, queues: int) -> None:
-    """Refuse to take away queues that are written to: nobody would see the messages in them any more."""
+def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:
+    """Refuse to take away queues that are written to: nobody would see the messages in them any more.
+
+    How many a broker has now, at most; None where there is no such topic.
+    """
     try:
         found = max((data.write_queue_nums for data in admin.topic_route(topic).queue_datas), default=0)
     except TopicNotFoundError:
-        return
+        return None
     if found > queues:
         raise BrokerError(
             f"Topic {topic} has {found} queues: with {queues}, messages in the others could not be read any more.",
             remedy=f"Give --queues {found}. To have fewer, give --queues {found} --write-queues {queues} first, and"
             f" --queues {queues} when every group has read the others.",
         )
+    return found
 
 
 def _check_written(topic: str, queues: int, write_queues: int | None) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from spark_rocket.cli import drain as drain_module
 from spark_rocket.cli import main
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.errors import RocketError
@@ -99,6 +102,15 @@ def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.
     monkeypatch.setattr("builtins.input", lambda question: "n")
     assert main(["broker", "drain", "-n", name_server, "--broker-name", "a"]) == 1
     assert "Nothing was changed" in capsys.readouterr().out
+
+    # One that is interrupted, or fails, leaves the broker drained.
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drain_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
+        assert main(["broker", "drain", "-n", name_server, "a", "--yes"]) == 1
+    assert "It is left drained; `rocket broker undrain a` takes that back." in capsys.readouterr().out
     for wrong in (["broker", "drain"], ["broker", "drain", "--broker-name", "a", "--quiet", "0"]):
         with pytest.raises(SystemExit):
             main(wrong)

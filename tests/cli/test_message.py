@@ -536,10 +536,11 @@ def test_latencies_are_within_two_percent() -> None:
     ("body", "form", "line", "text"),
     [
         (b"a\nb\\", "auto", "a\\nb\\\\", "a\nb\\"),
+        (b'{"a": "\\u00fc"}', "auto", '{"a": "\\u00fc"}', '{"a": "\\u00fc"}'),
         (b'{"b": [1, 2]}', "json", '{"b": [1, 2]}', '{\n  "b": [\n    1,\n    2\n  ]\n}'),
         (b"no json", "json", "no json", "no json"),
         (b"\x00\x01", "auto", "0001", "00000000  00 01                                             |..|"),
-        (b"\xff\xfea", "text", "\\\\xff\\\\xfea", "\\xff\\xfea"),
+        (b"\xff\xfea", "text", "\\xff\\xfea", "\\xff\\xfea"),
         (b"abc", "none", "", ""),
         (b"", "auto", "", ""),
     ],
@@ -547,6 +548,12 @@ def test_latencies_are_within_two_percent() -> None:
 def test_forms_of_bodies(body: bytes, form: str, line: str, text: str) -> None:
     assert message_show.body_line(body, form) == line
     assert message_show.body_text(body, form) == text
+
+
+def test_bytes_without_end() -> None:
+    lines = message_show.body_text(b"\x00" * 5_000, "auto").splitlines()
+    assert (len(lines), lines[-1]) == (65, "… 3,976 more bytes; --body hex shows all.")
+    assert len(message_show.body_text(b"\x00" * 5_000, "hex").splitlines()) == 313
 
 
 def test_a_terminal_is_not_driven_by_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from spark_rocket.cli import main
 from spark_rocket.cli.topic import topic
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import Message
 from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import RegisterBrokerRequestHeader
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.tls import Verify
@@ -190,6 +193,23 @@ def test_a_topic(rocket: Run, servers: Servers) -> None:
         assert (said.status, "nobody" in said.err, said.err.count("\n")) == (1, True, 1)
 
 
+def test_brokers_that_answer_are_shown(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Admin._ask
+
+    def ask_all_but_one(self: Admin, address: str, *arguments: Any, **options: Any) -> RemotingCommand:
+        if address == servers.brokers[1].address:
+            raise RemotingTimeoutError(f"{address} is stuck.")
+        return ask(self, address, *arguments, **options)
+
+    monkeypatch.setattr(Admin, "_ask", ask_all_but_one)
+    said = rocket("topic", "stats", "orders")
+    assert (said.status, said.err) == (1, f"rocket: b: {servers.brokers[1].address} is stuck.\n")
+    assert [line.split()[:4] for line in said.out.splitlines()[1:3]] == [["a", str(i), "0", "10"] for i in (0, 1)]
+    said = rocket("message", "query-key", "orders", "none")
+    assert (said.status, said.out) == (1, "Topic orders has no message with key none on the brokers that answered.\n")
+    assert said.err.startswith("rocket: b: ")
+
+
 def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
     assert rocket("topic", "create", "work", "--queues", "3", "--attribute", "message.type=FIFO").status == 0
     said = rocket("topic", "update", "work", "--perm", "R", "--write-queues", "1")
@@ -208,6 +228,7 @@ def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
         assert (said.status, reason in said.err) == (1, True), said
     for wrong in ([], ["--perm", "X"], ["--type", "SOME"]):
         assert rocket("topic", "update", "work", *wrong).status == 2
+    assert "work has 5 queues (it was there, with 1) and" in rocket("topic", "create", "work", "--queues", "5").out
     said = rocket("topic", "create", "more", "--queues", "2", "--write-queues", "3")
     assert (said.status, "Give --queues 3 too" in said.err) == (1, True)
 
@@ -288,6 +309,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         until(lambda: len(rocket("group", "member", "team", client_id, "--json").json["mqTable"]) >= 4)
         said = rocket("group", "member", "team", client_id, "--stacks")
         assert (said.status, said.out.startswith(client_id)) == (0, True)
+        assert rocket("group", "member", "team").out.startswith(client_id), "there is but one"
         said = rocket("group", "member", "team", "nobody")
         assert (said.status, f"Online are: {client_id}." in said.err) == (1, True)
         # Its offsets are its own while it is there.
@@ -297,6 +319,8 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         assert said.status == 0, said
         said = rocket("group", "clone", "late", "team", "-t", "orders", "--yes")
         assert said.status == 1
+        said = rocket("group", "member", "late")
+        assert (said.status, said.err) == (1, "rocket: Group late has no members online.\n")
         said = rocket("group", "delete", "team", answer="n")
         assert "Its 1 member online will create it again." in said.out
 
@@ -398,8 +422,11 @@ def test_settings_of_a_broker(rocket: Run, admin: Admin) -> None:
     said = rocket("broker", "config", "a", "listenPort=1", "--yes")
     assert (said.status, "cannot be changed" in said.err) == (1, True)
     assert rocket("broker", "config", "a", "nonsense").status == 2
+    said = rocket("broker", "config", "a", "fileReservdTime=1", "--yes")
+    assert "fileReservdTime is not among the settings that it shows. Did you mean fileReservedTime or " in said.out
+    assert (said.status, "'fileReservdTime'" in said.err) == (1, True), said
     said = rocket("broker", "config", "nobody")
-    assert (said.status, "named 'nobody'" in said.err) == (1, True)
+    assert (said.status, "named 'nobody'. It knows a, b." in said.err) == (1, True)
 
 
 def test_what_a_broker_says_about_itself(rocket: Run, servers: Servers) -> None:
@@ -442,6 +469,8 @@ def test_name_servers(rocket: Run, servers: Servers) -> None:
     assert rocket(*change, answer="n").status == 1
     assert rocket(*change, "--yes").out.endswith("It is set.\n")
     assert rocket("namesrv", "config", "--json").json[servers.addresses]["orderMessageEnable"] == "true"
+    said = rocket("namesrv", "config", "nonsense=1", "enableTopicList=true", "--yes")
+    assert (said.status, "Nothing came of nonsense: " in said.err, "The others are set." in said.err) == (1, True, True)
     assert rocket("namesrv", "kv", "set", "SPACE", "key", "value").out == "SPACE/key is value.\n"
     assert rocket("namesrv", "kv", "get", "SPACE", "key").out == "value\n"
     assert rocket("namesrv", "kv", "get", "SPACE", "key", "--json").json["value"] == "value"

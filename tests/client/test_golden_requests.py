@@ -40,6 +40,7 @@ from spark_rocket.protocol.bodies import (
     GroupList,
     KVTable,
     LockBatchResponseBody,
+    OffsetWrapper,
     ProducerConnection,
     SubscriptionData,
     SubscriptionGroupWrapper,
@@ -93,7 +94,7 @@ class Rig:
             RequestCode.GET_ALL_TOPIC_CONFIG: TopicConfigSerializeWrapper(),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: SubscriptionGroupWrapper(),
             RequestCode.GET_PRODUCER_CONNECTION_LIST: ProducerConnection(),
-            RequestCode.GET_CONSUME_STATS: ConsumeStats(),
+            RequestCode.GET_CONSUME_STATS: ConsumeStats({QUEUE: OffsetWrapper(9, 5, 1)}),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: TopicList(),
         }
         for server in (mq.name_server, *mq.brokers):
@@ -226,6 +227,20 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.GET_KV_CONFIG: lambda rig: rig.admin().get_kv_config("n", "k"),
     C.DELETE_KV_CONFIG: lambda rig: rig.admin().delete_kv_config("n", "k"),
     C.GET_KVLIST_BY_NAMESPACE: lambda rig: rig.admin().kv_configs("n"),
+    C.GET_TOPIC_CONFIG: lambda rig: rig.admin().topic_config("t", broker="b0"),
+    C.DELETE_SUBSCRIPTIONGROUP: lambda rig: rig.admin().delete_group("g"),
+    C.CLONE_GROUP_OFFSET: lambda rig: rig.admin().clone_offsets("g", "h", "t"),
+    C.INVOKE_BROKER_TO_RESET_OFFSET: lambda rig: rig.admin()._invoke_reset("g", "t", "b0", 5),
+    C.QUERY_CONSUME_TIME_SPAN: lambda rig: rig.admin().group_state("g", topic="t"),
+    C.GET_ALL_PRODUCER_INFO: lambda rig: rig.admin().producer_groups(),
+    C.VIEW_BROKER_STATS_DATA: lambda rig: rig.admin().broker_stats("b0", "TOPIC_PUT_NUMS", "t"),
+    C.CLEAN_EXPIRED_CONSUMEQUEUE: lambda rig: rig.admin().clean_expired_queues("b0"),
+    C.CLEAN_UNUSED_TOPIC: lambda rig: rig.admin().clean_unused_topics("b0"),
+    C.DELETE_EXPIRED_COMMITLOG: lambda rig: rig.admin().delete_expired_commit_log("b0"),
+    C.GET_BROKER_HA_STATUS: lambda rig: rig.admin().ha_status("b0"),
+    C.GET_TIMER_METRICS: lambda rig: rig.admin().timer_metrics("b0"),
+    C.GET_NAMESRV_CONFIG: lambda rig: rig.admin().name_server_configs(),
+    C.UPDATE_NAMESRV_CONFIG: lambda rig: rig.admin().update_name_server_config({"a": "b"}),
 }
 
 # Of what was not recorded: fields, what they hold and whether a broker requires them.
@@ -250,6 +265,20 @@ TABLES: dict[int, dict[str, tuple[str, bool]]] = {
     },
     C.GET_KV_CONFIG: {"namespace": ("text", True), "key": ("text", True)},
     C.GET_KVLIST_BY_NAMESPACE: {"namespace": ("text", True)},
+    C.GET_TOPIC_CONFIG: {"topic": ("text", True), "lo": ("truth", False)},
+    C.CLONE_GROUP_OFFSET: {
+        **dict.fromkeys(("srcGroup", "destGroup"), ("text", True)),
+        "topic": ("text", False), "offline": ("truth", False),
+    },
+    C.QUERY_CONSUME_TIME_SPAN: {"topic": ("text", True), "group": ("text", True)},
+    C.VIEW_BROKER_STATS_DATA: {"statsName": ("text", True), "statsKey": ("text", True)},
+    **{
+        code: {}
+        for code in (
+            *(C.GET_ALL_PRODUCER_INFO, C.CLEAN_EXPIRED_CONSUMEQUEUE, C.CLEAN_UNUSED_TOPIC, C.DELETE_EXPIRED_COMMITLOG),
+            *(C.GET_BROKER_HA_STATUS, C.GET_TIMER_METRICS, C.UPDATE_NAMESRV_CONFIG),
+        )
+    },
 }
 
 SIGNING = {"AccessKey", "Signature"}  # of clients that sign; ours does not yet
@@ -261,6 +290,8 @@ ONLY_OURS: dict[int, dict[str, str]] = {
     C.GET_ROUTEINFO_BY_TOPIC: {"acceptStandardJsonOnly": "5.x: quoted keys whatever the version says"},
     C.END_TRANSACTION: {"topic": "5.x: for the proxy"},
     C.UPDATE_AND_CREATE_TOPIC: {"force": "5.x: whether topics of the system may be changed, which is never asked"},
+    C.DELETE_SUBSCRIPTIONGROUP: {"cleanOffset": "since 4.9: whether where it is goes with the group"},
+    C.INVOKE_BROKER_TO_RESET_OFFSET: {"queueId": "5.x: one queue; -1 for all of them"},
     C.GET_MAX_OFFSET: {"committed": "since 5.0: the end of what may be read, the only one that 4.9 has"},
 }
 ONLY_JAVAS: dict[int, dict[str, str]] = {
@@ -360,7 +391,7 @@ def test_every_code_that_the_clients_send_is_here() -> None:
         C.CHECK_TRANSACTION_STATE,
         C.PUSH_REPLY_MESSAGE_TO_CLIENT,
     }
-    sources = Path(spark_rocket.client.__file__).parent.glob("*.py")
+    sources = Path(spark_rocket.client.__file__).parent.rglob("*.py")
     names = {name for path in sources for name in re.findall(r"RequestCode\.([A-Z]\w+)", path.read_text("utf-8"))}
     assert {RequestCode[name] for name in names} - asked_of_clients == set(SENDS)
     assert set(TABLES) == {code for code in SENDS if not recorded(code)}, "what was recorded is held against that"

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar, Unpack
 
@@ -51,6 +52,17 @@ class Asked(Generic[K]):
     address: str
     code: RequestCode
     header: Header | None
+
+
+@contextmanager
+def put_aside(failed: Failures | None, broker: str) -> Iterator[None]:
+    """For questions to one broker after the other: an error goes to ``failed``, if there is such a dict."""
+    try:
+        yield
+    except RocketError as error:
+        if failed is None:
+            raise
+        failed[broker] = error
 
 
 class AdminBase(Client):
@@ -114,7 +126,9 @@ class AdminBase(Client):
             who = f"named {broker!r}" if broker else f"in cluster {cluster!r}" if cluster else "at all"
             raise ClientError(
                 f"The name server {self.name_server} knows no master broker {who}.",
-                remedy="Start a broker with this name server (rocket up, rocket broker -n ADDRESS).",
+                remedy=f"It knows {', '.join(sorted(info.broker_addr_table))}."
+                if info.broker_addr_table and broker
+                else "Start a broker with this name server (rocket up, rocket broker -n ADDRESS).",
                 retriable=True,
             )
         return masters

@@ -58,10 +58,10 @@ class BrokerAdmin(NameServerAdmin):
         answer = self._ask(self._address(broker), RequestCode.GET_BROKER_CONFIG, None, "the question for settings")
         return settings_of(answer.body)
 
-    def update_broker_config(self, broker: str, settings: dict[str, str]) -> None:
-        """Change settings of a running broker."""
+    def update_broker_config(self, broker: str, settings: dict[str, str]) -> str:
+        """Change settings of a running broker. What it remarks: our broker says which of them it does not know."""
         code, what = RequestCode.UPDATE_BROKER_CONFIG, "the change of settings"
-        self._ask(self._address(broker), code, None, what, body=settings_text(settings))
+        return self._ask(self._address(broker), code, None, what, body=settings_text(settings)).remark or ""
 
     def broker_stats(self, broker: str, name: str, key: str) -> BrokerStatsData | None:
         """One of a broker's statistics over the last minute, hour and day; None if it has counted nothing.

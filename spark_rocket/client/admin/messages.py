@@ -12,7 +12,7 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Unpack
 
-from spark_rocket.client.admin.base import FOUND_OR_NOT
+from spark_rocket.client.admin.base import FOUND_OR_NOT, put_aside
 from spark_rocket.client.admin.offsets import OffsetAdmin
 from spark_rocket.client.admin.results import (
     DLQ_PREFIX,
@@ -124,13 +124,28 @@ class MessageAdmin(OffsetAdmin):
         return {address: data.broker_name for data in every for address in data.broker_addrs.values()}
 
     def query_messages(
-        self, topic: str, key: str, *, max_num: int = 32, begin_ms: int = 0, end_ms: int | None = None
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_num: int = 32,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        failed: Failures | None = None,
     ) -> list[MessageExt]:
         """Messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
-        return self._query(topic, key, max_num, begin_ms, end_ms)
+        return self._query(topic, key, max_num, begin_ms, end_ms, failed=failed)
 
     def _query(
-        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int | None, *, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        max_num: int,
+        begin_ms: int,
+        end_ms: int | None,
+        *,
+        unique: bool = False,
+        failed: Failures | None = None,
     ) -> list[MessageExt]:
         found: list[MessageExt] = []
         for name, address in self._topic_brokers(topic).items():
@@ -143,9 +158,10 @@ class MessageAdmin(OffsetAdmin):
                 unique_key_query=unique or None,
             )
             what = f"the search for key {key} in topic {topic}"
-            answer = self._ask(address, RequestCode.QUERY_MESSAGE, header, what, topic=topic, allowed=FOUND_OR_NOT)
-            if answer.code == ResponseCode.SUCCESS:
-                found += decode_messages(answer.body, name)
+            with put_aside(failed, name):
+                answer = self._ask(address, RequestCode.QUERY_MESSAGE, header, what, topic=topic, allowed=FOUND_OR_NOT)
+                if answer.code == ResponseCode.SUCCESS:
+                    found += decode_messages(answer.body, name)
         # The index holds hashes of keys: compare the keys themselves.
         hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
         return sorted(hits, key=lambda message: message.store_timestamp)[:max_num]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.base import KNOWN_OR_NOT, Asked, total
+from spark_rocket.client.admin.base import KNOWN_OR_NOT, Asked, put_aside, total
 from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
@@ -116,19 +116,20 @@ class TopicAdmin(BrokerAdmin):
             return None
         return self.topic_configs(address).get(topic)  # early brokers of 4.x tell all of them or none
 
-    def topic_stats(self, topic: str, *, broker: str | None = None) -> TopicStatsTable:
+    def topic_stats(self, topic: str, *, broker: str | None = None, failed: Failures | None = None) -> TopicStatsTable:
         """First and last offset of every queue on every broker, or on one, and when it last got a message."""
         whole = TopicStatsTable()
-        addresses = self._topic_masters(topic).values() if broker is None else [self._address(broker)]
-        for address in addresses:
-            answer = self._ask(
-                address,
-                RequestCode.GET_TOPIC_STATS_INFO,
-                GetTopicStatsInfoRequestHeader(topic=topic),
-                f"the statistics of topic {topic}",
-                topic=topic,
-            )
-            _add_stats(whole, TopicStatsTable.from_json(answer.body))
+        addresses = self._topic_masters(topic) if broker is None else {broker: self._address(broker)}
+        for name, address in addresses.items():
+            with put_aside(failed, name):
+                answer = self._ask(
+                    address,
+                    RequestCode.GET_TOPIC_STATS_INFO,
+                    GetTopicStatsInfoRequestHeader(topic=topic),
+                    f"the statistics of topic {topic}",
+                    topic=topic,
+                )
+                _add_stats(whole, TopicStatsTable.from_json(answer.body))
         return whole
 
     def topics_stats(
