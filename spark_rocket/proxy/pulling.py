@@ -19,7 +19,7 @@ ConsumerManageProcessor, for which Apache's proxy has no counterpart.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from spark_rocket.model import TAGS
@@ -160,17 +160,21 @@ class PullFamily(Family):
 _response = definitions.PullMessageResponse
 
 
-def _messages(body: Any, topic: str, wanted: Filter) -> list[Any]:
-    """Status and messages; those of another tag with the same hash are left out."""
-    responses = []
-    for record in iter_records(body):
-        properties = properties_of(record)
-        if wanted.tags is None or wanted.tags.matches(properties.get(TAGS)):
-            response = _response()
-            write_message(response.message, record, properties, topic)
-            responses.append(response)
-    first = _OK if responses else status(_Code.MESSAGE_NOT_FOUND, "no match message")
-    return [_response(status=first), *responses]
+def _messages(body: Any, topic: str, wanted: Filter) -> Iterator[Any]:
+    """Status and messages; those of another tag with the same hash are left out.
+
+    A body is unpacked when its message is asked for: a few KiB may become 64 MiB, and there may be many.
+    """
+    every = [(record, properties_of(record)) for record in iter_records(body)]
+    chosen = [one for one in every if wanted.tags is None or wanted.tags.matches(one[1].get(TAGS))]
+    if not chosen:
+        yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
+        return
+    yield _response(status=_OK)
+    for record, properties in chosen:
+        response = _response()
+        write_message(response.message, record, properties, topic)
+        yield response
 
 
 def _wait_ms(context: Context, request: Any) -> int:

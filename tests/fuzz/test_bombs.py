@@ -174,3 +174,24 @@ def test_gzip_of_very_many_members() -> None:
     assert _gunzip(empty * MAX_GZIP_MEMBERS + b"") == b""
     with pytest.raises(StatusError, match="members"):
         _gunzip(empty * ((4 << 20) // len(empty)))
+
+
+def test_a_pull_by_grpc_unpacks_one_body_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark_rocket.proxy import message_out, pulling
+    from spark_rocket.proxy.filters import Filter
+
+    unpacked: list[int] = []
+
+    def decompress(body: bytes, sys_flag: int, most: int) -> bytes:
+        unpacked.append(most)
+        return b"much"
+
+    monkeypatch.setattr(message_out, "decompress_body", decompress)
+    packed = zlib.compress(bytes(1000))
+    run = b"".join(stored(packed, 1, offset) for offset in range(3))
+    messages = pulling._messages(run, "T", Filter("TAG", "*", None))
+    assert (next(messages).status.code, unpacked) == (pulling._OK.code, [])
+    for count in (1, 2, 3):
+        assert next(messages).message.body == b"much"
+        assert unpacked == [message_out.MAX_BODY] * count
+    assert list(messages) == []
