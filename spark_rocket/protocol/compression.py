@@ -51,10 +51,11 @@ def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) ->
     import pyarrow as pa  # only these two codecs need it, and brokers must start without it
 
     content = bytearray()
+    chunk = bytearray(_CHUNK)  # read() would never give back what it reads into when a body is damaged
     try:
         with pa.input_stream(pa.py_buffer(body), compression=codec) as stream:
-            while len(content) <= max_length and (chunk := stream.read(_CHUNK)):
-                content += chunk
+            while len(content) <= max_length and (count := stream.readinto(chunk)):
+                content += memoryview(chunk)[:count]
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ProtocolError(f"A compressed body is not {codec}: {error}.", remedy=_REMEDY) from None
     return bytes(content)
