@@ -67,6 +67,11 @@ class DelayRules:
             return Waiting(SCHEDULE_TOPIC, level - 1, self._clock() + self._levels[level - 1])
         if "TIMER_OUT_MS" in properties or not is_timed(properties):
             return None
+        recalled = properties.get("TIMER_DEL_UNIQKEY")
+        if recalled is not None and self._config.acl_enable and not recalled.startswith(f"{topic}+"):
+            raise RefusedError(
+                f"a message to {topic} recalls none of another topic", response_code=ResponseCode.NO_PERMISSION
+            )
         if not self._config.timer_wheel_enable:
             raise RefusedError(
                 "accurate timer message is not enabled, timerWheelEnable is false",

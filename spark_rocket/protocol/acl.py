@@ -101,13 +101,18 @@ _known: dict[tuple[str, ...], Callable[[Any], Any]] = {}
 
 def _picker(names: tuple[str, ...]) -> Callable[[Any], Any]:
     """What takes the values of these names in their order; kept, for most requests have the same few names."""
-    order = sorted(name for name in names if name != SIGNATURE)
+    order = sorted((name for name in names if name != SIGNATURE), key=_java_order)
     pick: Callable[[Any], Any] = itemgetter(*order) if order else _nothing
     if sum(map(len, names)) <= _MAX_NAMES:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[names] = pick
     return pick
+
+
+def _java_order(name: str) -> bytes:
+    """Java compares UTF-16, which has what is beyond U+FFFF before U+E000."""
+    return name.encode("utf-16-be", "surrogatepass")
 
 
 def _nothing(_: object) -> str:

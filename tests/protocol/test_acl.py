@@ -49,6 +49,10 @@ def test_what_is_signed_is_the_values_in_the_order_of_their_names() -> None:
     assert signed_content({"only": "one"}) == b"one"
 
 
+def test_names_are_ordered_as_java_orders_them() -> None:
+    assert signed_content({"\uff21": "second", "\U0001f680": "first", "b": "0"}) == b"0firstsecond"
+
+
 def test_numbers_that_a_client_sends_as_numbers_are_signed_by_their_text() -> None:
     header = b'{"code":34,"extFields":{"AccessKey":"ak","n":7,"Signature":"x"}}'
     assert signed_content(RemotingCommand.decode(len(header).to_bytes(4, "big") + header).ext_fields) == b"ak7"

@@ -36,6 +36,7 @@ from typing import Any
 import yaml
 
 from spark_rocket.broker.acl.addresses import AddressPattern
+from spark_rocket.broker.topics import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC, is_system_topic
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.acl import SecretKey, key_problem
 
@@ -70,6 +71,8 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: What a request needs: the kind of resource, its name, the permission.
 Need = tuple[str, str, int]
 TOPIC, GROUP = "topic", "group"
+#: Apache's own topics that have no message in them which was sent elsewhere.
+_ORDINARY = frozenset((AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC))
 
 
 class Account:
@@ -105,10 +108,20 @@ class Account:
         if not self._everything:
             for need in needs:
                 kind, name, permission = need
-                owned = self._owned[kind].get(name, self._defaults[kind])
+                owned = self._owned[kind].get(name)
+                if owned is None:
+                    owned = self._default(kind, name)
                 if owned & DENY or not owned & (PUB | SUB if permission == ANY else permission):
                     return need
         return None
+
+    def _default(self, kind: str, name: str) -> int:
+        """Of what no entry names. In the broker's own topics lie messages to all the others until their time comes,
+        and in a pop's retry topic, ``%RETRY%group_topic``, a group's: what it is denied is denied there as well."""
+        if kind == TOPIC:
+            return DENY if is_system_topic(name) and name not in _ORDINARY else self._defaults[TOPIC]
+        owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
+        return DENY if any(self._owned[GROUP][group] & DENY for group in owned) else self._defaults[GROUP]
 
     def remember(self, key: tuple[object, ...]) -> None:
         """That this is permitted. What is too long to be a name is asked again."""

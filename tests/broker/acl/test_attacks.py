@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from spark_rocket.broker.half_messages import Half
 from spark_rocket.protocol.acl import Credentials
-from spark_rocket.protocol.codes import RequestCode
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.record import encode_record, pack_host
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.cluster import _ServerThread
-from tests.broker.acl.test_control import control_of, refused, rules
+from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
 
 ROOT = Credentials("root-key", "r00t-s3cr3t")
 MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
+TRUSTED = Credentials("trusted-key", "trust3d-s3cr3t")
 ACCOUNTS = """
 accounts:
 - {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
@@ -152,3 +155,39 @@ def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(
 
     assert asked("secret") == ["root-key"]
     assert asked("own") == ["mallory-key", "root-key"]
+
+
+def test_a_timed_message_is_recalled_by_who_may_send_to_its_topic(as_: Callable[[Credentials], Wire]) -> None:
+    mallory = as_(MALLORY)
+    due = str(int(time.time() * 1000) + 600_000)
+
+    def recall(key: str) -> RemotingCommand:
+        return mallory.send("own", properties={"TIMER_DELIVER_MS": due, "TIMER_DEL_UNIQKEY": key})
+
+    for key in ("secret+KEY", "KEY", "own", "secret+own+KEY"):
+        refused(recall(key), "recalls none of another topic")
+    assert recall("own+KEY").code == 0
+
+
+def test_a_default_is_not_for_what_lies_in_the_brokers_own_topics(as_: Callable[[Credentials], Wire]) -> None:
+    """There are the messages to a denied topic too, and a message put there may be delivered to one."""
+    trusted, root = as_(TRUSTED), as_(ROOT)
+    assert root.send("secret", properties={"DELAY": "10"}).code == 0
+    assert pull(trusted, "own", "anybody").code != ResponseCode.NO_PERMISSION
+    for topic in (
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "rmq_sys_wheel_timer",
+        "rmq_sys_REVIVE_LOG_DefaultCluster",
+    ):
+        refused(pull(trusted, topic, "anybody"), f"SUB for the topic {topic}")
+    refused(trusted.send("rmq_sys_REVIVE_LOG_DefaultCluster"), "PUB for the topic")
+    assert pull(trusted, "RMQ_SYS_TRACE_TOPIC", "anybody").code != ResponseCode.NO_PERMISSION
+
+
+def test_a_denied_groups_messages_are_not_read_from_its_retry_topics(as_: Callable[[Credentials], Wire]) -> None:
+    trusted = as_(TRUSTED)
+    for name in ("victims", "victims_secret", "victims+secret"):
+        refused(pull(trusted, f"%RETRY%{name}", "anybody"), f"SUB for the group {name}")
+    assert pull(trusted, "%RETRY%others_secret", "anybody").code != ResponseCode.NO_PERMISSION
