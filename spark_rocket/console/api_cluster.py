@@ -15,6 +15,7 @@ import spark_rocket
 from spark_rocket.console.bodies import can_avro
 from spark_rocket.console.context import Asked, Context
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
+from spark_rocket.console.trouble import Refused
 from spark_rocket.model import MessageQueue
 
 _BEGAN = time.time()
@@ -57,8 +58,23 @@ class ClusterApi:
     def broker(self, asked: Asked) -> dict[str, Any]:
         """One broker's figures and settings, under Apache's names."""
         address = asked.text("address")
+        if not self._is_broker(address):  # a link could name any, which would be sent what the console signs
+            raise Refused(
+                f"No broker of this cluster is at {address[:80]!r}.",
+                remedy="Open it from the overview.",
+                status=404,
+                code="NO_SUCH_BROKER",
+            )
         runtime = self._context.admin.runtime_info(address)
         return {"runtime": runtime, "config": self._context.admin.broker_config(address)}
+
+    def _is_broker(self, address: str) -> bool:
+        sampler = self._context.sampler
+        with sampler.lock:
+            if any(record.status.address == address for record in sampler.brokers.values()):
+                return True
+        every = self._context.admin.cluster_info().broker_addr_table.values()
+        return any(address in data.broker_addrs.values() for data in every)
 
     def health(self, asked: Asked) -> dict[str, Any]:
         """Of this process: what it asks, how long that takes, what it holds."""

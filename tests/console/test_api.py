@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import re
+import socket
 from urllib.parse import quote
 
 import fastavro
@@ -65,6 +66,16 @@ def test_one_broker_with_its_state_and_settings(page: Page, cluster: LocalCluste
     data = page.get("/api/broker", address=cluster.broker_address)
     assert data["runtime"]["brokerActive"] == "true"
     assert data["config"]["brokerName"] == "broker-a"
+
+
+def test_an_address_in_a_link_is_a_broker_of_the_cluster(page: Page) -> None:
+    """Else whoever has somebody open a link is sent a question with the signature of the console's account."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        answer = page.get("/api/broker", 404, address=f"127.0.0.1:{listener.getsockname()[1]}")
+        assert answer["code"] == "NO_SUCH_BROKER"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def test_the_console_s_own_health(page: Page) -> None:
