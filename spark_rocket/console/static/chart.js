@@ -1,6 +1,6 @@
 // Lines over time, as SVG: the pointer or the arrow keys read single moments.
 import { h, put, s } from "./dom.js";
-import { moment } from "./format.js";
+import { moment, zone } from "./format.js";
 
 const HEIGHT = 190;
 const LEFT = 56;
@@ -59,14 +59,18 @@ export class Chart {
     this.x = (t) => LEFT + ((t - first) / (last - first || 1)) * (width - LEFT - RIGHT);
     this.y = (v) => TOP + (1 - v / top) * (HEIGHT - TOP - BOTTOM);
     const parts = [];
+    let said = null;
     for (const part of [0, 0.5, 1]) {
       const y = this.y(top * part);
+      const text = this.format(top * part);
+      if (part === 0.5 && (text === this.format(top) || text === said)) continue; // half a message
+      said = text;
       parts.push(s("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y, class: "grid" }));
-      parts.push(s("text", { x: LEFT - 8, y: y + 4, class: "axis", "text-anchor": "end" }, this.format(top * part)));
+      parts.push(s("text", { x: LEFT - 8, y: y + 4, class: "axis", "text-anchor": "end" }, text));
     }
     const clock = (t) => moment(t).slice(11, last - first > 600000 ? 16 : 19);
     parts.push(s("text", { x: LEFT, y: HEIGHT - 5, class: "axis" }, clock(first)));
-    parts.push(s("text", { x: width - RIGHT, y: HEIGHT - 5, class: "axis", "text-anchor": "end" }, clock(last)));
+    parts.push(s("text", { x: width - RIGHT, y: HEIGHT - 5, class: "axis", "text-anchor": "end" }, `${clock(last)} ${zone(last)}`));
     this.lines.forEach(([column], i) => {
       const path = this.path(columns[column]);
       if (this.area && i === 0 && path) {
@@ -85,7 +89,7 @@ export class Chart {
     this.legend.replaceChildren(...this.items.map((item) => item.element));
     this.select(this.at);
     const now = this.lines.map(([column, title]) => `${title} ${this.text(columns[column].at(-1))}`).join(", ");
-    this.svg.setAttribute("aria-label", `${this.title} from ${clock(first)} to ${clock(last)}; now ${now}. Arrow keys read single moments.`);
+    this.svg.setAttribute("aria-label", `${this.title} from ${clock(first)} to ${clock(last)} ${zone(last)}; now ${now}. Arrow keys read single moments.`);
   }
 
   text(value) {
@@ -131,13 +135,13 @@ export class Chart {
     this.cursor.setAttribute("visibility", i < 0 ? "hidden" : "visible");
     if (i >= 0) { this.cursor.setAttribute("x1", this.x(time)); this.cursor.setAttribute("x2", this.x(time)); }
     for (const item of this.items ?? []) put(item.value, this.text(columns[item.column].at(i)));
-    put(this.tip, i < 0 ? "now" : moment(time));
+    put(this.tip, i < 0 ? "now" : `${moment(time)} ${zone(time)}`);
   }
 }
 
 function nice(most) {
   if (most <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
-  for (const step of [1, 2, 2.5, 5, 10]) if (step * power >= most) return Math.max(step * power, 1);
+  for (const step of [1, 2, 4, 6, 8, 10]) if (step * power >= most) return Math.max(step * power, 1);
   return most;
 }

@@ -32,6 +32,13 @@ export function moment(ms, { millis = false } = {}) {
   return `${day} ${time}${millis ? `.${String(d.getMilliseconds()).padStart(3, "0")}` : ""}`;
 }
 
+/** What the clock of `moment` is: UTC, or UTC+01:00. */
+export function zone(ms = Date.now()) {
+  const minutes = -new Date(ms).getTimezoneOffset();
+  const off = Math.abs(minutes);
+  return minutes ? `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(off / 60))}:${two(off % 60)}` : "UTC";
+}
+
 export function duration(seconds) {
   if (none(seconds)) return NONE;
   const s = Math.max(0, Math.round(seconds));

@@ -1,11 +1,13 @@
 // The frame: which page is shown for a path, its life, the session, light and dark.
 import { onLoggedOut, openSession, post, session } from "./api.js";
 import { h, put } from "./dom.js";
+import { zone } from "./format.js";
 import { asTrouble, note, trouble } from "./parts.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const live = document.getElementById("live");
+const zoneLine = document.getElementById("zone");
 
 const PAGES = [
   [/^\/$/, "overview"],
@@ -34,6 +36,7 @@ class View {
     this.gone = new AbortController();
     this.timer = 0;
     this.again = () => {};
+    this.came = false;
   }
 
   get isOpen() { return !this.gone.signal.aborted; }
@@ -67,10 +70,13 @@ class View {
         wait = (await load()) ?? 5000;
         this.alerts.replaceChildren();
         this.alerts.said = "";
+        this.root.classList.remove("nothing");
+        this.came = true;
         setLive(true);
       } catch (error) {
         if (error.name === "AbortError") return;
         this.fail(error);
+        this.root.classList.toggle("nothing", !this.came); // tables of what is not there say nothing
         setLive(false);
       } finally { running = false; }
       if (!this.isOpen) return;
@@ -106,11 +112,15 @@ function setLive(is) {
   live.setAttribute("aria-label", is ? "Live: the console's own health" : "Stale: the last answer was an error");
 }
 
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
 async function open(path, { focus = true } = {}) {
   view?.close();
   const pathname = path.split("?")[0];
   const found = PAGES.map(([pattern, name]) => [pattern.exec(pathname), name]).find(([match]) => match);
-  const mine = view = new View(found?.[0][1] ? decodeURIComponent(found[0][1]) : null);
+  const mine = view = new View(found?.[0][1] ? decoded(found[0][1]) : null);
   for (const link of nav.children) {
     const here = link.getAttribute("href");
     const is = here === "/" ? pathname === "/" : pathname.startsWith(here) || (here === "/messages" && pathname === "/message");
@@ -166,7 +176,7 @@ logout.addEventListener("click", async () => {
 
 async function showLogin() {
   view?.close();
-  nav.hidden = logout.hidden = live.hidden = true;
+  nav.hidden = logout.hidden = live.hidden = zoneLine.hidden = true;
   const page = await import("./pages/login.js");
   page.default(main, begin);
 }
@@ -180,6 +190,9 @@ async function begin() {
   }
   if (session.login && !session.user) { showLogin(); return; }
   nav.hidden = live.hidden = false;
+  const place = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  put(zoneLine, `Times are ${zone()}${place && place !== "UTC" ? `, ${place}` : ""}, as this browser is set.`);
+  zoneLine.hidden = false;
   setLive(true);
   logout.hidden = !session.login;
   document.body.classList.toggle("read-only", session.readOnly);

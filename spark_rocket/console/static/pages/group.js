@@ -2,9 +2,9 @@
 import { get, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { deadPath, h, put, topicPath } from "../dom.js";
-import { ago, brief, count, duration, moment, rate } from "../format.js";
+import { ago, brief, count, duration, moment, rate, zone } from "../format.js";
 import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles } from "../parts.js";
-import { create, stateText } from "./groups.js";
+import { create, isLeft, stateText } from "./groups.js";
 
 const TYPES = { CONSUME_PASSIVELY: "push", CONSUME_ACTIVELY: "pull", CONSUME_POP: "pop" };
 
@@ -74,7 +74,7 @@ export default function group(view) {
     tiles.set("delay", g.delay ? duration(g.delay / 1000) : "–");
     tiles.set("rate", rate(g.rate));
     tiles.set("members", count(g.members), { sub: [TYPES[data.consumeType] ?? data.consumeType, data.messageModel].filter(Boolean).join(", ").toLowerCase() });
-    tiles.set("state", stateText(g));
+    tiles.set("state", stateText(g), { tone: isLeft(g) ? "words warn" : "words" });
     const shown = Object.keys(data.series.columns).filter((column) => column !== "total");
     const sameTopic = new Set(shown.map((column) => column.split(" · ")[0])).size === 1;
     chart.update(data.series, [["total", "all queues"], ...(data.queues.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
@@ -100,7 +100,7 @@ async function reset(view, name, path, data) {
   const list = h("datalist", { id: "reset-topics" }, topics.map((t) => h("option", { value: t })));
   const topic = h("input", { required: true, value: topics[0] ?? "", list: "reset-topics", autocomplete: "off" });
   const at = h("input", { type: "datetime-local", step: 1 });
-  const when = field("Time", at, { hint: "The first messages stored then or later." });
+  const when = field("Time", at, { hint: `${zone()}. The first messages stored then or later.` });
   when.hidden = true;
   let to = "earliest";
   const body = () => ({ topic: topic.value.trim(), to, ...(to === "time" ? { timestamp: new Date(at.value).getTime() || 0 } : {}) });

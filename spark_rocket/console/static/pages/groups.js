@@ -6,7 +6,10 @@ import { button, dialog, field, head, note, pager, Table, Troubles } from "../pa
 
 const STATES = { online: ["online", "pill good"], stream: ["Spark stream", "pill info"], idle: ["nobody reads", "pill"], new: ["nothing read yet", "pill"], unknown: ["–", ""] };
 export const stateText = (group) => (STATES[group.kind] ?? STATES.unknown)[0];
-export const stateTone = (group) => (STATES[group.kind] ?? STATES.unknown)[1];
+export const stateTone = (group) => (isLeft(group) ? "pill warn" : (STATES[group.kind] ?? STATES.unknown)[1]);
+/** Messages wait, and nobody reads them. */
+export const isLeft = (group) => group.kind === "idle" && group.lag > 0;
+export const lagTone = (group) => (isLeft(group) ? "warn" : "");
 
 export default function groups(view) {
   view.title("Groups");
@@ -29,7 +32,7 @@ export default function groups(view) {
       { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name), sub: (g) => some(g.topics) },
       { key: "kind", title: "State", text: stateText, tone: stateTone },
       { key: "members", title: "Members", num: true, text: (g) => count(g.members) },
-      { key: "lag", title: "Lag", num: true, text: (g) => brief(g.lag), hint: (g) => count(g.lag) },
+      { key: "lag", title: "Lag", num: true, text: (g) => brief(g.lag), hint: (g) => count(g.lag), tone: lagTone },
       { key: "rate", title: "Reads", num: true, text: (g) => rate(g.rate) },
     ],
   });

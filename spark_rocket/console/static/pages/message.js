@@ -1,7 +1,7 @@
 // One message: its body in every form, its properties and times, who has had it; sending it again.
 import { get, post } from "../api.js";
 import { groupPath, h, topicPath } from "../dom.js";
-import { count, moment, size } from "../format.js";
+import { count, moment, size, zone } from "../format.js";
 import { button, choice, dialog, facts, field, head, linkButton, note, section, Table, trouble } from "../parts.js";
 
 const FORMS = { json: "JSON", avro: "Avro", text: "Text", binary: "Hex" };
@@ -34,7 +34,7 @@ export default function message(view) {
       h("div", { class: "halves" },
         section("Message", h("div", { class: "card" }, facts([
           ["Id", h("code", {}, m.msgId)], ["Offset id", h("code", {}, m.offsetMsgId)], ["Topic", h("a", { href: topicPath(m.topic) }, m.topic)], ["Keys", m.keys || null], ["Tags", m.tags || null],
-          ["Sent", `${moment(m.born, { millis: true })} by ${m.bornHost}`], ["Stored", `${moment(m.stored, { millis: true })} at ${m.storeHost}`],
+          ["Sent", `${moment(m.born, { millis: true })} ${zone(m.born)} by ${m.bornHost}`], ["Stored", `${moment(m.stored, { millis: true })} ${zone(m.stored)} at ${m.storeHost}`],
           ["Size", `${count(m.size)} bytes, ${count(m.storeSize)} in the log at ${count(m.physicalOffset)}`], ["Deliveries before", count(m.retries)], ["Flags", `${m.flag}, system ${m.sysFlag}`],
         ]))),
         section("Properties", h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, "It has none.")))),

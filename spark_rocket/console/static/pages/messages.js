@@ -1,15 +1,15 @@
 // Messages found by time, key or id.
 import { get } from "../api.js";
 import { h, messagePath } from "../dom.js";
-import { count, moment, size } from "../format.js";
+import { count, moment, size, zone } from "../format.js";
 import { choice, field, head, names, Table, Troubles } from "../parts.js";
 
 const PAST = [["900000", "15 min"], ["3600000", "1 h"], ["86400000", "1 day"], ["0", "Ever"]];
 
 export const messageColumns = [
-  { key: "stored", title: "Stored", main: true, text: (m) => moment(m.stored, { millis: true }), href: messagePath, sub: (m) => `${m.broker} · ${m.queue} · ${count(m.offset)}` },
-  { key: "keys", title: "Keys", text: (m) => m.keys ?? "" },
-  { key: "tags", title: "Tags", text: (m) => m.tags ?? "" },
+  { key: "stored", title: "Stored", main: true, text: (m) => moment(m.stored, { millis: true }), href: messagePath, tone: () => "time", sub: (m) => `${m.broker} · ${m.queue} · ${count(m.offset)}` },
+  { key: "keys", title: "Keys", text: (m) => m.keys ?? "", tone: () => "keys", hint: (m) => m.keys },
+  { key: "tags", title: "Tags", text: (m) => m.tags ?? "", tone: () => "tags" },
   { key: "size", title: "Size", num: true, text: (m) => size(m.size) },
   { key: "preview", title: "Body", text: (m) => m.preview, tone: () => "body" },
 ];
@@ -30,7 +30,7 @@ export default function messages(view) {
     key: field("Key", key, { hint: "One of its keys, or its unique key, whole." }),
     id: field("Message id", id, { hint: "The id that its sender was told, or its offset id." }),
   };
-  const between = h("div", { class: "fields" }, field("From", begin), field("To", end));
+  const between = h("div", { class: "fields" }, field("From", begin, { hint: zone() }), field("To", end, { hint: zone() }));
   const troubles = new Troubles();
   const said = h("p", { class: "muted", "aria-live": "polite" });
   const table = new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No message was found. Look further back, or see on the topic's page whether it has any." });

@@ -4,7 +4,7 @@ import { Chart } from "../chart.js";
 import { brokerPath, groupPath, h, put } from "../dom.js";
 import { ago, brief, count, duration, percent, rate, size } from "../format.js";
 import { head, section, Table, Tiles, Troubles } from "../parts.js";
-import { stateText, stateTone } from "./groups.js";
+import { isLeft, lagTone, stateText, stateTone } from "./groups.js";
 
 export default function overview(view) {
   view.title("Overview");
@@ -47,7 +47,7 @@ export default function overview(view) {
   const columns = [
     { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name), sub: (g) => g.topics.join(", ") },
     { key: "kind", title: "State", text: (g) => stateText(g), tone: (g) => stateTone(g) },
-    { key: "lag", title: "Lag", num: true, text: (g) => count(g.lag) },
+    { key: "lag", title: "Lag", num: true, text: (g) => count(g.lag), tone: lagTone },
     { key: "rate", title: "Rate", num: true, text: (g) => rate(g.rate) },
   ];
   const behind = new Table({ caption: "Groups furthest behind", key: (g) => g.name, columns, empty: "Nobody is behind." });
@@ -75,7 +75,8 @@ export default function overview(view) {
     tiles.set("out", rate(sum("out")));
     tiles.set("topics", count(data.topics));
     tiles.set("groups", count(data.groups), { sub: `${count(data.online)} reading now` });
-    tiles.set("lag", brief(data.lag));
+    const left = data.behind.some(isLeft);
+    tiles.set("lag", brief(data.lag), { tone: left ? "warn" : "", sub: left ? "some of it nobody reads" : "" });
     tiles.set("dead", brief(data.deadLetters), { tone: data.deadLetters ? "warn" : "" });
     chart.update(data.rates, [["in", "in"], ["out", "out"]]);
     brokers.update(data.brokers);

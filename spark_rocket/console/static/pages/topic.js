@@ -1,7 +1,7 @@
 // One topic: its queues on each broker, who reads it, where it is, how it is set.
 import { get, remove } from "../api.js";
 import { groupPath, h, messagePath } from "../dom.js";
-import { ago, brief, count, moment, rate, size } from "../format.js";
+import { ago, brief, count, moment, rate, size, zone } from "../format.js";
 import { button, confirmName, facts, head, linkButton, note, section, Table, Tiles, Troubles } from "../parts.js";
 import { stateText, stateTone } from "./groups.js";
 import { create } from "./topics.js";
@@ -61,7 +61,7 @@ export default function topic(view) {
     tiles.set("bytes", t.bytes === null ? "–" : `≈ ${size(t.bytes)}`, { sub: "by its last messages" });
     tiles.set("rate", rate(t.rate));
     tiles.set("queues", count(t.queues), { sub: t.brokers.length > 1 ? `on ${t.brokers.length} brokers` : "" });
-    tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? moment(t.lastUpdate) : "" });
+    tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? `${moment(t.lastUpdate)} ${zone(t.lastUpdate)}` : "" });
     queues.update(data.offsets);
     readers.update(data.groups);
     const now = JSON.stringify([data.configs, data.route]);
