@@ -4,7 +4,8 @@
 name                           value                       meaning
 =============================  ==========================  ==========================================================
 tls.server.mode                disabled, permissive,       no TLS; TLS and plaintext on the same port; TLS only.
-                               enforcing                   Without it: permissive if there is a certificate
+                               enforcing                   Without it: permissive if there is a certificate,
+                                                           enforcing if clients must show theirs
 tls.server.certPath            PEM file                    the server's certificate, and those between it and the CA
 tls.server.keyPath             PEM file                    its private key
 tls.server.keyPassword         text                        what the key is encrypted with
@@ -147,6 +148,8 @@ class TlsSettings:
         """``tls.server.mode``, or what it is when nobody said."""
         if self.mode is not None:
             return self.mode
+        if self.need_client_auth is ClientAuth.REQUIRE:
+            return TlsMode.ENFORCING  # who speaks plaintext shows no certificate
         return TlsMode.PERMISSIVE if self.server_cert_path or self.test_mode else TlsMode.DISABLED
 
     @property

@@ -135,3 +135,11 @@ def test_lines_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     now[0] += 11
     lines.warn("A", "a line")
     assert [record.getMessage() for record in caplog.records] == ["a line", "another", "a line (3 more since)"]
+
+
+def test_who_must_show_a_certificate_does_not_get_in_by_plaintext() -> None:
+    """Nobody who demands certificates leaves the port open to plaintext by not naming a mode."""
+    settings = TlsSettings(
+        server_cert_path="c", server_key_path="k", server_trust_cert_path="t", need_client_auth=ClientAuth.REQUIRE
+    )
+    assert settings.server_mode is TlsMode.ENFORCING
