@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from spark_rocket.client.admin import BrokerStatus, Failures
 
 _COLUMNS = (
-    Column("cluster"),
+    Column("cluster", spare=True),
     Column("brokerName", "BROKER"),
     Column("brokerId", "ID"),
     Column("address"),
-    Column("version"),
+    Column("version", spare=True),
     Column("putTps", "IN/s"),
     Column("getTps", "OUT/s"),
     Column("diskRatio", "DISK", form=percent_text, right=True),

@@ -163,16 +163,18 @@ class NameServers:
 
     def _unreachable(self, failures: list[str]) -> NameServerUnreachableError:
         names = ", ".join(self.addresses)
-        default = ""
+        more = ""
         if self.addresses == (DEFAULT_NAME_SERVER,):
-            default = (
+            more = (
                 " This address counts where neither nameServer nor NAMESRV_ADDR is given; Spark sees the variable only"
                 " if it was set before the session began."
             )
+        if any("was lost" in failure for failure in failures):
+            more += " A server that asks for TLS closes connections without it: tls=true, --tls."
         return NameServerUnreachableError(
             f"No name server answered at {names}: {' '.join(failures)}",
             remedy="Check the address (the data source's option nameServer, the argument name_server, -n on the command"
-            f" line, the variable NAMESRV_ADDR), or start one here with rocket up.{default}",
+            f" line, the variable NAMESRV_ADDR), or start one here with rocket up.{more}",
         )
 
 

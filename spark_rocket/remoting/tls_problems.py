@@ -47,7 +47,7 @@ ENDED = Problem(
 )
 _NO_CERTIFICATE = "Show it a certificate of a CA that it trusts (tls.client.certPath and tls.client.keyPath)."
 _OUR_CERTIFICATE = "Give this side a certificate that its tls.server.trustCertPath covers (tls.client.certPath)."
-_NOT_TRUSTED = "Give the CA that signed it (tls.client.trustCertPath, tlsCaFile); verify=none trusts anybody."
+_NOT_TRUSTED = "Give the CA that signed it (tls.client.trustCertPath, tlsCaFile, --tls-ca); verify=none trusts anybody."
 
 # What the peer says of us, by OpenSSL's name of the alert.
 _ALERTS = {

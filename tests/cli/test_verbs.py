@@ -565,7 +565,8 @@ def test_a_cluster_that_asks_who_is_there(run: Run, tmp_path: Path, monkeypatch:
 def test_a_cluster_that_speaks_tls(run: Run, tmp_path: Path) -> None:
     with LocalCluster(in_process=True, tls="enforcing") as cluster:
         ask = ["topic", "list", "-n", cluster.name_server]
-        assert run(*ask, "--timeout", "2").status == 1
+        said = run(*ask, "--timeout", "2")
+        assert (said.status, "A server that asks for TLS closes connections without it" in said.err) == (1, True), said
         said = run(*ask, "--tls", "--timeout", "2")
         assert (said.status, "certificate" in said.err) == (1, True), said
         assert cluster.tls is not None

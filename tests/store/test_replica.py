@@ -496,7 +496,12 @@ def test_the_index_goes_on_where_records_end_after_a_cut(make_store: MakeStore, 
     slave = replica(small(tmp_path / "slave"))
     copy(other, slave, every(4000))
     assert slave._index is not None
-    slave._index._stopped = True  # its thread ends, and this one does its work
+    thread = slave._index._thread
+    assert thread is not None
+    slave._index._stopped = True
+    slave._index._wake.set()
+    thread.join(30)
+    assert not thread.is_alive(), "from here on this thread does its work"
     old_end = slave.max_physical_offset
     taking(slave).truncate(0)
     copy(master, slave, every(4000))
