@@ -13,6 +13,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from spark_rocket.console.app import make_app
 from spark_rocket.console.settings import ConsoleSettings
@@ -21,6 +22,7 @@ from spark_rocket.remoting.tls_contexts import server_tls
 
 MOST_CONNECTIONS = 512
 STOP_SECONDS = 3
+SLOW_SECONDS = 30
 
 
 async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None], stopped: Awaitable[Any]) -> None:
@@ -36,6 +38,7 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
     listener = _listen(settings)
     config = uvicorn.Config(
         make_app(settings),
+        http=_Connection,
         log_config=None,
         access_log=False,
         lifespan="on",
@@ -69,6 +72,28 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
         await serving
         with suppress(OSError):
             listener.close()
+
+
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # the quicker one, where it is installed
+    """Ends when its peer neither ends a request nor reads an answer: ``MOST_CONNECTIONS`` of them keep all others out.
+
+    (uvicorn waits for ever, except for the next request of a connection that has been answered.)
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(SLOW_SECONDS, self._look, None)
+
+    def _look(self, before: Any) -> None:
+        """``before``: the request that it was at when it was last looked."""
+        transport, cycle = self.transport, self.cycle
+        if transport.is_closing():
+            return
+        waits = cycle is None or cycle.response_complete or cycle.more_body or transport.get_write_buffer_size()
+        if cycle is before and waits:
+            transport.abort()
+        else:
+            self.loop.call_later(SLOW_SECONDS, self._look, cycle)
 
 
 class _Server(uvicorn.Server):

@@ -7,13 +7,15 @@ import io
 import json
 import re
 import socket
-from urllib.parse import quote
+from contextlib import suppress
+from urllib.parse import quote, urlsplit
 
 import fastavro
 import httpx
 import pytest
 
 from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.console import serve
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.message_trace import (
     TRACE_TOPIC,
@@ -429,3 +431,37 @@ def _are_alike(brokers: list[dict[str, object]]) -> bool:
     """Whether a master and a slave have the same, and something."""
     ends = [broker["logEnd"] for broker in brokers]
     return len(ends) == 2 and ends[0] == ends[1] and bool(ends[0]) and brokers[0]["putTotal"] == 8
+
+
+def test_who_says_nothing_keeps_nobody_out(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who asks nothing, nor who asks half of something, nor who has asked and is at the next."""
+    monkeypatch.setattr(serve, "SLOW_SECONDS", 0.2)
+    monkeypatch.setattr(serve, "MOST_CONNECTIONS", 6)
+    console = Console(cluster.name_server)
+    try:
+        address = urlsplit(console.url)
+        assert address.hostname is not None
+        begun = [
+            b"",
+            b"GET /api/al",
+            b"POST /api/login HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+            b"GET /api/alive HTTP/1.1\r\nHost: localhost\r\n\r\nGET /api/al",
+        ]
+        slow = [socket.create_connection((address.hostname, address.port), 30.0) for _ in begun * 2]
+        for sock, said in zip(slow, begun * 2, strict=True):
+            sock.sendall(said)
+        for sock in slow:
+            with suppress(ConnectionError):
+                while sock.recv(4096):
+                    pass
+            sock.close()
+
+        def status() -> int:
+            with suppress(httpx.TransportError):  # it may take longer than it has here
+                return httpx.get(f"{console.url}/api/alive").status_code
+            return 0
+
+        eventually(status, lambda found: found == 200)
+    finally:
+        console.close()
