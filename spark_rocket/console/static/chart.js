@@ -135,7 +135,7 @@ export class Chart {
     this.cursor.setAttribute("visibility", i < 0 ? "hidden" : "visible");
     if (i >= 0) { this.cursor.setAttribute("x1", this.x(time)); this.cursor.setAttribute("x2", this.x(time)); }
     for (const item of this.items ?? []) put(item.value, this.text(columns[item.column].at(i)));
-    put(this.tip, i < 0 ? "now" : `${moment(time)} ${zone(time)}`);
+    put(this.tip, i < 0 ? "" : `${moment(time)} ${zone(time)}`);
   }
 }
 

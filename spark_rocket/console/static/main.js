@@ -37,11 +37,18 @@ class View {
     this.timer = 0;
     this.again = () => {};
     this.came = false;
+    this.stale = this.unknown = false;
   }
 
   get isOpen() { return !this.gone.signal.aborted; }
 
   title(text) { document.title = `${text} · rocket console`; }
+
+  /** The console answers, and the cluster does not: figures are old, or there are none. */
+  cluster(data) {
+    this.stale = Boolean(data.trouble);
+    this.unknown = this.stale && !data.known;
+  }
 
   show(...children) { this.root.replaceChildren(this.alerts, ...children.filter(Boolean)); }
 
@@ -70,9 +77,9 @@ class View {
         wait = (await load()) ?? 5000;
         this.alerts.replaceChildren();
         this.alerts.said = "";
-        this.root.classList.remove("nothing");
-        this.came = true;
-        setLive(true);
+        this.root.classList.toggle("nothing", this.unknown);
+        this.came = !this.unknown;
+        setLive(!this.stale);
       } catch (error) {
         if (error.name === "AbortError") return;
         this.fail(error);
@@ -109,7 +116,7 @@ class View {
 function setLive(is) {
   live.classList.toggle("away", !is);
   put(live.lastElementChild, is ? "live" : "stale");
-  live.setAttribute("aria-label", is ? "Live: the console's own health" : "Stale: the last answer was an error");
+  live.setAttribute("aria-label", is ? "Live: the console's own health" : "Stale: the last answer was an error, or the cluster is away");
 }
 
 function decoded(text) {

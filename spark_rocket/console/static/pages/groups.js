@@ -1,6 +1,6 @@
 // All consumer groups: search, sort, make one.
 import { get, post } from "../api.js";
-import { groupPath, h } from "../dom.js";
+import { groupPath, h, put } from "../dom.js";
 import { brief, count, rate } from "../format.js";
 import { button, dialog, field, head, note, pager, Table, Troubles } from "../parts.js";
 
@@ -22,12 +22,13 @@ export default function groups(view) {
   const search = h("input", { type: "search", placeholder: "Find a group …", "aria-label": "Find a group", value: state.search });
   search.addEventListener("input", () => change({ search: search.value }));
   const own = h("input", { type: "checkbox", id: "own", checked: state.own, onchange: () => change({ own: own.checked }) });
+  const none = h("span");
   const troubles = new Troubles();
   const pages = pager((page) => change({ page }));
   const table = new Table({
     caption: "Consumer groups", key: (g) => g.name,
     onSort: (key, now) => change({ sort: key, desc: now?.key === key ? !now.desc : key !== "name" }),
-    empty: h("p", {}, "No group is named like that. Groups appear with their first consumer. ", button("Make one", () => create(view), "quiet")),
+    empty: h("p", {}, none, button("Make one", () => create(view), "quiet change")),
     columns: [
       { key: "name", title: "Group", main: true, text: (g) => g.name, href: (g) => groupPath(g.name), sub: (g) => some(g.topics) },
       { key: "kind", title: "State", text: stateText, tone: stateTone },
@@ -43,6 +44,8 @@ export default function groups(view) {
     const data = await get("/api/groups", { ...state, own: state.own ? 1 : "", desc: state.desc ? 1 : "" }, { signal: view.gone.signal });
     if (!data.known && !data.trouble && !data.rows.length) return 300;
     troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
+    view.cluster(data);
+    put(none, state.search ? "No group is named like that. " : "No group yet. Groups appear with their first consumer, or with a Spark stream's consumerGroup. ");
     table.showSort(state.sort, state.desc);
     table.update(data.rows);
     pages.show(data, "groups");

@@ -64,6 +64,7 @@ export default function overview(view) {
   view.poll(async () => {
     const data = await get("/api/overview", {}, { signal: view.gone.signal });
     if (!data.known && !data.trouble) return 300;
+    view.cluster(data);
     troubles.show([
       ...(data.trouble ? [["Cluster", data.trouble]] : []),
       ...data.nameServers.filter((n) => n.trouble && !data.trouble).map((n) => [`Name server ${n.address}`, n.trouble]),

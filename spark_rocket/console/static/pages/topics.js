@@ -1,6 +1,6 @@
 // All topics: search, sort, make one.
 import { get, post } from "../api.js";
-import { h, topicPath } from "../dom.js";
+import { h, put, topicPath } from "../dom.js";
 import { ago, brief, count, moment, rate, size } from "../format.js";
 import { button, choice, dialog, field, head, note, pager, Table, Troubles } from "../parts.js";
 
@@ -17,12 +17,13 @@ export default function topics(view) {
   };
   const search = h("input", { type: "search", placeholder: "Find a topic …", "aria-label": "Find a topic", value: state.search });
   search.addEventListener("input", () => change({ search: search.value }));
+  const none = h("span");
   const troubles = new Troubles();
   const pages = pager((page) => change({ page }));
   const table = new Table({
     caption: "Topics", key: (t) => t.name,
     onSort: (key, now) => change({ sort: key, desc: now?.key === key ? !now.desc : key !== "name" }),
-    empty: h("p", {}, "No topic is named like that. ", button("Make one", () => create(view), "quiet")),
+    empty: h("p", {}, none, button("Make one", () => create(view), "quiet change")),
     columns: [
       { key: "name", title: "Topic", main: true, text: (t) => t.name, href: (t) => topicPath(t.name), sub: (t) => (t.type && t.type !== "UNSPECIFIED" ? t.type : "") },
       { key: "queues", title: "Queues", num: true, text: (t) => count(t.queues), sub: (t) => (t.brokers.length > 1 ? `${t.brokers.length} brokers` : "") },
@@ -39,6 +40,8 @@ export default function topics(view) {
     const data = await get("/api/topics", { ...state, desc: state.desc ? 1 : "" }, { signal: view.gone.signal });
     if (!data.known && !data.trouble && !data.rows.length) return 300;
     troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
+    view.cluster(data);
+    put(none, state.search ? "No topic is named like that. " : state.kind === "user" ? "No topic yet. One appears with its first message, where brokers make topics by themselves. " : "There is none of this kind. ");
     table.showSort(state.sort, state.desc);
     table.update(data.rows);
     pages.show(data, "topics");
