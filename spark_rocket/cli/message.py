@@ -70,7 +70,9 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d
 @click.option("--lines", type=PATH, metavar="FILE", help="a message of each line of a file (- for stdin)")
 @click.option("--hex", "is_hex", is_flag=True, help="BODY, or each line, is bytes in hex")
 @click.option("--tags", metavar="TAG", help="what consumers choose by")
-@click.option("--key", "keys", multiple=True, metavar="KEY", help="what it is found by; more than once if need be")
+@click.option(
+    "--key", "--keys", "keys", multiple=True, metavar="KEY", help="what it is found by; more than once if need be"
+)
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="a property of your own")
 @click.option("--delay", type=duration, metavar="TIME", help="deliver it so much later: 500ms, 10s, 5m, 2h, 1d")
 @click.option("--deliver-at", type=moment, metavar="TIME", help="deliver it then: a time, or milliseconds since 1970")
@@ -177,7 +179,7 @@ def _say_many(topic: str, sent: Iterator[tuple[SendResult, int]], as_json: bool)
         raise
     rates.end()
     if not as_json:
-        print(f"{count_text(count)} messages were sent to {topic}.")
+        print(f"{count_text(count)} {'message was' if count == 1 else 'messages were'} sent to {topic}.")
 
 
 def _say_one(result: SendResult, as_json: bool) -> None:

@@ -140,6 +140,11 @@ def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, mo
         "eins",
         "zwei ✓",
     ]
+    (tmp_path / "one").write_text("only\n")
+    said = rocket("message", "send", topic, "--lines", tmp_path / "one", "--keys", "a", "--key", "b")
+    assert said.out == f"1 message was sent to {topic}.\n"
+    (found,) = rocket("message", "query-key", topic, "b", "--json").json
+    assert found["keys"] == "a b"
     (tmp_path / "hex").write_text("00ff\nnohex\n")
     said = rocket("message", "send", topic, "--lines", tmp_path / "hex", "--hex")
     assert (said.status, "nohex is not bytes in hex" in said.err) == (2, True)
