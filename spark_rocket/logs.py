@@ -41,8 +41,9 @@ _LOCK_SECONDS = 1.0
 _OWN = "_spark_rocket_handler"
 
 _SECRET = re.compile(
-    r"((?:secret[_-]?key|security[_-]?token|password|passwd|credential|authorization)\w*[\"']?\s*[=:\x01]\s*[\"']?)"
-    r"([^\s\"',;}&\x01\x02]+)",
+    r"((?:secret[_-]?key|security[_-]?token|password|passwd|credential|authorization|signature)\w*"
+    r"\\?[\"']?\s*[=:\x01]\s*)"
+    r"(?:(\")(?:[^\"\\]|\\.)*\"|(')(?:[^'\\]|\\.)*'|(\\?[\"']?)[^\s\"',;}&\x01\x02]+)",
     re.IGNORECASE,
 )
 HIDDEN = "******"
@@ -50,7 +51,12 @@ HIDDEN = "******"
 
 def mask(text: str) -> str:
     """The text with the values of what looks like a secret's name taken out."""
-    return _SECRET.sub(rf"\1{HIDDEN}", text)
+    return _SECRET.sub(_masked, text)
+
+
+def _masked(found: re.Match[str]) -> str:
+    quote = found[2] or found[3] or ""
+    return f"{found[1]}{quote or found[4]}{HIDDEN}{quote}"
 
 
 def fields(**values: object) -> dict[str, Any]:

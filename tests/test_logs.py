@@ -177,3 +177,20 @@ def test_keys_are_bounded() -> None:
     for number in range(3_000):
         often.log(logging.DEBUG, number, "x")
     assert len(often._said) == 1_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'secretKey="s3cr3t s3cr3t"',
+        "{'secret_key': 's3cr3t, s3cr3t'}",
+        '{"secretKey":"s3cr3t\\"s3cr3t,s3cr3t"}',
+        '"{\\"secretKey\\": \\"s3cr3t\\"}"',
+        'password="s3cr3t',
+        "Authorization: MQv2-HMAC-SHA1 Credential=s3cr3t, SignedHeaders=x-mq-date-time, Signature=s3cr3t",
+        "{'AccessKey': 'k', 'Signature': 's3cr3t='}",
+    ],
+)
+def test_a_secret_is_masked_to_its_end(text: str) -> None:
+    assert "s3cr3t" not in mask(text)
+    assert "******" in mask(text)
