@@ -55,8 +55,9 @@ def _work(target: Target, guided: bool, cases: int, seed: int) -> None:
     kept = BUILD / target.name
     kept.mkdir(parents=True, exist_ok=True)
     statm = Path("/proc/self/statm")
-    used = int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else MOST_MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, resource.RLIM_INFINITY))
+    if statm.exists():  # Linux
+        used = int(statm.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, resource.RLIM_INFINITY))
     seen: set[str] = set()
 
     def tell(found: Finding) -> None:
