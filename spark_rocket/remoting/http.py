@@ -4,7 +4,7 @@
 peer                   server
 =====================  ==============================================================================================
 sends a long header    431 above ``HEADER_LIMIT`` bytes
-is slow with it        closed after ``HEADER_SECONDS``
+is slow with it        closed after ``HEADER_SECONDS``, and as many for the TLS handshake
 does not read          closed after ``WRITE_SECONDS``
 opens connections      above ``MOST_CONNECTIONS`` closed at once
 sends a body           not read: every answer ends its connection
@@ -102,7 +102,13 @@ class HttpServer:
         """Listen. ConfigError if the port is taken or the host is not this machine's."""
         try:
             self._server = await asyncio.start_server(
-                self._serve, self.host or None, self._asked_port, limit=HEADER_LIMIT, ssl=self._ssl, backlog=64
+                self._serve,
+                self.host or None,
+                self._asked_port,
+                limit=HEADER_LIMIT,
+                ssl=self._ssl,
+                ssl_handshake_timeout=HEADER_SECONDS if self._ssl is not None else None,
+                backlog=64,
             )
         except OSError as error:
             where = format_address(self.host, self._asked_port)

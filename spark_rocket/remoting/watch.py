@@ -36,6 +36,7 @@ TICK = 1.0  # seconds between looks
 _SLOWEST = 16 * 1024  # bytes a second of a large frame
 _LONGEST_HEADER = 64 * 1024  # that is waited for when there is no memory for it
 _SAY_AGAIN = 10.0  # seconds
+_STALLED = 3.0  # likewise, without a byte of a frame that was begun
 
 
 class _Behind:
@@ -51,11 +52,12 @@ class _Behind:
 class _Unfinished:
     """A frame that is not whole."""
 
-    __slots__ = ("since", "size")
+    __slots__ = ("grew", "since", "size")
 
     def __init__(self, since: float) -> None:
         self.size = 0
         self.since = since
+        self.grew = since  # bytes of it came last
 
 
 class Watch:
@@ -134,15 +136,16 @@ class Watch:
         if not channel.in_progress:  # it was thrown away
             self.whole(channel)
             return
-        entry = self._unfinished.get(channel)
-        if entry is None:
-            entry = self._unfinished[channel] = _Unfinished(self.clock())
+        now = self.clock()
+        entry = self._unfinished.pop(channel, None) or _Unfinished(now)
+        self._unfinished[channel] = entry  # behind all others: in front is who has sent nothing for longest
+        entry.grew = now
         size = channel.pending
         stats = self._stats
         stats.unfinished_bytes += size - entry.size
         entry.size = size
         if stats.waiting_bytes + stats.unfinished_bytes > self._limits.max_request_bytes:
-            self._give_up(channel)
+            self._make_room(channel, now)
 
     def whole(self, channel: Channel) -> bool:
         """All of it has come; whether one was under way."""
@@ -151,6 +154,17 @@ class Watch:
             return False
         self._stats.unfinished_bytes -= entry.size
         return True
+
+    def _make_room(self, channel: Channel, now: float) -> None:
+        """There is too much: who has stopped within a frame goes before those who go on with theirs."""
+        other, entry = next(iter(self._unfinished.items()))
+        if now - entry.grew < _STALLED:
+            self._give_up(channel)
+            return
+        self.whole(other)
+        self._stats.slow_writers += 1
+        self._say("writer", f"{other} dropped: it stopped within a frame, and its {entry.size} bytes are needed")
+        other.abort()
 
     def _give_up(self, channel: Channel) -> None:
         """There is no memory for the rest of a frame: its sender is told so if it can be."""
@@ -233,6 +247,7 @@ class Watch:
             self._newcomers = {channel: since + stopped for channel, since in self._newcomers.items()}
             for begun in self._unfinished.values():
                 begun.since += stopped
+                begun.grew += stopped
             for behind in self._behind.values():
                 behind.since += stopped
         for channel, since in list(self._newcomers.items()):

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting import http
 from spark_rocket.remoting.http import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer, is_loopback
+from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.remoting.tls_contexts import ServerTls
 
 LIMIT = 30
 
@@ -143,6 +145,25 @@ def test_a_slow_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         assert not server._connections
 
     serve(work)
+
+
+def test_half_a_handshake_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEADER_SECONDS", 0.01)
+
+    async def work() -> None:
+        tls = ServerTls(TlsSettings(test_mode=True)).listening()
+        server = HttpServer("127.0.0.1", 0, {"/metrics": _text}, ssl=tls)
+        await server.start()
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            with suppress(ConnectionError):
+                async with asyncio.timeout(30):
+                    assert await reader.read() == b""
+            writer.close()
+        finally:
+            await server.close()
+
+    asyncio.run(work())
 
 
 def test_connections_are_bounded() -> None:

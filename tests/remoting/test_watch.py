@@ -199,6 +199,23 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None
     assert stats.unread_bytes == 0
 
 
+def test_who_stops_within_a_large_frame_takes_nobodys_room(serve: Serve, dial: Dial) -> None:
+    """Sixteen such frames would have all the room for requests, a quarter of an hour long."""
+    server, time = served(serve, max_request_bytes=1_000_000)
+    stats = server.server.overload
+    frame = request(ECHO, 1, bytes(1_000_000)).encode()
+    hoard, other = dial(server.address), dial(server.address)
+    hoard.socket.sendall(frame[:900_000])
+    while server.run(lambda: stats.unfinished_bytes) < 900_000:
+        pass
+    time.now += 10
+    other.socket.sendall(frame[:500_000])
+    assert hoard.at_end()
+    other.socket.sendall(frame[500_000:])
+    assert other.receive().code == 0
+    assert (stats.slow_writers, stats.unfinished_bytes, sum(stats.refused.values())) == (1, 0, 0)
+
+
 def test_nobody_is_let_go_because_this_process_was_stopped(serve: Serve, dial: Dial) -> None:
     """As a laptop's are: what came meanwhile is in the sockets, and is read after the look."""
     server, time, paused = big_answers(serve, 15_000_000)
