@@ -90,6 +90,7 @@ class Sampler:
         self.fast, self._slow = fast, slow
         self._looked: dict[str, float] = {}
         self._listed = 0.0
+        self._unlisted: dict[str, RocketError] = {}  # did not say which there are
         self._is_due = False
         self._wake = threading.Event()
         self._closed = False
@@ -197,7 +198,7 @@ class Sampler:
         for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
             self._ask_groups(piece, failed)
         self.sampled[GROUPS] = time.monotonic()
-        self.failed = {name: describe(error) for name, error in failed.items()}
+        self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()}
 
     def _ask_name_servers(self) -> None:
         addresses = self._links.name_servers
@@ -259,7 +260,7 @@ class Sampler:
                     self.groups[name].info = group
                 else:
                     self.groups[name] = GroupRecord(group)
-        self._listed = time.monotonic()
+        self._unlisted, self._listed = lost, time.monotonic()
 
     def _ask_topics(self, infos: list[TopicInfo], failed: dict[str, RocketError]) -> None:
         found = self._links.admin.topics_stats(infos, failed=failed)

@@ -196,6 +196,8 @@ def said(text: str) -> Trouble:
     code, bracket, rest = text.partition("] ")
     if bracket and code.startswith("["):
         return Trouble(code[1:], rest, "")
+    if "(NO_PERMISSION)" in text:
+        return Trouble("NO_PERMISSION", text, "")
     return Trouble("NO_ANSWER", text or "It does not answer.", "")
 
 

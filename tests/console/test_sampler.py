@@ -17,6 +17,7 @@ from spark_rocket.client.admin import (
     TopicKind,
 )
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, SLOWEST, TOPICS, Sampler
+from spark_rocket.console.state import said
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
@@ -197,3 +198,8 @@ def test_a_cluster_that_is_lost_is_found_again() -> None:
     sampler.sample(ALL)
     assert sampler.trouble is None
     assert len(sampler.groups["g"].lag) == 1
+
+
+def test_a_broker_that_refuses_is_not_one_that_is_silent() -> None:
+    assert said("answered the question for state with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
+    assert said("No connection.").code == "NO_ANSWER"

@@ -45,7 +45,7 @@ export default function groups(view) {
     if (!data.known && !data.trouble && !data.rows.length) return 300;
     troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
     view.cluster(data);
-    put(none, state.search ? "No group is named like that. " : "No group yet. Groups appear with their first consumer, or with a Spark stream's consumerGroup. ");
+    put(none, Object.keys(data.failed).length ? "No broker that answers has any. " : state.search ? "No group is named like that. " : "No group yet. Groups appear with their first consumer, or with a Spark stream's consumerGroup. ");
     table.showSort(state.sort, state.desc);
     table.update(data.rows);
     pages.show(data, "groups");

@@ -2,9 +2,11 @@
 import { get, session } from "../api.js";
 import { Chart } from "../chart.js";
 import { brokerPath, groupPath, h, put } from "../dom.js";
-import { ago, brief, count, duration, percent, rate, size } from "../format.js";
+import { brief, count, duration, NONE, percent, rate, size } from "../format.js";
 import { head, section, Table, Tiles, Troubles } from "../parts.js";
 import { isLeft, lagTone, stateText, stateTone } from "./groups.js";
+
+const AWAY = { BROKER_GONE: "gone", NO_PERMISSION: "refused" };
 
 export default function overview(view) {
   view.title("Overview");
@@ -21,7 +23,7 @@ export default function overview(view) {
     columns: [
       { key: "name", title: "Broker", main: true, text: (b) => b.name, href: (b) => brokerPath(b.address), sub: (b) => b.address },
       { key: "role", title: "Role", text: (b) => b.role, sub: (b) => b.cluster },
-      { key: "state", title: "State", text: (b) => (b.trouble ? "no answer" : "up"), tone: (b) => (b.trouble ? "pill bad" : "pill good"), sub: (b) => (b.trouble ? `since ${ago(b.awaySince)}` : b.started ? `for ${duration((Date.now() - b.started) / 1000)}` : "") },
+      { key: "state", title: "State", text: (b) => (b.trouble ? AWAY[b.trouble.code] ?? "no answer" : "up"), tone: (b) => (b.trouble ? "pill bad" : "pill good"), sub: (b) => (b.trouble ? `for ${duration((Date.now() - b.awaySince) / 1000)}` : b.started ? `for ${duration((Date.now() - b.started) / 1000)}` : "") },
       { key: "in", title: "In", num: true, text: (b) => rate(b.in) },
       { key: "out", title: "Out", num: true, text: (b) => rate(b.out) },
       { key: "log", title: "Log", num: true, text: (b) => size(b.logBytes) },
@@ -72,13 +74,15 @@ export default function overview(view) {
       ...Object.entries(data.failed).filter(([name]) => !data.brokers.some((b) => b.name === name && b.trouble)),
     ]);
     const sum = (name) => data.brokers.reduce((all, b) => all + (b[name] ?? 0), 0);
-    tiles.set("in", rate(sum("in")));
-    tiles.set("out", rate(sum("out")));
-    tiles.set("topics", count(data.topics));
-    tiles.set("groups", count(data.groups), { sub: `${count(data.online)} reading now` });
+    const silent = data.brokers.length > 0 && data.brokers.every((b) => b.trouble);
+    const known = (value, text) => (silent && !value ? NONE : text);
+    tiles.set("in", known(0, rate(sum("in"))));
+    tiles.set("out", known(0, rate(sum("out"))));
+    tiles.set("topics", known(data.topics, count(data.topics)));
+    tiles.set("groups", known(data.groups, count(data.groups)), silent && !data.groups ? {} : { sub: `${count(data.online)} reading now` });
     const left = data.behind.some(isLeft);
-    tiles.set("lag", brief(data.lag), { tone: left ? "warn" : "", sub: left ? "some of it nobody reads" : "" });
-    tiles.set("dead", brief(data.deadLetters), { tone: data.deadLetters ? "warn" : "" });
+    tiles.set("lag", known(data.lag, brief(data.lag)), { tone: left ? "warn" : "", sub: left ? "some of it nobody reads" : "" });
+    tiles.set("dead", known(data.deadLetters, brief(data.deadLetters)), { tone: data.deadLetters ? "warn" : "" });
     chart.update(data.rates, [["in", "in"], ["out", "out"]]);
     brokers.update(data.brokers);
     servers.update(data.nameServers);

@@ -41,7 +41,7 @@ export default function topics(view) {
     if (!data.known && !data.trouble && !data.rows.length) return 300;
     troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
     view.cluster(data);
-    put(none, state.search ? "No topic is named like that. " : state.kind === "user" ? "No topic yet. One appears with its first message, where brokers make topics by themselves. " : "There is none of this kind. ");
+    put(none, Object.keys(data.failed).length ? "No broker that answers has any. " : state.search ? "No topic is named like that. " : state.kind === "user" ? "No topic yet. One appears with its first message, where brokers make topics by themselves. " : "There is none of this kind. ");
     table.showSort(state.sort, state.desc);
     table.update(data.rows);
     pages.show(data, "topics");
