@@ -26,7 +26,7 @@ from spark_rocket.store.mapped_file import MappedFile
 from tests.store.helpers import Clock, bodies, log_records, opened, put, put_batch, small
 
 PAGE = 4096
-IMAGES = int(os.environ.get("TORN_IMAGES", "100"))
+IMAGES = int(os.environ.get("TORN_IMAGES", "60"))
 FATES = ("keep", "keep", "drop", "zero", "garble")
 
 
