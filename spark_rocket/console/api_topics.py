@@ -110,6 +110,7 @@ class TopicApi:
             ],
             "groups": readers,
             "problems": problems,
+            "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
         }
 
     def _reader(self, record: GroupRecord | None, name: str, topic: str) -> dict[str, Any]:

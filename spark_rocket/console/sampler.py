@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from spark_rocket.client.admin import TopicInfo
 from spark_rocket.console.links import REQUEST_SECONDS, Links
 from spark_rocket.console.series import Series
-from spark_rocket.console.state import BrokerRecord, GroupRecord, TopicRecord
+from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRecord
 from spark_rocket.console.trouble import Trouble, describe
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
@@ -198,7 +198,12 @@ class Sampler:
         for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
             self._ask_groups(piece, failed)
         self.sampled[GROUPS] = time.monotonic()
-        self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()}
+        self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self._gone()
+
+    def _gone(self) -> dict[str, Trouble]:
+        """Masters that no name server lists any more: what they have is missing in what pages show."""
+        gone = (r for r in self.brokers.values() if r.trouble is GONE and r.status.is_master)
+        return {record.status.name: GONE for record in gone}
 
     def _ask_name_servers(self) -> None:
         addresses = self._links.name_servers

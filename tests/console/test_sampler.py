@@ -131,6 +131,7 @@ def test_a_broker_that_the_name_servers_forget_is_shown_for_a_while(monkeypatch:
     gone = sampler.brokers["b/0"].to_json()
     assert gone["trouble"]["code"] == "BROKER_GONE"  # type: ignore[index]
     assert gone["awaySince"]
+    assert sampler.failed["b"].code == "BROKER_GONE"  # every page says that something is missing
     monkeypatch.setattr("spark_rocket.console.state.GONE_SECONDS", -1.0)
     sampler.sample(ALL)
     assert set(sampler.brokers) == {"a/0"}

@@ -56,7 +56,7 @@ export default function topic(view) {
   view.poll(async () => {
     data = await get(`/api/topics/${encodeURIComponent(name)}`, {}, { signal: view.gone.signal });
     const t = data.topic;
-    troubles.show(data.problems.map((problem) => ["", problem]));
+    troubles.show([...data.problems.map((problem) => ["", problem]), ...Object.entries(data.failed)]);
     tiles.set("messages", brief(t.messages), { sub: t.messages >= 100000 ? count(t.messages) : "" });
     tiles.set("bytes", t.bytes === null ? "–" : `≈ ${size(t.bytes)}`, { sub: "by its last messages" });
     tiles.set("rate", rate(t.rate));
