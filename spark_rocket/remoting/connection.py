@@ -322,7 +322,7 @@ class Connection:
                         self._dispatch(RemotingCommand.decode(view))
                     return True
         except ProtocolError as error:
-            reason = f"what came is no frame: {error.message}"
+            reason = f"what came is no frame: {error.message.removesuffix('.')}"
             logger.warning("connection to %s closed: %s", self.address, error)
         except BlockingIOError:  # not enough of a TLS record to be read
             return True
