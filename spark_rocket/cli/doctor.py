@@ -198,7 +198,14 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
         for name, data in sorted(clusters.broker_addr_table.items()):
             for broker_id, address in sorted(data.broker_addrs.items()):
                 found(address)
-                yield _check_address(f"broker {name} ({'master' if broker_id == 0 else 'slave'})", address, servers)
+                about = f"broker {name} ({'master' if broker_id == 0 else 'slave'})"
+                finding = _check_address(about, address, servers)
+                if finding.grade != "wrong":
+                    try:
+                        admin.runtime_info(address)  # which any account may ask
+                    except RocketError as error:
+                        finding = Finding(about, "wrong", error.message, error.remedy)
+                yield finding
         if topic is not None:
             try:
                 queues = admin.offsets(topic)

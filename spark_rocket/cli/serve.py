@@ -43,10 +43,20 @@ _OPEN = ("0.0.0.0", "::")
 SNIPPET = """\
   from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
   spark.createDataFrame([("Hello", "hello, rocket")], "topic string, body string").write.format("rocket")\
-.option("nameServer", "{address}").mode("append").save()
-  spark.read.format("rocket").option("nameServer", "{address}").option("subscribe", "Hello").load()\
+{options}.mode("append").save()
+  spark.read.format("rocket"){options}.option("subscribe", "Hello").load()\
 .selectExpr("queueOffset", "cast(body as string)").show()
 """
+
+
+def snippet(name_server: str, config: BrokerConfig) -> str:
+    """What to try, with the options that these servers ask for."""
+    given = {"nameServer": name_server}
+    if config.acl_enable:
+        given |= {"accessKey": "…", "secretKey": "…"}
+    if config.tls_settings().server_mode is TlsMode.ENFORCING:
+        given |= {"tls": "true", "tlsCaFile": "…"}
+    return SNIPPET.format(options="".join(f'.option("{name}", "{value}")' for name, value in given.items()))
 
 
 def serve_up(options: UpOptions) -> int:
@@ -123,7 +133,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
-            SNIPPET.format(address=name_server),
+            snippet(name_server, config),
             "Ctrl-C stops it.",
         )
         start_console(servers, options, name_server, config.tls_settings())

@@ -25,7 +25,7 @@ from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, Cluste
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.monitor import metrics_port, start_monitor
-from spark_rocket.cli.serve import SNIPPET, Stopping, reachable, ready, say, warn_open, was_killed
+from spark_rocket.cli.serve import Stopping, reachable, ready, say, snippet, warn_open, was_killed
 from spark_rocket.cli.servers import LogOptions, UpOptions
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
@@ -182,7 +182,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
-            SNIPPET.format(address=name_server),
+            snippet(name_server, config),
             "Ctrl-C stops it.",
         )
         start_console(servers, options, name_server, config.tls_settings())

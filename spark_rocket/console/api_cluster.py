@@ -38,6 +38,7 @@ class ClusterApi:
             )
             topics = [record.to_json() for record in sampler.topics.values()]
             user_topics = [topic for topic in topics if topic["kind"] == "user"]
+            dead = [topic["messages"] for topic in topics if topic["kind"] == "dlq"]
             return {
                 "known": sampler.is_known(OVERVIEW),
                 "refresh": self._context.refresh_ms(),
@@ -45,7 +46,7 @@ class ClusterApi:
                 "brokers": [record.to_json() for record in sampler.brokers.values()],
                 "rates": sampler.rates.to_json(),
                 "topics": len(user_topics),
-                "deadLetters": sum(t["messages"] or 0 for t in topics if t["kind"] == "dlq"),
+                "deadLetters": None if None in dead else sum(dead),
                 "groups": len(groups),
                 "online": sum(1 for group in groups if group.kind in ("online", "stream")),
                 "lag": sum(group.state.lag for group in groups if group.state),

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from spark_rocket.client.admin import TopicInfo
+from spark_rocket.client.admin import TopicInfo, TopicKind
 from spark_rocket.console.links import REQUEST_SECONDS, Links
 from spark_rocket.console.series import Series
 from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRecord
@@ -195,6 +195,10 @@ class Sampler:
                 self._ask_topics(infos, failed)
             self._measure(list(self.topics.values()))
             self.sampled[TOPICS] = time.monotonic()
+        elif OVERVIEW in looking:  # which counts them
+            dead = (record.info for record in self.topics.values() if record.info.kind is TopicKind.DLQ)
+            for infos in _pieces(list(dead)):
+                self._ask_topics(infos, failed)
         for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
             self._ask_groups(piece, failed)
         self.sampled[GROUPS] = time.monotonic()

@@ -48,6 +48,23 @@ def test_all_is_well(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, cap
     assert said.endswith("nothing is wrong\n")
 
 
+def test_a_broker_that_refuses(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+    with LocalCluster(in_process=True, access_key="root-key", secret_key="r00t-s3cr3t") as running:
+
+        def broker() -> tuple[str, str]:
+            main(["doctor", "-n", running.name_server, "--json"])
+            found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            (finding,) = [finding for finding in found if finding["about"].startswith("broker ")]
+            return finding["grade"], finding["remedy"]
+
+        grade, remedy = broker()
+        assert grade == "wrong"
+        assert "access key" in remedy
+        monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "root-key")
+        monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "r00t-s3cr3t")
+        assert broker() == ("ok", "")
+
+
 def test_what_is_wrong_has_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")

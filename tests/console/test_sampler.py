@@ -33,6 +33,7 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.away = False
+        self.dead = False
         self.offset = 10
         self.lost: Exception | None = None
 
@@ -65,6 +66,8 @@ class FakeAdmin:
         self._fail(failed)
         both = {name: TopicConfig("t", 1, 1) for name in self.names}
         only = [] if self.away else [TopicInfo("only-b", TopicKind.USER, {"b": TopicConfig("only-b", 1, 1)})]
+        if self.dead:
+            only.append(TopicInfo("%DLQ%g", TopicKind.DLQ, {"a": TopicConfig("%DLQ%g", 1, 1)}))
         return [TopicInfo("t", TopicKind.USER, both), *only]
 
     def groups(self, *, failed: dict[str, Any]) -> list[GroupInfo]:
@@ -74,8 +77,9 @@ class FakeAdmin:
     def topics_stats(self, infos: list[TopicInfo], *, failed: dict[str, Any]) -> dict[str, TopicStatsTable]:
         self.asked.append("topics")
         self._fail(failed)
+        self.named = [info.name for info in infos]
         table = {MessageQueue("t", name, 0): TopicOffset(0, self.offset, 5) for name in self.names}
-        return {"t": TopicStatsTable(table)} if "t" in [info.name for info in infos] else {}
+        return {name: TopicStatsTable(table) for name in ("t", "%DLQ%g") if name in self.named}
 
     def group_states(self, names: list[str], *, delays: bool, failed: dict[str, Any]) -> dict[str, GroupState]:
         self.asked.append("groups")
@@ -164,6 +168,17 @@ def test_topics_are_asked_only_while_somebody_looks_at_them() -> None:
     assert sampler.topics["t"].to_json()["bytes"] == 20 * 100
     sampler.sample(sampler.looking)
     assert admin.asked.count("sizes") == 1
+
+
+def test_the_overview_has_dead_letters_counted_and_no_other_topic() -> None:
+    admin = FakeAdmin()
+    admin.dead = True
+    sampler = sampler_of(admin)
+    sampler.sample(frozenset())
+    assert sampler.topics["%DLQ%g"].to_json()["messages"] is None
+    sampler.sample(frozenset((OVERVIEW,)))
+    assert admin.named == ["%DLQ%g"]
+    assert sampler.topics["%DLQ%g"].to_json()["messages"] == 20
 
 
 def test_who_begins_to_look_does_not_wait_as_long_as_if_nobody_did() -> None:
