@@ -61,7 +61,7 @@ FILES: dict[str, dict[str, Any]] = {
         "forbiddenTable": {"g": {"T": 3}},
         "subscriptionGroupTable": {"g": GROUP},
     },
-    "consumerOffset.json": {"dataVersion": VERSION, "offsetTable": {"T@g": {"0": 12, "3": 0}}},
+    "consumerOffset.json": {"dataVersion": VERSION, "offsetTable": {"Elsewhere@g": {"0": 12, "3": 0}}},
     "delayOffset.json": {"dataVersion": VERSION, "offsetTable": {"1": 0, "2": 0}},
     "consumerOrderInfo.json": {"table": {"T@g": {"0": ORDER}}},
     "messageRequestMode.json": {"messageRequestModeMap": {"T": {"g": MODE}}},
@@ -93,7 +93,7 @@ def test_configuration_is_kept_to_the_last_field(directory: Path) -> None:
         for table, entries in content.items():
             assert entries.items() <= saved[table].items(), f"{name}: {table}"
     offsets = (directory / "config" / "consumerOffset.json").read_text()
-    assert '\t"offsetTable":{\n\t\t"T@g":{0:12,3:0\n\t\t}\n\t}' in offsets
+    assert '\t"offsetTable":{\n\t\t"Elsewhere@g":{0:12,3:0\n\t\t}\n\t}' in offsets
     for name, content in UNKNOWN.items():
         assert (directory / "config" / name).read_bytes() == orjson.dumps(content)
 
