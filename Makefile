@@ -6,11 +6,12 @@ RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
 ARGS   ?=
 
-.PHONY: help demo test connect crash failover chaos fuzz lint docs bench soak setup clean
+.PHONY: help demo test long prepare connect crash failover chaos fuzz lint docs bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
 	@echo "make test    all tests (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make long    the tests that make test leaves out, since each takes a minute of both cores"
 	@echo "make connect the Spark tests once more, on Spark Connect"
 	@echo "make crash   1,000 torn images and 50 kills under load, a quarter of an hour (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make failover 30 rounds: masters, slaves, name servers killed and cut off under load (FAILOVER_ROUNDS=...)"
@@ -26,12 +27,19 @@ demo: $(STAMP)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
 # Three at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
-test: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser
+test: prepare
 	@$(RUN) python -m pytest -n 3 --dist loadfile $(ARGS)
+
+# What tests need besides the packages: a client of another make, a browser.
+prepare: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser
 
 connect: export ON_CONNECT = 1
 connect: $(STAMP)
 	@$(RUN) python -m pytest tests/spark $(ARGS)
+
+long: export LONG = 1
+long: $(STAMP)
+	@$(RUN) python -m pytest -m long $(ARGS)
 
 crash: export TORN_IMAGES ?= 1000
 crash: export KILL_ROUNDS ?= 50

@@ -44,6 +44,8 @@ def _place(nodeid: str) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("LONG"):
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid))
 

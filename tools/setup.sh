@@ -153,6 +153,7 @@ run() {
     PATH=$(dirname "$PYSPARK_PYTHON"):$PATH
     PYSPARK_DRIVER_PYTHON=$PYSPARK_PYTHON
     export JAVA_HOME PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PATH
+    unset PYTHONDONTWRITEBYTECODE  # else every one of Spark's workers and of the servers compiles what it imports
     exec "$@"
 }
 

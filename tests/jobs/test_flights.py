@@ -82,6 +82,7 @@ def totals_in_parquet(folder: Path) -> int:
     return sum(newest.values())
 
 
+@pytest.mark.long
 def test_delays_killed_in_a_batch_and_started_again_count_every_flight_once(
     rocket: LocalCluster, rocket_topic: str, tmp_path: Path
 ) -> None:

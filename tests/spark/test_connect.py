@@ -11,10 +11,7 @@ import pytest
 
 from tests.spark.sessions import ON_CONNECT, ROOT
 
-TESTS = (
-    "test_write.py::test_every_column_there_and_back",
-    "test_lag.py",
-)
+TESTS = ("test_write.py::test_every_column_there_and_back",)
 
 
 @pytest.mark.skipif(ON_CONNECT, reason="all tests run on Spark Connect")

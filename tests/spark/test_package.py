@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from spark_rocket.cli.package import write_package
 from spark_rocket.testing import LocalCluster
 from tests.spark import bare_workers
 
 
+@pytest.mark.long
 def test_bare_workers_say_what_is_missing_and_run_what_was_taken_along(cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.create_topic("bare", 2)
     cluster.create_topic("bare-copy", 2)
