@@ -14,6 +14,7 @@ from tests.spark.sessions import ON_CONNECT, ROOT
 TESTS = ("test_write.py::test_every_column_there_and_back",)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(ON_CONNECT, reason="all tests run on Spark Connect")
 def test_the_same_tests_on_spark_connect() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
