@@ -53,7 +53,7 @@ def advertised_ip(config: BrokerConfig) -> str:
         pass
     try:
         # The first part of an AF_INET address is text; the checker knows all families at once.
-        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]
+        return socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0]  # type: ignore[return-value]  # text, of IPv4
     except OSError as error:
         name = "brokerIP1" if config.broker_ip1 else "bindAddress"
         raise ConfigError(

@@ -137,7 +137,7 @@ class BrokerConfig:
     acl_max_clock_skew: int = _setting(86_400_000, low=0, dynamic=True)
     inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
 
-    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.PROM)  # noqa: RUF009
+    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.PROM)  # noqa: RUF009 - a field, as all here
     metrics_prom_exporter_host: str = _setting("")
     metrics_prom_exporter_port: int = _setting(5557, low=0, high=65535)
 

@@ -135,5 +135,5 @@ def make_provider(config: BrokerConfig) -> TracerProvider | None:
         ) from error
     named = resources.Resource.create({"service.name": "rocketmq-broker", "service.instance.id": config.broker_name})
     provider: TracerProvider = sdk.TracerProvider(resource=named)
-    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))  # type: ignore[attr-defined]
+    provider.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter()))  # type: ignore[attr-defined]  # where installed
     return provider

@@ -57,8 +57,8 @@ class Asked:
         if value is None or value == "":
             value = default
         try:
-            found = int(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            found = int(value)  # type: ignore[arg-type]  # what is no number raises
+        except (TypeError, ValueError, OverflowError):
             raise Refused(f"{name} is no whole number.", remedy=f"Give {name} as a number.") from None
         if not least <= found <= most or isinstance(value, bool | float):
             raise Refused(f"{name} is {found}.", remedy=f"Give one from {least} to {most}.")

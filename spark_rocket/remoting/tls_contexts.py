@@ -72,6 +72,7 @@ class _Reloaded:
         return found
 
     def _load(self) -> ssl.SSLContext:
+        """A context of the files as they are now: each kind of context has its own way."""
         raise NotImplementedError
 
 
