@@ -18,14 +18,13 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.advertised import advertised_ip, queue_data, registration_body
 from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig, BrokerRole
-from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.config_files import ConfigSaver
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.locks import RebalanceLockManager
@@ -34,6 +33,7 @@ from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
+from spark_rocket.broker.processors.accounts import AccountProcessor
 from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
 from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
@@ -59,11 +59,12 @@ from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.replication.refusals import refusals
 from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.request_modes import MessageRequestModeManager
+from spark_rocket.broker.saving import StateSaver, load_files
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.stats_windows import SAMPLE_SECONDS
 from spark_rocket.broker.topics import HALF_TOPIC, TopicConfigManager
-from spark_rocket.broker.transactions import TransactionalMessageService, TransactionMark
+from spark_rocket.broker.transactions import TransactionalMessageService
 from spark_rocket.errors import ConfigError, RefusedError, StateError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.message_id import UniqKeyGenerator
@@ -74,7 +75,7 @@ from spark_rocket.remoting.overload import OverloadStats
 from spark_rocket.remoting.server import Channel, Handler, RemotingServer
 from spark_rocket.store.config import delay_levels
 from spark_rocket.store.message_store import MessageStore, now_ms
-from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
+from spark_rocket.store.schedule import ScheduleMessageService
 from spark_rocket.store.timer_store import TimerMessageStore
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ class Broker:
         """What follows the master, if this broker is a slave."""
         self.synchronize: SlaveSynchronize | None = None
         """What takes over the master's topics, groups and offsets, if this broker is a slave."""
-        self._flushing_timer = False
+        self.saving: StateSaver | None = None
+        """What puts its state on disk; None before the start."""
 
     @property
     def address(self) -> str:
@@ -282,7 +284,7 @@ class Broker:
             schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
             order = ConsumerOrderInfoManager(loop, clock, offsets, topics, groups, waiting.more)
             request_modes = MessageRequestModeManager()
-            files = self._load_files(topics, offsets, groups, schedule, order, request_modes)
+            files = load_files(config, clock, topics, offsets, groups, schedule, order, request_modes)
             if not config.is_slave:  # whose log may be behind what the master said of its delays
                 schedule.correct_offsets()
                 offsets.correct(lambda topic, queue_id: store.get_max_offset(topic, queue_id), topics.table.keys())
@@ -364,6 +366,7 @@ class Broker:
             PopMessageProcessor(service),
             AckMessageProcessor(service),
             ReplicationProcessor(service),
+            AccountProcessor(service),
         ):
             server.handlers.update({int(code): handler for code, handler in processor.handlers().items()})
         if config.is_slave:
@@ -371,13 +374,14 @@ class Broker:
         if config.open_telemetry_enable:
             self._trace(service, server)
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
-        self._every("offsets", config.flush_consumer_offset_interval / 1000, self._save_offsets)
+        saving = self.saving = StateSaver(service)
+        self._every("offsets", config.flush_consumer_offset_interval / 1000, saving.save_offsets)
         if not offsets.saved_at:  # after a kill, its time says which check points groups go on behind
             offsets.dirty = True
-            self._save_offsets()
-        self._every("order", _ORDER_SAVE_SECONDS, self._save_order)
-        self._every("timer", _TIMER_FLUSH_SECONDS, self._flush_timer)
-        self._every("delays", config.flush_delay_offset_interval / 1000, self._save_delay_offsets)
+            saving.save_offsets()
+        self._every("order", _ORDER_SAVE_SECONDS, saving.save_order)
+        self._every("timer", _TIMER_FLUSH_SECONDS, saving.flush_timer)
+        self._every("delays", config.flush_delay_offset_interval / 1000, saving.save_delay_offsets)
         if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
             order.recover(store.get_max_offset)
         order.start()
@@ -438,39 +442,10 @@ class Broker:
                 self.synchronize.arrived(topic, where[0])
         held.notify_arriving(topic, *where)
 
-    def _load_files(
-        self,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager,
-        schedule: ScheduleMessageService,
-        order: ConsumerOrderInfoManager,
-        request_modes: MessageRequestModeManager,
-    ) -> dict[str, ConfigFile]:
-        directory = self.config.store_path / "config"
-        files = {
-            "topics": ConfigFile(directory / "topics.json", topics.text, topics.load),
-            "offsets": ConfigFile(
-                directory / "consumerOffset.json", lambda: offsets.file_snapshot(self._offsets_time()), offsets.load
-            ),
-            "groups": ConfigFile(directory / "subscriptionGroup.json", groups.snapshot, groups.load),
-            "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
-            "order": ConfigFile(directory / "consumerOrderInfo.json", order.snapshot, order.load),
-            "modes": ConfigFile(directory / "messageRequestMode.json", request_modes.snapshot, request_modes.load),
-        }
-        for file in files.values():
-            file.load()
-        return files
-
-    def _offsets_time(self) -> int:
-        """Up to when consumerOffset.json has all that groups popped; 0 of a slave's, which are as old as its master's
-        last answer, and by its master's clock."""
-        return 0 if self.config.is_slave else self._clock()
-
     async def close(self) -> None:
         """Stop cleanly: everything acknowledged is on disk afterwards."""
-        server, service = self._server, self._service
-        if server is None or service is None:
+        server, service, saving = self._server, self._service, self.saving
+        if server is None or service is None or saving is None:
             return
         self._server = None
         for timer in self._timers.values():
@@ -491,45 +466,15 @@ class Broker:
             if service.pop is not None:
                 service.pop.close()  # whose last acks the slaves get, too
             await service.replication.close()
-            flushed = self._confirm_deliveries(service)
-            service.saver.close()
-            for name, file in service.files.items():
-                if flushed or name != "offsets":
-                    self._save_at_stop(file)
+            saving.save_all()
         finally:
             self._service = None
+            saving.close()
             try:
                 if service.timer is not None:
                     service.timer.close()
             finally:
                 service.store.close()
-
-    def _confirm_deliveries(self, service: BrokerService) -> bool:
-        """Put what was delivered, settled or popped on disk, so that it may be remembered as that; False if not."""
-        mark, settled = service.schedule.mark(), self._settled(service)
-        popped = service.pop is not None and service.pop.log.position > service.store.flushed_where
-        if mark is not None or settled is not None or popped:
-            try:
-                service.store.flush()
-            except OSError as error:
-                _log.error("The last delayed messages will be delivered again: the store was not flushed: %s", error)
-                return False
-        if mark is not None:
-            service.schedule.confirm(mark, self._clock())
-        if settled is not None:
-            service.transactions.confirm(settled)
-        return True
-
-    def _settled(self, service: BrokerService) -> TransactionMark | None:
-        """How far transactions are. A slave has what its master says: it sees half messages come, and settles none."""
-        return None if self.config.is_slave else service.transactions.mark()
-
-    @staticmethod
-    def _save_at_stop(file: ConfigFile) -> None:
-        try:
-            file.save()
-        except OSError as error:  # the others and the store are worth closing all the same
-            _log.error("%s could not be written at stop: %s", file.path, error)
 
     # --- from time to time --------------------------------------------------------------------------------------
 
@@ -540,78 +485,6 @@ class Broker:
 
         loop = asyncio.get_running_loop()
         self._timers[name] = loop.call_later(seconds, run)
-
-    def _save_offsets(self) -> None:
-        service = self.service
-        settled = self._settled(service)
-        if settled is not None:
-            service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, service, settled))
-        if service.offsets.dirty:
-            service.offsets.dirty = False
-            position = 0 if service.pop is None else service.pop.log.position
-            if position <= service.store.flushed_where:
-                service.saver.save(service.files["offsets"])
-            else:  # no offset may be on disk before the check points that it passed
-                snapshot = service.offsets.file_snapshot(self._offsets_time())
-                service.store.when_flushed(position, partial(self._check_points_flushed, service, snapshot))
-
-    def _save_order(self) -> None:
-        """Soon, since after a kill only the file says that a queue is blocked."""
-        service = self.service
-        if service.order.dirty:
-            service.order.dirty = False
-            service.saver.save(service.files["order"])
-
-    def _check_points_flushed(self, service: BrokerService, offsets: dict[str, Any], ok: bool) -> None:
-        """Called by the flush thread."""
-        with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-            service.loop.call_soon_threadsafe(self._save_flushed_offsets, service, offsets, ok)
-
-    def _save_flushed_offsets(self, service: BrokerService, offsets: dict[str, Any], ok: bool) -> None:
-        if service is not self._service:
-            return
-        if ok:
-            service.saver.save(service.files["offsets"], offsets)
-        else:
-            service.offsets.dirty = True
-
-    def _save_delay_offsets(self) -> None:
-        """Remember what was delivered, once it is on disk."""
-        service = self.service
-        mark = service.schedule.mark()
-        if mark is not None:
-            service.store.when_flushed(mark.physical_offset, partial(self._deliveries_flushed, service, mark))
-
-    def _flush_timer(self) -> None:
-        service = self.service
-        if service.timer is not None and service.timer.dirty and not self._flushing_timer:
-            self._flushing_timer = True
-            service.spawn(self._flush_timer_aside(service.timer))
-
-    async def _flush_timer_aside(self, timer: TimerMessageStore) -> None:
-        try:
-            await asyncio.to_thread(timer.flush)
-        except OSError as error:
-            _log.error("The timer's progress could not be put on disk: %s", error)
-        finally:
-            self._flushing_timer = False
-
-    def _deliveries_flushed(self, service: BrokerService, mark: OffsetMark, ok: bool) -> None:
-        """Called by the flush thread; what was not flushed is tried again the next time."""
-        if ok:
-            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-                service.loop.call_soon_threadsafe(self._deliveries_confirmed, service, mark)
-
-    def _deliveries_confirmed(self, service: BrokerService, mark: OffsetMark) -> None:
-        if service is self._service:
-            service.schedule.confirm(mark, self._clock())
-            service.saver.save(service.files["delays"])
-
-    def _transactions_flushed(self, service: BrokerService, mark: TransactionMark, ok: bool) -> None:
-        """Called by the flush thread; what was not flushed is tried again the next time."""
-        if ok:
-            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-                service.loop.call_soon_threadsafe(service.transactions.confirm, mark)
 
     def _expire_clients(self) -> None:
         self.service.clients.expire(self.config.channel_expired_timeout)

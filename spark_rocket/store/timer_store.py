@@ -40,6 +40,7 @@ from spark_rocket.store.results import GetMessageStatus, PutResult, PutStatus
 from spark_rocket.store.timer_batch import UnitBatch, due_time, number_of
 from spark_rocket.store.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
+from spark_rocket.store.timer_progress import Mark, TimerProgress
 from spark_rocket.store.timer_recovery import TimerLogDamageError, build_slots, find_end
 from spark_rocket.store.timer_wheel import Slots, TimerWheel
 
@@ -55,17 +56,6 @@ _READ_AHEAD = 64
 _READ_BYTES = 1 << 18
 _POSITION = (1 << 64) - 1
 _LATEST = 1 << 62
-
-
-class _Mark(NamedTuple):
-    """A moment's progress; it may be remembered when the commit log is on disk up to ``physical_offset``."""
-
-    read_time: int
-    queue_offset: int
-    log_position: int
-    slots_done: int
-    replay_until: int
-    physical_offset: int
 
 
 class _Recall(NamedTuple):
@@ -111,9 +101,7 @@ class TimerMessageStore:
         self._missing = 0
         self._last_error = ""
         self._slots_done = 0  # slots of which something was delivered
-        self._mark: _Mark | None = None
-        self._waiting_mark: _Mark | None = None
-        self._saved: _Mark | None = None
+        self._progress = TimerProgress(store, self._timer_log, self._wheel, self._checkpoint)
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -199,7 +187,7 @@ class TimerMessageStore:
         self._remaining.clear()
         self._begun.clear()
         self._recalls.clear()
-        self._mark = self._saved = self._waiting_mark = None
+        self._progress.forget()
 
     def checkpoint(self) -> bytes:
         """How far the timer is, as ``timercheck`` says it: for slaves."""
@@ -211,9 +199,7 @@ class TimerMessageStore:
             if self._wheel.is_open:
                 self._set_apart()
                 self._take_mark()
-                self._store.flush()
-                self._waiting_mark = None
-                self.flush()
+                self._progress.flush_all()
         except (OSError, StoreError) as error:
             _log.error("Timed messages of the last second will be delivered again: %s", error)
         finally:
@@ -575,45 +561,22 @@ class TimerMessageStore:
 
     def _take_mark(self) -> None:
         if self._wheel.is_open and self._next_offset >= self._replay_until:
-            self._mark = _Mark(
-                self._read_time,
-                self._next_offset,
-                self._timer_log.position,
-                self._slots_done,
-                self._next_offset if self._late_from is None else min(self._late_from, self._next_offset),
-                self._store.max_physical_offset,
+            self._progress.take(
+                Mark(
+                    self._read_time,
+                    self._next_offset,
+                    self._timer_log.position,
+                    self._slots_done,
+                    self._next_offset if self._late_from is None else min(self._late_from, self._next_offset),
+                    self._store.max_physical_offset,
+                )
             )
 
     @property
     def dirty(self) -> bool:
         """Whether there is something to flush; that time has passed is nothing."""
-        return self._mark is not None and (self._saved is None or self._mark[1:5] != self._saved[1:5])
+        return self._progress.dirty
 
     def flush(self) -> None:
         """Put timer log and wheel on disk, and remember the progress if what was delivered is. OSError."""
-        mark = self._waiting_mark or self._mark
-        if mark is None or not self.dirty:
-            return
-        if self._store.flushed_where < mark.physical_offset:
-            self._waiting_mark = mark
-            return
-        self._waiting_mark = None
-        if self._saved is None or mark.log_position != self._saved.log_position:
-            self._timer_log.flush(self._saved.log_position if self._saved is not None else 0, mark.log_position)
-            self._wheel.flush()
-        checkpoint = self._checkpoint
-        checkpoint.last_read_time_ms = mark.read_time
-        checkpoint.last_timer_log_flush_pos = mark.log_position
-        checkpoint.last_timer_queue_offset = mark.queue_offset
-        checkpoint.master_timer_queue_offset = mark.replay_until
-        checkpoint.timestamp = max(mark.read_time, checkpoint.timestamp)
-        checkpoint.counter += 1
-        checkpoint.save()
-        self._saved = mark
-        removed = self._timer_log.expire(mark.read_time)
-        if removed:
-            _log.info(
-                "%d files of %s, whose messages are all delivered, were removed.",
-                removed,
-                self._timer_log.files.directory,
-            )
+        self._progress.flush()

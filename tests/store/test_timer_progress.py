@@ -1,0 +1,87 @@
+"""In which order the timer's progress reaches the disk, and what it waits for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_rocket.store.timer_progress import Mark, TimerProgress
+
+
+class Disk:
+    """The store and the timer's files, which note what is done to them."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.flushed_where = 0
+        self.failing = ""
+        self.checkpoint = SimpleNamespace(timestamp=0, counter=0, save=lambda: self.do("checkpoint"))
+        log: Any = SimpleNamespace(flush=lambda begin, end: self.do(f"log {begin}-{end}"), expire=lambda time: 0)
+        wheel: Any = SimpleNamespace(flush=lambda: self.do("wheel"))
+        self.progress = TimerProgress(self, log, wheel, self.checkpoint)  # type: ignore[arg-type]
+
+    def do(self, what: str) -> None:
+        if what == self.failing:
+            raise OSError(28, "No space left on device")
+        self.done.append(what)
+
+    def flush(self) -> None:
+        self.do("store")
+        self.flushed_where = 1 << 40
+
+
+def mark(number: int, physical_offset: int = 0) -> Mark:
+    return Mark(number * 1000, number, number * 52, number, number, physical_offset)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+def test_nothing_says_more_than_what_is_before_it(disk: Disk) -> None:
+    disk.progress.take(mark(1))
+    disk.progress.flush()
+    disk.progress.take(mark(2))
+    disk.progress.flush()
+    assert disk.done == ["log 0-52", "wheel", "checkpoint", "log 52-104", "wheel", "checkpoint"]
+    assert (disk.checkpoint.last_timer_queue_offset, disk.checkpoint.counter) == (2, 2)
+    assert not disk.progress.dirty
+    disk.progress.flush()
+    assert len(disk.done) == 6
+
+
+def test_a_mark_waits_until_its_messages_are_on_disk_and_newer_ones_behind_it(disk: Disk) -> None:
+    disk.progress.take(mark(1, physical_offset=100))
+    disk.progress.flush()
+    disk.progress.take(mark(2, physical_offset=200))
+    disk.flushed_where = 100
+    disk.progress.flush()
+    assert disk.checkpoint.last_timer_queue_offset == 1
+    assert disk.progress.dirty
+    disk.progress.flush()  # the second waits now
+    disk.progress.flush_all()
+    assert disk.done[-4:] == ["store", "log 52-104", "wheel", "checkpoint"]
+    assert disk.checkpoint.last_timer_queue_offset == 2
+
+
+def test_what_could_not_be_written_is_written_the_next_time(disk: Disk) -> None:
+    disk.progress.take(mark(1))
+    disk.failing = "wheel"
+    with pytest.raises(OSError, match="No space left"):
+        disk.progress.flush()
+    assert disk.progress.dirty
+    disk.failing = ""
+    disk.progress.flush()
+    assert disk.done == ["log 0-52", "log 0-52", "wheel", "checkpoint"]
+
+
+def test_of_files_that_are_made_anew_no_mark_is_kept(disk: Disk) -> None:
+    disk.progress.take(mark(5, physical_offset=100))
+    disk.progress.flush()
+    disk.progress.forget()
+    disk.progress.flush_all()
+    assert disk.done == ["store"]
+    assert not disk.progress.dirty
