@@ -2,8 +2,9 @@
 
 A process of its own sends batches at a fixed rate to a broker of this machine; a streaming query reads them into
 nowhere. After every trigger: how many messages are behind, in triggers' worth of the rate, and the resident memory of
-the broker, Spark's JVM and its Python processes. At the end: the worst lag and how memory went, from the end of the
-first quarter on (what comes before is start-up). It is no row of the table, because it takes ten minutes.
+the broker (its own, and apart the pages of its files that it has mapped, which are the kernel's to take back), Spark's
+JVM and its Python processes. At the end: the worst lag and how memory went, from the end of the first quarter on (what
+comes before is start-up). It is no row of the table, because it takes ten minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.record import encode_batch_body
 
 SIZE = 128
-KINDS = ("broker", "jvm", "driver", "workers")
+KINDS = ("broker", "broker's files", "jvm", "driver", "workers")
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,17 @@ def _memory() -> dict[str, float]:
     used["driver"] = psutil.Process().memory_info().rss / 2**20
     for process in psutil.Process().children(recursive=True):
         try:
-            command, size = " ".join(process.cmdline()), process.memory_info().rss / 2**20
+            command, memory = " ".join(process.cmdline()), process.memory_info()
         except psutil.NoSuchProcess:
             continue
         if "benchmarks.soak" in command:
             continue
-        used["jvm" if "java" in command else "broker" if "spark_rocket.cli" in command else "workers"] += size
+        if "spark_rocket.cli" in command:
+            mapped = getattr(memory, "shared", 0)  # Linux tells them apart
+            used["broker"] += (memory.rss - mapped) / 2**20
+            used["broker's files"] += mapped / 2**20
+        else:
+            used["jvm" if "java" in command else "workers"] += memory.rss / 2**20
     return used
 
 
@@ -149,7 +155,7 @@ def report(samples: list[Sample], per_trigger: float) -> None:
         early = median(sample.memory[kind] for sample in quarter[:third])
         late = median(sample.memory[kind] for sample in quarter[-third:])
         worst = max(sample.memory[kind] for sample in quarter)
-        growth = f"{100 * (late / early - 1):+.0f} %"
+        growth = f"{100 * (late / early - 1):+.0f} %" if early else "–"
         rows.append([kind, f"{early:,.0f} MiB", f"{late:,.0f} MiB", growth, f"{worst:,.0f} MiB"])
     print(table(["memory", "second quarter", "last quarter", "growth", "most"], rows))
 
