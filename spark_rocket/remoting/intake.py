@@ -29,7 +29,7 @@ from spark_rocket.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE
 from spark_rocket.remoting.overload import OTHER, OVERLOAD, BusyAnswer, Limits, OverloadStats, peek, peek_code, too_old
 
 if TYPE_CHECKING:
-    from spark_rocket.remoting.server import Channel
+    from spark_rocket.remoting.channel import Channel
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import pytest
 
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.frame import FrameSplitter
-from spark_rocket.remoting.server import Handler, RemotingServer, new_event_loop
+from spark_rocket.remoting.server import Channel, Handler, RemotingServer, new_event_loop
 
 T = TypeVar("T")
 
@@ -151,3 +151,24 @@ def dial() -> Iterator[Callable[[str], RawClient]]:
             return client
 
         yield connect
+
+
+@pytest.fixture(params=[new_event_loop, asyncio.new_event_loop], ids=["default", "asyncio"])
+def loop_factory(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+def with_channel(
+    serve: Callable[..., ServerThread], dial: Callable[[str], RawClient], **options: object
+) -> tuple[ServerThread, RawClient, Channel]:
+    """A server, a client, and the server's side of its connection."""
+    channels: list[Channel] = []
+
+    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        channels.append(channel)
+        return RemotingCommand.response(command)
+
+    server = serve({9: keep}, **options)
+    client = dial(server.address)
+    client.ask(request(9))
+    return server, client, channels[0]
