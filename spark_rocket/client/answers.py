@@ -29,6 +29,12 @@ _REMEDIES: dict[int, str] = {
     " (rejectPullConsumerEnable=false allows them).",
 }
 
+_PLAIN_ACL = "Ask whoever runs the broker to add it to the account in plain_acl.yml."
+_ACCOUNT = (
+    "Give the access key and the secret key of an account of the broker's (access_key=, secret_key=; accessKey,"
+    " secretKey; ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY)."
+)
+
 # What a remark says, the first that fits, decides before the code does: (code, pattern, remedy).
 _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
     (code, re.compile(pattern, re.IGNORECASE), remedy)
@@ -55,15 +61,19 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
         (ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match", "Give the topic that it was sent to."),
         (
             ResponseCode.NO_PERMISSION,
-            "no permission (pub|sub|pub or sub) for the|is for administrators|no default permission for",
-            "Ask whoever runs the broker to add it to the account in plain_acl.yml.",
+            "no permission (pub|sub|pub or sub) for the|is for administrators|need admin permission"
+            "|no default permission for",
+            _PLAIN_ACL,
         ),
         (
             ResponseCode.NO_PERMISSION,
-            "accesskey|check signature",
-            "Give the access key and the secret key of an account of the broker's (access_key=, secret_key=; accessKey,"
-            " secretKey; ROCKETMQ_ACCESS_KEY, ROCKETMQ_SECRET_KEY).",
+            "no permission to access",
+            "Ask whoever runs the broker to give the user a policy for it (mqadmin createAcl).",
         ),
+        (ResponseCode.NO_PERMISSION, "accesskey|signature|no acl config|^user:", _ACCOUNT),
+        # 4.x has no code of its own for these.
+        (ResponseCode.SYSTEM_ERROR, "aclexception.*permission", _PLAIN_ACL),
+        (ResponseCode.SYSTEM_ERROR, "aclexception", _ACCOUNT),
         (ResponseCode.NO_PERMISSION, "recall failed", "Set the broker's recallMessageEnable=true."),
         # An error of a spark_rocket store in full, [CODE] and its own remedy included.
         (ResponseCode.SERVICE_NOT_AVAILABLE, r"\[STORE_[A-Z_]+\] ", ""),
@@ -122,7 +132,7 @@ def _remedy(code: int, remark: str) -> str:
 
 def _is_too_large(remark: str) -> bool:
     text = remark.lower()
-    return "size" in text or "bytes, more than" in text
+    return any(part in text for part in ("size", "bytes, more than", "length limit"))
 
 
 def _is_about_queue(remark: str) -> bool:

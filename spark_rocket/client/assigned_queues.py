@@ -56,6 +56,7 @@ class AssignedQueues:
         from_timestamp: int | None,
         pull_batch_size: int,
         expression_of: Callable[[str], tuple[str, str | None]],
+        is_new: Callable[[MessageQueue], bool],
     ) -> None:
         self._group = group
         self._instance = instance
@@ -66,6 +67,7 @@ class AssignedQueues:
         self._from_timestamp = from_timestamp
         self._pull_batch_size = pull_batch_size
         self._expression_of = expression_of
+        self._is_new = is_new
         self._table: dict[MessageQueue, Assigned] = {}
         self._to_begin: dict[str, list[Assigned]] = {}  # by brokers, which have not answered
         self._lock = threading.RLock()
@@ -164,7 +166,8 @@ class AssignedQueues:
             return True
         if offset is None:
             try:
-                offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
+                where, new = self._where, self._is_new(queue)
+                offset = first_offset(self._reader, self._offsets, queue, where, self._from_timestamp, is_new=new)
             except RocketError as error:
                 if not self._closed:
                     logger.warning("%s cannot be read yet: %s", queue, error)

@@ -17,7 +17,7 @@ from spark_rocket.client.config import ClientConfig, Connecting
 from spark_rocket.client.instance import Client, ClientInstance
 from spark_rocket.client.listeners import ConsumeFromWhere, MessageModel
 from spark_rocket.client.reader import Reader
-from spark_rocket.client.share import find_routes
+from spark_rocket.client.share import KnownQueues, find_routes
 from spark_rocket.client.subscriptions import Subscriptions
 from spark_rocket.client.validators import check_group
 from spark_rocket.errors import RocketError, StateError
@@ -54,6 +54,7 @@ class GroupConsumer(Client):
         self.consume_from_where = consume_from_where
         self._reader = Reader(self.name_server, group=group, instance_name=instance_name, **connecting)
         self._subscriptions = Subscriptions()
+        self._known = KnownQueues()
         self._lock = threading.Lock()
         self._pid = 0  # of the process that started it; 0: nobody has
         self._started_ms = 0
@@ -105,7 +106,7 @@ class GroupConsumer(Client):
         """Know the topics' brokers, and be known to them."""
         instance = self._instance()
         try:
-            find_routes(instance, self._subscriptions.topics(), warn=False)
+            find_routes(instance, self._subscriptions.topics(), self._known, warn=False)
             instance.members.greet_new_brokers()
         except RocketError as error:
             logger.info("routes stay as they are: %s", error)

@@ -115,6 +115,7 @@ class LitePullConsumer(GroupConsumer):
             from_timestamp=consume_timestamp_ms,
             pull_batch_size=pull_batch_size,
             expression_of=lambda topic: self._subscriptions.expression_of(topic) or (SUB_ALL, None),
+            is_new=self._known.is_new,
         )
         self._wanted: list[MessageQueue] = []  # by assign()
         self._balancing = threading.Lock()  # so that no topic that was just left is taken on again
@@ -363,7 +364,7 @@ class LitePullConsumer(GroupConsumer):
     def _join(self) -> None:
         """Be a member of the group, and have its share at once."""
         instance = self._instance()
-        find_routes(instance, self._subscriptions.topics(), warn=True)
+        find_routes(instance, self._subscriptions.topics(), self._known, warn=True)
         if self._joined:
             instance.members.send_heartbeats()
             instance.members.rebalance_soon()

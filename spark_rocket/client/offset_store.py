@@ -37,7 +37,10 @@ class OffsetStore(Protocol):
         """Before anything else. ClientError if what is kept cannot be used."""
 
     def read(self, queue: MessageQueue) -> int | None:
-        """The offset to go on at; None when there is none. Raises what keeps it from finding out."""
+        """How far the group is; None when there is no offset. Raises what keeps it from finding out."""
+
+    def begin_new(self, queue: MessageQueue) -> int | None:
+        """As ``read``, of a queue that came while the consumer was running."""
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these, each as far as it can be; what cannot be kept now is logged and comes again."""
@@ -65,6 +68,10 @@ class RemoteOffsetStore:
 
     def read(self, queue: MessageQueue) -> int | None:
         return self._reader.committed_offset(self._group, queue)
+
+    def begin_new(self, queue: MessageQueue) -> int | None:
+        """0 if there is none and the broker has the queue's first message in memory, as Java's consumers always ask."""
+        return self._reader.committed_offset(self._group, queue, or_zero=True)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, error in self.commit(offsets).items():
@@ -113,6 +120,9 @@ class LocalOffsetStore:
     def read(self, queue: MessageQueue) -> int | None:
         with self._lock:
             return self._load().get(queue)
+
+    def begin_new(self, queue: MessageQueue) -> int | None:
+        return self.read(queue)
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         with self._lock:

@@ -2,7 +2,8 @@
 
 ===========================  ==========================================================================================
 single message               SEND_MESSAGE_V2 (310); a reply (MSG_TYPE ``reply``) goes out as SEND_REPLY_MESSAGE_V2 (325)
-several                      SEND_BATCH_MESSAGE (320), never compressed, as in Java
+several                      SEND_BATCH_MESSAGE (320), never compressed, as in Java; each message's properties end with
+                             a separator, since brokers before 4.9.1 put their own behind them without one
 properties added             UNIQ_KEY unless there is one, and WAIT=true
 body above ``compress_over`` compressed, unless that makes it larger; sysFlag 0x1 and 0x100 LZ4, 0x200 Zstandard, 0x300
 ===========================  ==========================================================================================
@@ -40,7 +41,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.protocol.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.headers import SendMessageResponseHeader
-from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH, encode_properties
+from spark_rocket.protocol.properties import MAX_PROPERTIES_LENGTH, PROPERTY_SEPARATOR, encode_properties
 from spark_rocket.protocol.record import TRANSACTION_PREPARED, encode_batch_body
 
 logger = logging.getLogger(__name__)
@@ -224,7 +225,7 @@ class Packer:
             and 0 < len(body) <= self._small
         ):  # nothing can be wrong with it: the same as below, quicker
             unique_key = self.next_key()
-            raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true".encode()
+            raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02".encode()
             size, length = len(body), len(raw)
             head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, 0, size)
             return unique_key, b"".join((head, body, _PIECE_TAIL.pack(length), raw))
@@ -239,6 +240,7 @@ class Packer:
         self._check(message)
         body = message.body
         unique_key, raw = self._properties(message)
+        raw += PROPERTY_SEPARATOR
         size, length = len(body), len(raw)
         try:
             head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, message.flag, size)

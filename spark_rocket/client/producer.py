@@ -94,9 +94,10 @@ RETRY_RESPONSE_CODES = frozenset(
         ResponseCode.NO_BUYER_ID,
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which another broker is tried: those of DefaultMQProducer, and flow control."""
+"""Answers after which another broker is tried: those of DefaultMQProducer, flow control, and of who is stopping."""
 
 
 def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:

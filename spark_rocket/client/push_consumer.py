@@ -196,7 +196,7 @@ class PushConsumer(GroupConsumer):
                 self._subscriptions.add(RETRY_PREFIX + self.group)
             if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
                 logger.warning("the consumer of group %s starts without a topic: subscribe() adds them", self.group)
-            find_routes(instance, self._subscriptions.topics(), warn=True)
+            find_routes(instance, self._subscriptions.topics(), self._known, warn=True)
             self._rebalance = self._make_rebalance(instance)
             self._service = self._settings.make_service(
                 self._rebalance,
@@ -389,6 +389,7 @@ class PushConsumer(GroupConsumer):
             from_timestamp=self._from_timestamp,
             make_puller=self._make_puller,
             is_subscribed=self._subscriptions.__contains__,
+            is_new=self._known.is_new,
         )
 
     def _make_puller(self, process_queue: ProcessQueue, offset: int) -> Puller:

@@ -40,6 +40,7 @@ T = TypeVar("T")
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 _FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 _TAKEN_OR_UNKNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)})
+_SAID_OR_NOT_KNOWN = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)})
 _FOR_EVER = 3600.0  # seconds: the connection sees to the time-out
 
 
@@ -104,7 +105,8 @@ def min_offset(queue: MessageQueue) -> Question[int]:
         RequestCode.GET_MIN_OFFSET,
         GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the question for the first offset of",
-        lambda answer: GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+        # 5.x may say -1 of a queue that has had no message.
+        lambda answer: max(0, GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset),
     )
 
 
@@ -113,7 +115,7 @@ def max_offset(queue: MessageQueue) -> Question[int]:
         RequestCode.GET_MAX_OFFSET,
         GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the question for the end of",
-        lambda answer: GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+        lambda answer: max(0, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset),
     )
 
 
@@ -129,9 +131,13 @@ def message_sizes(queue: MessageQueue, offset: int, count: int) -> Question[list
     return Question(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the question for sizes of messages in", value)
 
 
-def committed_offset(group: str, queue: MessageQueue) -> Question[int | None]:
+def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> Question[int | None]:
+    """``or_zero``: of a group that has none 0, if the queue's first message is still in the broker's memory."""
     header = QueryConsumerOffsetRequestHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=None if or_zero else False,
     )
 
     def value(answer: RemotingCommand) -> int | None:
@@ -161,11 +167,13 @@ def earliest_store_time(queue: MessageQueue) -> Question[int | None]:
     header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
 
     def value(answer: RemotingCommand) -> int | None:
+        if answer.code != ResponseCode.SUCCESS:
+            return None
         timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(answer.ext_fields).timestamp
         return None if timestamp < 0 else timestamp
 
     what = "the question for the first time of"
-    return Question(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value)
+    return Question(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
 
 
 def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> Question[int]:

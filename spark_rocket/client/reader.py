@@ -152,8 +152,12 @@ class Reader(Client):
         return self._ask_async(queue, questions.message_sizes(queue, offset, count))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
-        """When the queue's first message was stored, in ms; None when it has none."""
+        """When the queue's first message was stored, in ms; None when it has none, or its server cannot say (the
+        proxies of RocketMQ 5 do not know the question)."""
         return self._ask(queue, questions.earliest_store_time(queue))
+
+    def earliest_store_time_later(self, queue: MessageQueue) -> Pending[int | None]:
+        return self._ask_later(queue, questions.earliest_store_time(queue))
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset whose message was stored at ``timestamp_ms`` or later; ``max_offset`` when none was.
@@ -197,12 +201,14 @@ class Reader(Client):
                 return None
             offset = found.next_offset
 
-    def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
+    def committed_offset(self, group: str, queue: MessageQueue, *, or_zero: bool = False) -> int | None:
         """The next offset that the group has not consumed, as brokers keep it; None when it has none.
 
+        ``or_zero``, for who is about to consume: 0 instead, if the queue's first message is still in the broker's
+        memory. Brokers of 4.x always say so.
         While the master is away its slave is asked; what that has not heard of, the master may know.
         """
-        question = questions.committed_offset(group, queue)
+        question = questions.committed_offset(group, queue, or_zero=or_zero)
         try:
             return self._ask(queue, question)
         except AWAY:

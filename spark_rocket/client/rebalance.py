@@ -55,6 +55,7 @@ class Rebalance:
         from_timestamp: int | None,
         make_puller: Callable[[ProcessQueue, int], Puller],
         is_subscribed: Callable[[str], bool],
+        is_new: Callable[[MessageQueue], bool],
     ) -> None:
         self._group = group
         self._instance = instance
@@ -66,6 +67,7 @@ class Rebalance:
         self._from_timestamp = from_timestamp
         self._make_puller = make_puller
         self._is_subscribed = is_subscribed
+        self._is_new = is_new
         self._closed = False
         self._again_soon = False
         self._round = threading.RLock()
@@ -207,7 +209,8 @@ class Rebalance:
                 return False
         try:
             if offset is None:
-                offset = first_offset(self._reader, self._offsets, queue, self._where, self._from_timestamp)
+                where, new = self._where, self._is_new(queue)
+                offset = first_offset(self._reader, self._offsets, queue, where, self._from_timestamp, is_new=new)
             process_queue.put((), offset)
             puller = self._make_puller(process_queue, offset)
         except RocketError:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.client.destinations import left
 from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.outgoing import REPLY
-from spark_rocket.errors import ClientError, RequestTimeoutError, StateError
+from spark_rocket.errors import ClientError, RemotingConnectError, RequestTimeoutError, StateError
 from spark_rocket.model import (
     CLUSTER,
     CORRELATION_ID,
@@ -222,8 +222,25 @@ def reply_of(request: RemotingCommand) -> MessageExt:
         queue_id=header.queue_id,
         sys_flag=header.sys_flag & ~COMPRESSED,
         born_timestamp=header.born_timestamp,
-        born_host=parse_address(header.born_host.lstrip("/")),
+        born_host=_host(header.born_host),
         store_timestamp=header.store_timestamp,
-        store_host=parse_address(header.store_host.lstrip("/")),
+        store_host=_host(header.store_host),
         reconsume_times=header.reconsume_times or 0,
     )
+
+
+def _host(text: str) -> tuple[str, int]:
+    """An address as Java prints its sockets', with a name before it or not.
+
+    ``/1.2.3.4:5``, ``name/1.2.3.4:5``, ``name/<unresolved>:5``, ``/[::1%0]:5``, ``/0:0:0:0:0:0:0:1:5``.
+    None of these may cost a reply: what cannot be understood is no address.
+    """
+    name, _, address = text.rpartition("/")
+    for each in (address, f"{name}:{address.rpartition(':')[2]}"):  # a name that was not looked up has no address
+        try:
+            host, port = parse_address(each)
+        except RemotingConnectError:
+            continue
+        if not host.startswith("<"):
+            return host.partition("%")[0], port
+    return "", 0

@@ -231,7 +231,7 @@ class RouteTable:
         known = self._routes.get(topic)
         try:
             route = TopicRoute.of(topic, self.fetch(topic, timeout), known)
-        except (TopicNotFoundError, NameServerUnreachableError) as error:
+        except RocketError as error:  # no such topic, nobody answers, a name server that is not ready yet
             if known is None:
                 raise
             logger.info("the route of %s stays as it was: %s", topic, error)

@@ -24,12 +24,27 @@ logger = logging.getLogger(__name__)
 DEFAULT_LOOK_BACK_MS = 30 * 60 * 1000
 
 
-def find_routes(instance: ClientInstance, topics: Iterable[str], *, warn: bool) -> None:
+class KnownQueues:
+    """The queues that topics had when a consumer began with them: others came while it was running."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, frozenset[MessageQueue]] = {}
+
+    def note(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """What a topic has now; only the first time counts."""
+        self._topics.setdefault(topic, frozenset(queues))
+
+    def is_new(self, queue: MessageQueue) -> bool:
+        return queue not in self._topics.get(queue.topic, (queue,))
+
+
+def find_routes(instance: ClientInstance, topics: Iterable[str], known: KnownQueues, *, warn: bool) -> None:
     """Know the brokers of every topic; one that does not exist yet is waited for."""
     for topic in topics:
         try:
-            instance.routes.route(topic)
+            known.note(topic, instance.routes.route(topic).readable)
         except TopicNotFoundError as error:
+            known.note(topic, ())
             if warn and not topic.startswith(RETRY_PREFIX):  # the first heartbeat makes that one
                 logger.warning("%s is waited for: %s", topic, error)
 
@@ -62,10 +77,19 @@ def tell_of_queues(
 
 
 def first_offset(
-    reader: Reader, offsets: OffsetStore, queue: MessageQueue, where: ConsumeFromWhere, timestamp_ms: int | None
+    reader: Reader,
+    offsets: OffsetStore,
+    queue: MessageQueue,
+    where: ConsumeFromWhere,
+    timestamp_ms: int | None,
+    *,
+    is_new: bool,
 ) -> int:
-    """Where the group goes on in a queue, or begins. Without a time stamp: half an hour ago."""
-    kept = offsets.read(queue)
+    """Where the group goes on in a queue, or begins. Without a time stamp: half an hour ago.
+
+    Of a queue that is new nothing may be passed over that was sent before the consumer heard of it.
+    """
+    kept = offsets.begin_new(queue) if is_new else offsets.read(queue)
     if kept is not None:
         return kept
     if queue.topic.startswith(RETRY_PREFIX) or where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:

@@ -21,6 +21,11 @@ def refused(code: int, remark: str) -> ClientError:
         "message body size over max value, MAX: 4194304",
         "the body has 5000000 bytes, more than maxMessageSize 4194304",
         "properties have 40000 bytes, more than 32767",
+        # 4.9 and 5.3
+        "the message is illegal, maybe msg body or properties length not matched. msg body length limit 128k, msg"
+        " properties length limit 32k.",
+        "the message is illegal, maybe msg body or properties length not matched. msg body length limit 4194304B, msg"
+        " properties length limit 32KB.",
     ],
 )
 def test_too_large(remark: str) -> None:
@@ -32,10 +37,7 @@ def test_too_large(remark: str) -> None:
 @pytest.mark.parametrize(
     ("remark", "words"),
     [
-        (
-            "the message is illegal, maybe msg body or properties length not matched. msg body length limit 1B",
-            "smaller",
-        ),
+        ("message topic length too long 200", "smaller"),
         ("the property DELAY is 'abc', not the number of a delay level", "the number of a delay level"),
         ("the property TIMER_DELAY_MS is 'abc', not a whole number of milliseconds", "a whole number"),
         (
@@ -70,6 +72,32 @@ def test_an_illegal_message_of_another_kind() -> None:
 )
 def test_a_recall_that_is_refused(code: int, remark: str, words: str) -> None:
     assert words in refused(code, remark).remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "words"),
+    [
+        (
+            1,
+            "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, PlainAccessValidator",
+            "secret_key=",
+        ),
+        (1, "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=u", "secret_key="),
+        (1, "org.apache.rocketmq.acl.common.AclException: No default permission for T", "plain_acl.yml"),
+        (16, "Check signature failed for accessKey=u", "secret_key="),
+        (16, "No acl config for u", "secret_key="),
+        (16, "Need admin permission for request code=17, but accessKey=u is not", "plain_acl.yml"),
+        (16, "User:u is not found.", "secret_key="),
+        (16, "check signature failed.", "secret_key="),
+        (16, "User:u has no permission to access Topic:T from 127.0.0.1, no matched policies.", "createAcl"),
+        (1, "[PC_SYNCHRONIZED]broker busy, start flow control for a while", ""),
+    ],
+)
+def test_access_control_of_4_9_and_5_x(code: int, remark: str, words: str) -> None:
+    error = refused(code, remark)
+    assert words in error.remedy
+    assert bool(error.remedy) == bool(words)
+    assert not error.retriable
 
 
 def test_a_remedy_that_the_broker_gave_is_enough() -> None:

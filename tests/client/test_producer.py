@@ -112,7 +112,7 @@ def test_queues_take_turns(mq: FakeCluster, produce: Callable[..., Producer]) ->
     assert brokers in (["b0", "b1"] * 3, ["b1", "b0"] * 3)
 
 
-@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 215])
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 215, 1500])
 @pytest.mark.parametrize("how", ["send", "send_async"])
 def test_another_broker_is_tried(mq: FakeCluster, produce: Callable[..., Producer], code: int, how: str) -> None:
     bad, good = mq.brokers

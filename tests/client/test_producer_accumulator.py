@@ -96,6 +96,7 @@ def test_each_message_has_a_result_of_its_own(mq: FakeCluster, produce: Callable
     assert (request.code, request.ext_fields["m"], request.ext_fields["i"]) == (BATCH, "true", "WAIT\x01true")
     parts = decode_batch_body(request.body)
     assert [(flag, bytes(body)) for flag, body, _ in parts] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
+    assert all(bytes(raw).endswith(b"\x02") for *_, raw in parts), "4.9.0 puts its own right behind them"
     properties = [decode_properties(raw) for *_, raw in parts]
     assert [one["UNIQ_KEY"] for one in properties] == [result.msg_id for result in results]
     assert [{name: one[name] for name in ("TAGS", "KEYS", "WAIT")} for one in properties] == [

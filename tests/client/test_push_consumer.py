@@ -227,13 +227,18 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
     cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     seen = Seen()
-    one = consumer(seen)
+    one = consumer(seen, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     one.subscribe("soon" + group)
     one.start()
     topic = cluster.create_topic("soon" + group, 1)
     producer.send(Message.of(topic, "here"))
     one._instance().members.rebalance_soon()  # 20 s sooner
     seen.until_has(1)
+    cluster.create_topic(topic, 2)  # two queues now
+    producer.send(Message.of(topic, "there"), queue=MessageQueue(topic, "broker-a", 1))
+    one._instance().routes.refresh(topic)
+    one._instance().members.rebalance_soon()
+    seen.until_has(2)
 
 
 def test_hooks_choose_messages(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:

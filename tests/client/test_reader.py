@@ -240,6 +240,16 @@ def test_offsets(mq: FakeCluster, reader: Reader) -> None:
         "setZeroIfNotFound": "false",
         "bname": "b0",
     }
+    reader.committed_offset("g", QUEUE, or_zero=True)  # as Java's consumers ask
+    assert "setZeroIfNotFound" not in mq.brokers[0].requests[-1].ext_fields
+
+
+def test_a_queue_that_has_had_no_message_begins_at_0(mq: FakeCluster, reader: Reader) -> None:
+    """RocksDB's consume queues say -1."""
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+        mq.everywhere(code, says(0, None, {"offset": "-1"}))
+    assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE)) == (0, 0)
+    assert reader.offset_for_time(QUEUE, 5) == 0
 
 
 def test_commits(mq: FakeCluster, reader: Reader) -> None:

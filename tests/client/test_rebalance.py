@@ -13,6 +13,7 @@ from spark_rocket.client.listeners import ConsumeFromWhere
 from spark_rocket.client.process_queue import LOCK_LIVES_SECONDS, ProcessQueue
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import LIVES_AT_BROKER_SECONDS, QueueLocks
+from spark_rocket.client.share import KnownQueues
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
@@ -43,6 +44,7 @@ class World:
         self.call_later = Later()
         self.soon = 0
         self.refusals = 0  # of commits, to come
+        self.in_memory: set[MessageQueue] = set()
 
     def route(self, _: str) -> World:
         return self
@@ -79,6 +81,9 @@ class World:
     # the offset store and the reader
     def read(self, queue: MessageQueue) -> int | None:
         return self.offsets.get(queue)
+
+    def begin_new(self, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue, 0 if queue in self.in_memory else None)
 
     def persist(self, offsets: dict[MessageQueue, int]) -> None:
         self.offsets.update(offsets)
@@ -118,6 +123,7 @@ def build(world: World, **more: Any) -> Rebalance:
         "from_timestamp": None,
         "make_puller": PullerFake,
         "is_subscribed": lambda _: True,
+        "is_new": lambda _: False,
     }
     return Rebalance("g", anything, anything, anything, **settings | more)
 
@@ -183,6 +189,27 @@ def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFrom
     one.balance([topic])
     assert [queue.commit_offset for queue in one.process_queues()] == [begins]
     assert [puller.pulls for puller in one.pullers()] == [1]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("where", list(ConsumeFromWhere))
+def test_of_a_queue_that_came_meanwhile_nothing_is_passed_over(world: World, where: ConsumeFromWhere) -> None:
+    """The broker says 0 while the first message is in its memory, if it is asked as Java's consumers ask."""
+    one = build(world, where=where, from_timestamp=55, is_new=lambda queue: queue in Q[2:])
+    world.in_memory = {Q[0], Q[2]}
+    one.balance(["t"])
+    begins = {queue.queue: queue.commit_offset for queue in one.process_queues()}
+    usual = {"CONSUME_FROM_LAST_OFFSET": 100, "CONSUME_FROM_FIRST_OFFSET": 7, "CONSUME_FROM_TIMESTAMP": 55}[where.name]
+    assert begins == {Q[0]: usual, Q[1]: usual, Q[2]: 0, Q[3]: usual}
+
+
+def test_which_queues_are_new() -> None:
+    known = KnownQueues()
+    known.note("t", Q[:2])
+    known.note("t", Q)
+    assert [known.is_new(queue) for queue in Q] == [False, False, True, True]
+    assert not known.is_new(MessageQueue("assigned", "b", 0)), "nobody was asked for that topic's queues"
+    known.note("later", ())
+    assert known.is_new(MessageQueue("later", "b", 0))
 
 
 def test_a_reset_and_a_correction_go_on_where_they_say(world: World) -> None:

@@ -148,3 +148,12 @@ def test_a_compressed_reply() -> None:
     assert reply.body == b"abc" * 99
     assert (reply.born_host, reply.store_host) == (("1.2.3.4", 5), ("6.7.8.9", 10))
     assert reply.properties["CORRELATION_ID"] == "c"
+    for text, host in (
+        ("rmq-broker/172.18.0.3:10911", ("172.18.0.3", 10911)),  # brokerIP1 is a name
+        ("rmq-broker/<unresolved>:10911", ("rmq-broker", 10911)),
+        ("/[0:0:0:0:0:0:0:1%0]:5", ("0:0:0:0:0:0:0:1", 5)),
+        ("/0:0:0:0:0:0:0:1:5", ("0:0:0:0:0:0:0:1", 5)),
+        ("null", ("", 0)),
+    ):
+        push.ext_fields["storeHost"] = text
+        assert reply_of(push).store_host == host

@@ -94,6 +94,30 @@ def test_offsets_of_a_group(apache: ApacheCluster, reader: Reader) -> None:
     assert codes.count(RequestCode.UPDATE_CONSUMER_OFFSET) == (2 if apache.version.is_5 else 1)
 
 
+def test_a_topic_that_is_waited_for_loses_nothing(apache: ApacheCluster, name_server: str) -> None:
+    """What was sent before the consumer heard of it comes, too, although the group begins at the end."""
+    seen: list[bytes] = []
+    came = threading.Event()
+
+    def listen(messages: Any, _: object) -> ConsumeConcurrentlyStatus:
+        seen.extend(message.body for message in messages)
+        if b"early" in seen:
+            came.set()
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    fill(apache, [1, 2, 3])
+    with PushConsumer("g", listen, name_server=name_server) as consumer:
+        consumer.subscribe("t")
+        consumer.subscribe("soon")
+        consumer.start()
+        apache.add("soon", 1)
+        apache.broker.queues["soon"][0] = [Stored(1, b"early", b"", 0)]
+        consumer.rebalance()
+        assert came.wait(SECONDS)
+    if apache.version.is_5:  # 4.x has a new group begin at 0 everywhere
+        assert seen == [b"early"]
+
+
 def test_pulls(apache: ApacheCluster, reader: Reader) -> None:
     fill(apache, list(range(100)))
     found = reader.pull(QUEUE, 10, max_msgs=1_000)
