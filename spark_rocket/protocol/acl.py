@@ -13,7 +13,7 @@ fields and body as a request of another code.
     MQv2-HMAC-SHA1 Credential=<access key>[/<region>/<service>], SignedHeaders=x-mq-date-time, Signature=<hex>
 
 and what is signed is the text of the metadata ``x-mq-date-time`` (20260131T120000Z; clients put local time there, for
-all its Z), nothing else of the request.
+all its Z; Rust's writes 2026-01-31T12:00:00.123456789+01:00), nothing else of the request.
 
 A secret is in no repr, and no error of this module has one in its text.
 
@@ -53,7 +53,11 @@ _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 _MAX_KNOWN = 512
 _MAX_NAMES = 2_048  # characters
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_DATE_TIME = re.compile(r"([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})Z")
+# RFC 3339 with or without its marks: RocketMQ's Rust client writes them, all others do not.
+_DATE_TIME = re.compile(
+    r"([0-9]{4})-?([0-9]{2})-?([0-9]{2})T([0-9]{2}):?([0-9]{2}):?([0-9]{2})(?:\.[0-9]{1,9})?"
+    r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))"
+)
 
 
 class SecretKey:
@@ -235,9 +239,11 @@ def seconds_of(date_time: str) -> int:
     """``x-mq-date-time`` as seconds since 1970, its Z believed. ProtocolError for what is no time."""
     found = _DATE_TIME.fullmatch(date_time)
     if found is not None:
-        year, month, day, hour, minute, second = map(int, found.groups())
+        year, month, day, hour, minute, second = map(int, found.groups()[:6])
         if year >= 1970 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61:
-            return timegm((year, month, day, hour, minute, second))
+            seconds = timegm((year, month, day, hour, minute, second))
+            sign, hours, minutes = found.groups()[6:]
+            return seconds if sign is None else seconds - int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60)
     raise ProtocolError(f"x-mq-date-time is {date_time[:40]!r}.", remedy="It is written like 20260131T120000Z.")
 
 

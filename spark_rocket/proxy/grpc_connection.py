@@ -271,8 +271,10 @@ class GrpcConnection(asyncio.Protocol):
                 transport.abort()
             return
         if not session.streams:
-            if looks >= _LOOKS_TO_END:
+            if looks == _LOOKS_TO_END:
                 _log.info("%s closed: nothing came from it within the idle time", self)
+                self.drain()  # what it sends in this moment is served
+            elif looks > _LOOKS_TO_END:
                 self.close()
             return
         if looks == _LOOKS_TO_PING:

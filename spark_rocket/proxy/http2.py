@@ -276,7 +276,7 @@ class Session(Output):
             self._spend(_COST_OF_CONTROL)
             return
         self._settled = True
-        self._spend(_COST_OF_CONTROL)
+        self._spend(_COST_OF_CONTROL + len(payload) // 6)
         self._out.append(_SETTINGS_ACK)  # before what a wider window lets out: the peer widens it when it sees this
         for key, value in frames.settings_of(payload):
             if key == Setting.INITIAL_WINDOW_SIZE:

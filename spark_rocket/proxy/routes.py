@@ -1,9 +1,12 @@
 """Where a topic is (QueryRoute), and what of it a push consumer is to receive from (QueryAssignment).
 
 The one broker of a route is this one, and its endpoints are those that the client called, as it says: so routes are
-right behind a port mapping too. What a client learns of queues is their number and what may be done with them: the
-broker chooses the queue of a message by itself, and whoever receives gets messages of all of them. Clients that know
-only queue 0 of each broker (Node.js) lack nothing.
+right behind a port mapping too. A client that has several endpoints calls them in turn, though they may be other
+brokers', which know nothing of what is received here: of those only the one with this port is told, if one has it.
+
+What a client learns of queues is their number and what may be done with them: the broker chooses the queue of a
+message by itself, and whoever receives gets messages of all of them. Clients that know only queue 0 of each broker
+(Node.js) lack nothing.
 
 =====================================  ===============================================================================
 topic's attribute ``message.type``     what may be sent to it
@@ -137,6 +140,9 @@ class RouteFamily(Family):
                     f"the endpoint {address.host[:100]}:{address.port} is none: give the host and port that clients "
                     "call",
                 )
+        port = self._listening()[1]
+        own = [address for address in endpoints.addresses if address.port == port]
+        for address in own if len(own) == 1 else endpoints.addresses:
             broker.endpoints.addresses.add(host=address.host, port=address.port)
         broker.endpoints.scheme = endpoints.scheme
         return broker

@@ -213,6 +213,12 @@ def test_any_text_is_an_authorization_or_an_error(text: str) -> None:
 
 def test_times() -> None:
     assert seconds_of("19700102T000001Z") == 86_401
-    for text in ("", "20261301T000000Z", "20260100T000000Z", "20260101T240000Z", "20260101T000000", "²0260101T000000Z"):
+    for text in ("1970-01-02T00:00:01Z", "1970-01-02T00:00:01.123456789Z", "1970-01-02T05:30:01.5+05:30"):
+        assert seconds_of(text) == 86_401  # RocketMQ's Rust client
+    assert seconds_of("1970-01-01T20:30:01-03:30") == 86_401
+    for text in (
+        "", "20261301T000000Z", "20260100T000000Z", "20260101T240000Z", "20260101T000000", "²0260101T000000Z",
+        "2026-01-01T00:00:00", "2026-01-01T00:00:00.Z", "2026-01-01T00:00:00+01",
+    ):  # fmt: skip
         with pytest.raises(ProtocolError):
             seconds_of(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,13 @@ def test_a_time_that_is_far_away(as_: Callable[..., Caller], guarded: LocalClust
             assert send(caller, "orders").status.code == OK
         finally:
             control._clock_skew_ms = before
+    caller = as_(ALICE)
+    caller.metadata |= headers(ALICE, datetime.now(timezone(timedelta(hours=2))).isoformat())  # as Rust's client
+    assert send(caller, "orders").status.code == OK
+    caller = as_(ALICE)  # as Go's and C++'s
+    caller.metadata["authorization"] = caller.metadata["authorization"].replace("-key,", "-key//RocketMQ,")
+    assert "//" in caller.metadata["authorization"]
+    assert send(caller, "orders").status.code == OK
     caller = as_(ALICE)
     caller.metadata |= headers(ALICE, "yesterday")
     assert send(caller, "orders").status.code == UNAUTHORIZED

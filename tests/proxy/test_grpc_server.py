@@ -23,7 +23,7 @@ from spark_rocket.proxy.context import GrpcCode
 from spark_rocket.proxy.grpc_server import Http2Server
 from spark_rocket.proxy.http2 import STREAM_WINDOW
 from spark_rocket.remoting.overload import Limits
-from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
+from tests.proxy.grpc_world import HEADERS, LIMIT, Peer, World, framed, world
 from tests.proxy.test_http2 import FATAL, START
 
 
@@ -446,14 +446,29 @@ def test_anything_at_all(server: World, channel: grpc.Channel, caplog: pytest.Lo
 # --- the server's own end -------------------------------------------------------------------------------------
 
 
-def test_idle_connections_are_closed(server: World) -> None:
-    with Peer(server.server.port) as peer:
-        peer.ended(peer.request("/t.T/Echo", framed(b"")))
+@pytest.mark.parametrize("answers", [True, False])
+def test_idle_connections_are_closed(server: World, answers: bool) -> None:
+    """A client that calls in that moment is served: it is told to open no more streams, and then asked by a PING."""
+    with socket.create_connection(("127.0.0.1", server.server.port), LIMIT) as peer:
+        peer.sendall(START)
+        server.wait(lambda: any(one.session.greeted for one in server.server.connections))
         (connection,) = server.server.connections
         for _ in range(5):
             server.on_loop(lambda: connection.look(0.0, 120.0))
-        peer.until(h2.events.ConnectionTerminated)
-        assert not peer.read()
+        call = frames.frame(frames.HEADERS, frames.END_HEADERS, 1, hpack.Encoder().encode(HEADERS))
+        peer.sendall(call + frames.frame(frames.DATA, frames.END_STREAM, 1, framed(b"late")))
+        data = b""
+        while b"late" not in data:
+            data += peer.recv(65_536)
+        assert data.index(b"closing") < data.index(b"draining") < data.index(b"late")
+        if answers:
+            peer.sendall(frames.ping(b"draining", frames.ACK))
+        else:
+            for _ in range(6):
+                server.on_loop(lambda: connection.look(0.0, 120.0))
+        while piece := peer.recv(65_536):
+            data += piece
+        assert frames.goaway(1, 0, "closing") in data
 
 
 def test_silent_peers_are_asked_and_dropped(server: World) -> None:

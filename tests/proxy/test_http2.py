@@ -344,6 +344,7 @@ FATAL = {
     ),
     "pings": (START + frames.ping(bytes(8)) * 1100, ErrorCode.ENHANCE_YOUR_CALM),
     "settings": (START + frames.settings({}) * 1100, ErrorCode.ENHANCE_YOUR_CALM),
+    "long settings": (START + frame(frames.SETTINGS, 0, 0, bytes(60_000)) * 2, ErrorCode.ENHANCE_YOUR_CALM),
     "empty data": (START + REQUEST_1 + frame(frames.DATA, 0, 1) * 11000, ErrorCode.ENHANCE_YOUR_CALM),
     "priorities": (START + frame(frames.PRIORITY, 0, 3, bytes(5)) * 11000, ErrorCode.ENHANCE_YOUR_CALM),
     "unknown frames": (START + frame(0x77, 0, 3) * 11000, ErrorCode.ENHANCE_YOUR_CALM),

@@ -40,6 +40,24 @@ def test_a_client_that_does_not_say_what_it_called(cluster: LocalCluster, client
     assert answer.message_queues[0].broker.endpoints.scheme == definitions.AddressScheme.IPv4
 
 
+@pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
+def test_of_several_endpoints_a_client_is_told_this_one(
+    cluster: LocalCluster, client: Caller, topic: str, group: str, method: str
+) -> None:
+    """RocketMQ's clients take ``host:port;host:port`` and call them in turn; an ack would come to another broker."""
+    more = {"group": resource(group)} if method == "QueryAssignment" else {}
+    port = int(cluster.grpc_endpoint.rpartition(":")[2])
+    several = endpoints(port=port)
+    several.addresses.add(host="other.example", port=port + 1)
+    answer = client.call(method, topic=resource(topic), endpoints=several, **more)
+    queue = answer.assignments[0].message_queue if more else answer.message_queues[0]
+    assert queue.broker.endpoints == endpoints(port=port)
+    several.addresses[1].port = port  # which of them is this one?
+    answer = client.call(method, topic=resource(topic), endpoints=several, **more)
+    queue = answer.assignments[0].message_queue if more else answer.message_queues[0]
+    assert queue.broker.endpoints == several
+
+
 @pytest.mark.parametrize(
     ("reads", "writes", "perm", "expected"),
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from urllib.parse import unquote_to_bytes
 
 import pytest
 
 from spark_rocket.errors import RefusedError, StateError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.grpc_messages import message_text
 from spark_rocket.proxy.messaging import status_of
 from spark_rocket.proxy.statuses import StatusError, status_code_of
 
@@ -35,3 +37,13 @@ def test_what_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert status_of(KeyError("x"), "SendMessage") == (Code.INTERNAL_SERVER_ERROR, "KeyError: 'x'")
     assert "SendMessage failed" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "界" * 3_000, "%" * 5_000, "a界" * 900 + "\ud800"], ids=len)
+def test_what_goes_wrong_is_said_in_as_many_bytes_as_clients_take(text: str) -> None:
+    """8 KiB of metadata: with more a call fails for that, and nobody learns why."""
+    raw = message_text(text)
+    assert len(raw) <= 4096
+    said = unquote_to_bytes(raw).decode()
+    assert text.startswith(said)
+    assert len(said) > 400
