@@ -62,6 +62,10 @@ class Cluster:
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         return self._ask_each(queues, self._reader.min_offset_later, "to ask for queues' first offsets")
 
+    def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        found = self._ask_each(queues, self._reader.earliest_store_time_later, "to ask for queues' first times")
+        return {queue: stored for queue, stored in found.items() if stored is not None}
+
     def max_offsets(
         self, queues: Collection[MessageQueue], going_on: Positions = MappingProxyType({})
     ) -> dict[MessageQueue, int]:

@@ -166,6 +166,12 @@ CONDITIONS: tuple[Condition, ...] = (
         "{go_on}.",
     ),
     Condition(
+        "DATA_LOSS.QUEUE_MADE_ANEW",
+        "{queue} was deleted and created again: its first message was stored at {now}, while message {offset} of the "
+        "queue that was read had been stored at {was}. The stream is at {at}, and has not read what is before that.",
+        "{go_on}.",
+    ),
+    Condition(
         "DATA_LOSS.QUEUE_DELETED",
         "{queue} is no longer one of the topic's queues on its broker, and the stream was at {at}.",
         "Give the topic its queues back (readQueueNums) and read them to the end before taking them away. To go on "

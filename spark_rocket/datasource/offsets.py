@@ -7,11 +7,13 @@ The checkpoint's JSON (version 1)::
     {"initial": true, "version": 1}                                       before anything was planned, a constant
     {"offsets": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}           where a batch ends
     {"offsets": {…}, "start": {TOPIC: {BROKER: {QUEUE: first}}}, "version": 1}
+    {"first": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
 
 ``start`` names queues whose batch does *not* begin where the previous offset ended: all of them in the first batch,
 new ones later, and those moved on after a data loss. A batch can therefore be planned again from its two offsets
-alone, in a new process and at another time, and reads the same messages. Spark compares offsets as text, so the text
-is stable: keys are sorted as text at every level and the numbers are integers.
+alone, in a new process and at another time, and reads the same messages. ``first`` is a message that was each queue's
+first one at some time: by it a queue that was deleted and created again is told. Spark compares offsets as text, so the
+text is stable: keys are sorted as text at every level and the numbers are integers.
 
 The option's JSON is the inner tree alone, ``{"orders": {"broker-a": {"0": 123, "1": -2}}}``; -1 is latest, -2
 earliest.
@@ -23,26 +25,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.model import MessageQueue
+
+V = TypeVar("V")
 
 VERSION = 1
 LATEST = -1
 EARLIEST = -2
 
 Positions = Mapping[MessageQueue, int]
-Tree = dict[str, dict[str, dict[str, int]]]
+Firsts = Mapping[MessageQueue, tuple[int, int]]
+"""Of each queue a message that was its first: its offset, and when it was stored, in ms."""
+Tree = dict[str, dict[str, dict[str, V]]]
 
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # one spelling for each queue
 _EXAMPLE = '{"topic": {"broker-a": {"0": 123, "1": -2}}} with -1 for latest and -2 for earliest'
 
 
-def to_tree(positions: Positions) -> Tree:
+def to_tree(positions: Mapping[MessageQueue, V]) -> Tree[V]:
     """Nest positions by topic, broker and queue, every level sorted as text."""
-    tree: Tree = {}
+    tree: Tree[V] = {}
     for queue in sorted(positions, key=lambda q: (q.topic, q.broker_name, str(q.queue_id))):
         brokers = tree.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
@@ -52,15 +59,33 @@ def to_tree(positions: Positions) -> Tree:
 def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
     """Read a nested tree; ValueError says what is wrong with it."""
     positions: dict[MessageQueue, int] = {}
+    for queue, value in _leaves(tree):
+        if not _is_number(value, lowest):
+            raise ValueError(f"{name(queue)} is {json.dumps(value)}, which is not an offset")
+        positions[queue] = value
+    return positions
+
+
+def _firsts_from(tree: object) -> dict[MessageQueue, tuple[int, int]]:
+    firsts: dict[MessageQueue, tuple[int, int]] = {}
+    for queue, value in _leaves(tree):
+        if not isinstance(value, list) or len(value) != 2 or not all(_is_number(each, 0) for each in value):
+            raise ValueError(f"{name(queue)} has {json.dumps(value)}, which is not an offset and a time")
+        firsts[queue] = (value[0], value[1])
+    return firsts
+
+
+def _leaves(tree: object) -> Iterator[tuple[MessageQueue, Any]]:
     for topic, brokers in _entries(tree, "topics"):
         for broker, queues in _entries(brokers, f"the brokers of {topic}"):
             for queue_id, value in _entries(queues, f"the queues of {topic}/{broker}"):
                 if not _QUEUE_ID.fullmatch(queue_id):
                     raise ValueError(f"{topic}/{broker} has a queue called {queue_id!r}, which is not a queue's number")
-                if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value < 2**63:
-                    raise ValueError(f"{topic}/{broker}/{queue_id} is {json.dumps(value)}, which is not an offset")
-                positions[MessageQueue(topic, broker, int(queue_id))] = value
-    return positions
+                yield MessageQueue(topic, broker, int(queue_id)), value
+
+
+def _is_number(value: object, lowest: int) -> bool:
+    return type(value) is int and lowest <= value < 2**63
 
 
 def no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -91,14 +116,20 @@ def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Where a batch ends, and where its queues began if not at the end of the batch before."""
+    """Where a batch ends, and where its queues began if not at the end of the batch before.
+
+    Offsets are equal that say the same of what to read; ``firsts`` only goes along."""
 
     ends: Positions
     starts: Positions = field(default_factory=dict)
+    firsts: Firsts = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, object]:
         """The offset as Spark stores it; two equal offsets are the same text."""
-        value: dict[str, object] = {"offsets": to_tree(self.ends)}
+        value: dict[str, object] = {}
+        if self.firsts:
+            value["first"] = to_tree({queue: list(first) for queue, first in self.firsts.items()})
+        value["offsets"] = to_tree(self.ends)
         if self.starts:
             value["start"] = to_tree(self.starts)
         value["version"] = VERSION
@@ -118,7 +149,9 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
     if value.get("initial") is True:
         return None
     try:
-        return StreamOffset(from_tree(value.get("offsets")), from_tree(value.get("start", {})))
+        return StreamOffset(
+            from_tree(value.get("offsets")), from_tree(value.get("start", {})), _firsts_from(value.get("first", {}))
+        )
     except ValueError as problem:
         raise error("BAD_OFFSETS.CHECKPOINT_UNREADABLE", problem=problem) from None
 

@@ -11,7 +11,6 @@ for the environment's name servers and credentials. Corresponds to nothing in Ro
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,9 +41,9 @@ from spark_rocket.datasource.option_parsers import (
     name_servers,
 )
 from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, Scope
+from spark_rocket.datasource.other_names import remedy_for
 from spark_rocket.datasource.tls import OPTIONS as TLS_OPTIONS
 from spark_rocket.datasource.tls import tls_of
-from spark_rocket.errors import DataSourceError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.remoting.tls import TlsSettings
@@ -159,33 +158,6 @@ _NOT_WITH_A_STORE = (
 )
 # Spark puts these beside ours; they are not for the source.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
-# Names that people bring along, and what they are called here. "" is: there is no such option yet.
-_FROM_ELSEWHERE = {
-    "kafka.bootstrap.servers": "nameServer",
-    "bootstrap.servers": "nameServer",
-    "namesrvaddr": "nameServer",
-    "group.id": "consumerGroup",
-    "kafka.group.id": "consumerGroup",
-    "groupidprefix": "consumerGroup",
-    "fetchoffset.numretries": "retryTimeout",
-    "fetchoffset.retryintervalms": "retryTimeout",
-    "kafkaconsumer.polltimeoutms": "requestTimeout",
-    "topics": "subscribe",
-    "topicspattern": "subscribePattern",
-    "maxrowspertrigger": "maxOffsetsPerTrigger",
-    "topicpattern": "subscribePattern",
-    "startingoffsetsfallback": "groupOffsetsFallback",
-    "path": "",
-    "sep": "csvDelimiter",
-    "delimiter": "csvDelimiter",
-    "mode": "badRecords",
-}
-_NOT_NEEDED = {
-    "header": "A body is no file: it has no line of names, and csv goes by the schema.",
-    "includeheaders": "A message's headers are the column properties, which is there without an option.",
-    "acks": "There is none: a row is written when its broker has stored it.",
-    "kafka.acks": "There is none: a row is written when its broker has stored it.",
-}
 
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
@@ -369,7 +341,7 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
         option = _BY_KEY.get(key)
         if option is None:
             if key not in _SPARKS_OWN:
-                raise _unknown(key, scopes)
+                raise error("BAD_OPTION.UNKNOWN", option=key, hint=remedy_for(key, scopes))
         elif option.scopes & scopes:
             option.parse(option.name, text)
         else:
@@ -381,25 +353,6 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             hint = " Views are read with spark.read." if key == "view" else hint
             hint = ' Or say which: .option("view", "messages").' if key in ("key", "msgid") else hint
             raise error("BAD_OPTION.SCOPE", option=option.name, belongs=belongs, wanted=wanted, hint=hint)
-
-
-def _unknown(key: str, scopes: frozenset[Scope]) -> DataSourceError:
-    here = [option.name for option in OPTIONS if option.scopes & scopes]
-    nearest = _FROM_ELSEWHERE.get(key)
-    if nearest is None:
-        close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
-        nearest = next((option for option in here if close and option.lower() == close[0]), "")
-    remedy = f"Did you mean {nearest}?" if nearest else f"The options here are {', '.join(here)}."
-    if key == "path":  # load("orders"), save("orders"), CREATE TABLE … LOCATION
-        option = "topic" if scopes <= {Scope.WRITE, Scope.WRITE_STREAM} else "subscribe"
-        remedy = f'Topics have no path: name the topic with .option("{option}", …) and nothing in load() or save().'
-        if option == "subscribe":
-            remedy += ' The directory of a stopped broker is read with .option("storePath", …).'
-    elif key in _NOT_NEEDED:
-        remedy = _NOT_NEEDED[key]
-    elif key.startswith("option."):
-        remedy = "CREATE TABLE … USING rocket is not supported: use spark.read, or a temporary view of it."
-    return error("BAD_OPTION.UNKNOWN", option=key, hint=remedy)
 
 
 def _parse(raw: Mapping[str, str], scope: Scope) -> dict[str, object]:

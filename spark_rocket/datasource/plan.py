@@ -15,7 +15,6 @@ from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import EARLIEST, Positions, StreamOffset, name
-from spark_rocket.datasource.option_parsers import now_ms
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
 from spark_rocket.datasource.resolve import LossPolicy, Queues, Seen, fit, resolve_end, resolve_start, starts_of_new
@@ -26,7 +25,6 @@ from spark_rocket.model import MessageQueue
 log = logging.getLogger("spark_rocket.datasource")
 
 RECHECK_SECONDS = 60.0
-CLOCKS_APART_MS = 600_000
 
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
@@ -83,12 +81,13 @@ class StreamPlanner:
         self._seen = Seen()
         self._latest: Positions = {}
         self._parted: set[MessageQueue] = set()
-        self._missed: dict[MessageQueue, int] = {}  # of deleted topics, and when that was noticed, in ms
+        self._missed: set[MessageQueue] = set()  # of deleted topics
         self._matches_nothing = False
         self._clock = clock
         self._last_batch: float | None = None
         self._committed: dict[MessageQueue, int] = {}
         self._checked = clock()
+        self._compared: float | None = None
         self._said: set[str] = set()
 
     def pin(self) -> None:
@@ -117,10 +116,12 @@ class StreamPlanner:
             )
         else:
             self._note_lost_topics(before, view)
+            self._seen.firsts = {**previous.firsts} | self._seen.firsts
             fresh = self._moved(before, view.latest)
         starts = before | fresh
         view = self._passed(view, starts)
         latest = view.latest
+        self._seen.learn(self._queues, {q for q, end in latest.items() if end} - set(self._queues.from_slaves))
         self._note_absent(starts, view)
         known = {queue: starts[queue] for queue in latest}
         if is_limited and previous is not None and not fresh and self._waits(known, latest):
@@ -132,7 +133,7 @@ class StreamPlanner:
         if previous is not None and not fresh and ends == previous.ends:
             return None
         self._last_batch = self._clock()
-        return StreamOffset(ends, fresh)
+        return StreamOffset(ends, fresh, {queue: first for queue, first in self._seen.firsts.items() if queue in ends})
 
     def _look(self, known: Iterable[str], going_on: Positions = MappingProxyType({})) -> _View:
         found = self._what.now(known)
@@ -190,9 +191,7 @@ class StreamPlanner:
             missing = missing | self._what.now(gone).missing
         for topic in sorted(missing.keys() & read):
             self._loss.topic_deleted(topic, before)
-            for queue in before:
-                if queue.topic == topic:
-                    self._missed.setdefault(queue, now_ms())
+            self._missed.update(queue for queue in before if queue.topic == topic)
         self._check_all_there(view.found, before)
 
     def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
@@ -205,30 +204,15 @@ class StreamPlanner:
         # A slave, whose log may begin and end elsewhere, is not asked whether something was lost.
         away = self._queues.from_slaves
         old = {queue: before[queue] for queue in latest if queue not in new and queue not in away}
-        old |= self._made_anew({queue: latest[queue] for queue in old if queue in self._missed})
-        fitted = fit(self._queues, old, latest, self._loss, self._seen)
+        suspects = self._missed & old.keys()
+        now = self._clock()
+        if self._compared is None or now - self._compared >= RECHECK_SECONDS:
+            self._compared = now
+            self._seen.asked.clear()
+            suspects = {*old}
+        fitted = fit(self._queues, old, latest, self._loss, self._seen, suspects)
+        self._missed -= suspects
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
-
-    def _made_anew(self, latest: Positions) -> dict[MessageQueue, int]:
-        """The first messages of queues that are back, if their topic was deleted and created again meanwhile.
-
-        Brokers that were away also bring a topic back. Then its first message was stored before it was missed; the
-        clocks of driver and brokers may be ``CLOCKS_APART_MS`` apart. In doubt it is a new one, by which nothing is
-        lost.
-        """
-        if not latest:
-            return {}
-        firsts = self._queues.min_offsets(latest.keys())
-        missed = {queue: max(0, self._missed[queue] - CLOCKS_APART_MS) for queue in latest}
-        since = self._queues.offsets_for_times(missed)
-        anew = {queue: first for queue, first in firsts.items() if since[queue] <= first}
-        for queue in latest:
-            del self._missed[queue]
-        for queue in anew:
-            self._seen.forget(queue)
-        for topic in sorted({queue.topic for queue in anew}):
-            log.warning("topic %s was deleted and created again: it is read from its first message on.", topic)
-        return anew
 
     def _note_absent(self, starts: Positions, view: _View) -> None:
         self._parted -= view.latest.keys()

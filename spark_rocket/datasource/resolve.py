@@ -46,6 +46,10 @@ class Queues(Protocol):
         """``going_on``: where queues are already read up to. Of those a slave may say the end while the master is away,
         and it is not before that. Where to begin is for masters to say: their slaves may lack the oldest, too."""
 
+    def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """When the first message of each was stored, in ms; without queues that have none, or whose broker does not
+        say."""
+
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         """Without the queues of which the group has committed nothing."""
@@ -94,6 +98,11 @@ class LossPolicy:
         then = "where it was" if which == "end" else _FROM_EARLIEST
         self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
 
+    def made_anew(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
+        """The queue holds other messages than it did."""
+        was, now = shown_time(was_ms), shown_time(now_ms)
+        self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
+
     def queue_deleted(self, queue: MessageQueue, at: int) -> None:
         """The topic has fewer queues on a broker than it had."""
         self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
@@ -113,32 +122,73 @@ class LossPolicy:
 
 
 class Seen:
-    """How far queues have been seen to reach; one that reaches less far was made anew, or lost messages."""
+    """What queues have been seen to hold.
+
+    One that reaches less far than before was made anew, or lost messages. One that was made anew and has grown since
+    is told by ``firsts``, which go along in the checkpoint: a queue's messages keep their offsets and store times, so
+    where one with the offset of a former first one, or a smaller offset, was stored later than that, it is another
+    queue of the same name.
+    """
 
     def __init__(self) -> None:
-        self.firsts: dict[MessageQueue, int] = {}
+        self.lows: dict[MessageQueue, int] = {}
         self.ends: dict[MessageQueue, int] = {}
+        self.firsts: dict[MessageQueue, tuple[int, int]] = {}
+        self.asked: set[MessageQueue] = set()
 
-    def note(self, firsts: Positions, ends: Positions) -> None:
-        self.firsts |= firsts
+    def note(self, lows: Positions, ends: Positions) -> None:
+        self.lows |= lows
         self.ends |= ends
 
     def forget(self, queue: MessageQueue) -> None:
-        self.firsts.pop(queue, None)
+        self.lows.pop(queue, None)
         self.ends.pop(queue, None)
+
+    def learn(self, queues: Queues, unknown: Collection[MessageQueue]) -> None:
+        """Ask for first messages, of each queue once. Their times are asked last: retention makes them later only."""
+        new = [queue for queue in unknown if queue not in self.firsts and queue not in self.asked]
+        if new:
+            self.asked.update(new)
+            lows, times = queues.min_offsets(new), queues.first_times(new)
+            self.firsts |= {queue: (lows[queue], stored) for queue, stored in times.items()}
+
+    def made_anew(self, queues: Queues, suspects: Collection[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """The first messages of those that are other queues now. Their offsets are asked last: retention makes them
+        larger only, and a larger one proves nothing."""
+        known = [queue for queue in suspects if queue in self.firsts]
+        times = queues.first_times(known) if known else {}
+        lows = queues.min_offsets(times.keys()) if times else {}
+        return {
+            queue: (lows[queue], stored)
+            for queue, stored in times.items()
+            if lows[queue] <= self.firsts[queue][0] and stored > self.firsts[queue][1]
+        }
 
 
 def fit(
-    queues: Queues, starts: Positions, latest: Positions, loss: LossPolicy, seen: Seen | None = None
+    queues: Queues,
+    starts: Positions,
+    latest: Positions,
+    loss: LossPolicy,
+    seen: Seen | None = None,
+    suspects: Collection[MessageQueue] = (),
 ) -> dict[MessageQueue, int]:
-    """Check starts against what the queues have; return where reading can begin."""
+    """Check starts against what the queues have; return where reading can begin. ``suspects`` are asked whether they
+    are still the queues they were."""
     first = queues.min_offsets([queue for queue, start in starts.items() if start != latest[queue]])
     seen = seen or Seen()
+    back = {queue for queue, low in first.items() if low < seen.lows.get(queue, 0)}
+    anew = seen.made_anew(queues, {*suspects, *back} & {queue for queue in starts if starts[queue] <= latest[queue]})
     fitted = {}
     for queue, start in starts.items():
         low, end = first.get(queue, start), latest[queue]
-        was_first, was_end = seen.firsts.get(queue, 0), seen.ends.get(queue, 0)
-        if start > end:
+        was_first, was_end = seen.lows.get(queue, 0), seen.ends.get(queue, 0)
+        if queue in anew:
+            low, stored = anew[queue]
+            loss.made_anew(queue, seen.firsts[queue][0], seen.firsts[queue][1], stored, start)
+            seen.firsts[queue] = anew[queue]
+            start = min(low, end)
+        elif start > end:
             if end == 0 and queue.topic not in queues.topics():
                 loss.topic_deleted(queue.topic, starts)
             else:
@@ -147,7 +197,7 @@ def fit(
         elif start < low:
             loss.deleted(queue, start, low)
             start = low
-        elif queue in first and low < was_first:  # no queue's first message ever comes back
+        elif queue in back and queue not in seen.firsts:  # else it is a slave's that kept more, in its master's place
             loss.went_back(queue, "first message", was_first, low, start)
             start = low
         elif end < was_end:  # rather a broker that lost the newest messages than a topic made anew: go on here

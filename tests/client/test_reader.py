@@ -229,6 +229,8 @@ def test_offsets(mq: FakeCluster, reader: Reader) -> None:
     assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE), reader.earliest_store_time(QUEUE)) == (3, 30, 1234)
     mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(0, None, {"timestamp": "-1"}))
     assert reader.earliest_store_time(QUEUE) is None
+    mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(3, "request type 32 not supported"))  # a proxy
+    assert reader.earliest_store_time_later(QUEUE).result() is None
     mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(0, None, {"offset": "12"}))
     assert reader.committed_offset("g", QUEUE) == 12
     mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(22, "Not found, V3_0_6_SNAPSHOT maybe this group first boot"))

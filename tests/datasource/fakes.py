@@ -25,6 +25,8 @@ class FakeQueues:
         self.hidden: dict[MessageQueue, tuple[int, int]] = {}  # a broker has them, and no route
         self.masterless: set[MessageQueue] = set()  # their spans are what the slave has
         self.from_slaves: set[MessageQueue] = set()
+        self.began: dict[MessageQueue, int] = {}  # when offset 0 was stored, in ms; 0 for others
+        self.says_times = True
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.spans})
@@ -55,6 +57,10 @@ class FakeQueues:
             queue: [self.size_of(queue, offset) for offset in range(start, min(start + count, self.spans[queue][1]))]
             for queue, start in starts.items()
         }
+
+    def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        spans = {queue: self.spans[queue] for queue in queues} if self.says_times else {}
+        return {queue: self.began.get(queue, 0) + 10 * low for queue, (low, end) in spans.items() if low < end}
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         found = {}

@@ -190,8 +190,12 @@ def test_the_list_of_topics_and_sizes_of_messages() -> None:
         (queue,) = asking.queues([topic])
         assert topic in asking.topics()
         assert not {queue.broker_name, "DefaultCluster"} & {*asking.topics()}
+        assert asking.first_times([queue]) == {}
         for body in ("x", "x" * 101):
             producer.send(Message.of(topic, body), queue=queue)
+        first = asking.first_times([queue])[queue]
+        assert asking.offsets_for_times({queue: first}) == {queue: 0}
+        assert asking.offsets_for_times({queue: first + 1})[queue] > 0
         one, two = asking.message_sizes({queue: 0}, 5)[queue]
         assert two - one == 100
         assert asking.message_sizes({queue: 1}, 1) == {queue: [two]}

@@ -58,6 +58,19 @@ def test_an_offset_survives_its_text_and_the_text_is_canonical(
     assert json.dumps(backwards.to_json()) == text
 
 
+def test_first_messages_go_along_in_the_text() -> None:
+    offset = StreamOffset({A10: 5, A2: 0}, {A10: 3}, {A10: (2, 1_769_860_800_000)})
+    text = json.dumps(offset.to_json())
+    assert text == (
+        '{"first": {"orders": {"broker-a": {"10": [2, 1769860800000]}}}, "offsets": {"orders": {"broker-a": {"10": 5, '
+        '"2": 0}}}, "start": {"orders": {"broker-a": {"10": 3}}}, "version": 1}'
+    )
+    again = parse_stream_offset(json.loads(text))
+    assert again is not None
+    assert again.firsts == offset.firsts
+    assert again == offset == StreamOffset({A10: 5, A2: 0}, {A10: 3}), "they say nothing of what to read"
+
+
 def test_a_batch_begins_where_the_one_before_ended_unless_its_own_offset_says_otherwise() -> None:
     before = StreamOffset({A0: 10, A2: 20})
     assert starts_of(before, StreamOffset({A0: 11, A2: 30, B0: 9}, {A2: 25, B0: 4})) == {A0: 10, A2: 25, B0: 4}
@@ -88,6 +101,9 @@ def test_an_offset_of_another_version_is_refused(value: dict[str, object]) -> No
         ({"version": 1, "offsets": {"t": {"b": {"0": 1.5}}}}, "1.5"),
         ({"version": 1, "offsets": {"t": {"b": {"0": True}}}}, "true"),
         ({"version": 1, "offsets": {"t": {"b": {"0": -1}}}}, "-1"),
+        ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": 5}}}}, "t/b/0 has 5, which is not an offset and a"),
+        ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": [1, -1]}}}}, "[1, -1]"),
+        ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": [1, 2, 3]}}}}, "[1, 2, 3]"),
     ],
 )
 def test_a_broken_checkpoint_is_refused_and_says_where(value: dict[str, object], wrong: str) -> None:

@@ -64,6 +64,8 @@ def test_names_are_looked_up_without_case(key: str) -> None:
         ("subcribe", "subscribe"),
         ("kafka.bootstrap.servers", "nameServer"),
         ("group.id", "consumerGroup"),
+        ("kafka.auto.offset.reset", "startingOffsets"),
+        ("kafka.security.protocol", "tls"),
         ("sep", "csvDelimiter"),
         ("delimiter", "csvDelimiter"),
         ("mode", "badRecords"),
@@ -81,6 +83,10 @@ def test_an_unknown_option_is_answered_with_the_nearest_known_one(typed: str, me
         ("header", "no line of names"),
         ("includeHeaders", "column properties"),
         ("acks", "when its broker has stored it"),
+        ("kafka.isolation.level", "rolled back cannot be read"),
+        ("kafka.sasl.mechanism", "no Kafka client underneath"),
+        ("kafka.session.timeout.ms", "no Kafka client underneath"),
+        ("kafka.batch.size", "no Kafka client underneath"),
     ],
 )
 def test_an_option_that_is_not_needed_is_answered_with_what_is_there(typed: str, instead: str) -> None:
@@ -99,7 +105,6 @@ def test_an_option_like_no_other_is_answered_with_the_list() -> None:
     [
         ("path", {Scope.READ, Scope.READ_STREAM}, r'option\("subscribe", …\)'),
         ("path", {Scope.WRITE, Scope.WRITE_STREAM}, r'option\("topic", …\)'),
-        ("option.subscribe", {Scope.READ}, "CREATE TABLE"),
     ],
 )
 def test_habits_from_elsewhere_are_answered_with_the_way_here(key: str, scopes: set[Scope], hint: str) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.cli import main
 from spark_rocket.datasource.option_table import OPTIONS
-from spark_rocket.datasource.options import _FROM_ELSEWHERE
+from spark_rocket.datasource.other_names import FROM_ELSEWHERE, NOT_NEEDED
 from spark_rocket.model import Message
 from tests.golden import extract_store
 from tests.spark.conftest import ROOT, Rocket
@@ -152,12 +152,16 @@ def test_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_options_that_kafkas_are_translated_to_are_there() -> None:
-    page = _text(FROM_KAFKA).partition("## Options when reading")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `([\w.]+)`[^|]* \| (.*?) \|", page, re.M))
+    rows: dict[str, str] = {}
+    for part in ("Options when reading", "Writing"):
+        page = _text(FROM_KAFKA).partition(f"## {part}\n")[2].partition("\n## ")[0]
+        rows |= {name.lower(): told for name, told in re.findall(r"^\| `([\w.]+)`[^|]* \| (.*?) \|", page, re.M)}
     here = {option.name for option in OPTIONS}
     named = set(re.findall(r"^`(\w+)`", "\n".join(rows.values()), re.M))
     assert len(named) > 15
     assert named <= here
-    for theirs, ours in _FROM_ELSEWHERE.items():
+    for theirs, ours in FROM_ELSEWHERE.items():
         if "kafka" in theirs:
-            assert {name.lower(): told for name, told in rows.items()}[theirs].startswith(f"`{ours}`"), theirs
+            assert f"`{ours}`" in rows[theirs], theirs
+    for theirs in NOT_NEEDED:
+        assert "kafka" not in theirs or not rows[theirs].startswith("`"), theirs

@@ -159,6 +159,12 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c"]
     mq.send(topic, ["d"])
     assert run(mq.stream(topic)) == ["d"], "and from there on as ever"
+    mq.cluster.delete_topic(topic)
+    mq.cluster.create_topic(topic, 1)
+    mq.send(topic, ["e"] * 5)  # more than there were
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 3, and has not read"):
+        run(mq.stream(topic))
+    assert run(mq.stream(topic, failOnDataLoss="false")) == ["e"] * 5
 
 
 @pytest.mark.classic("foreachBatch runs in the process of the broker")
