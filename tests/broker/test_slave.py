@@ -291,6 +291,22 @@ def test_what_a_slave_refuses(pair: Pair) -> None:
     assert tables == [pair.slave.service.topics.table, pair.slave.service.groups.table]
 
 
+def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
+    """At all brokers of the cluster, slaves first if it happens so, and no further than the first that refuses."""
+    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
+        admin.create_topic("t", 1)
+        producer.send(Message("t", b"x"))
+        pair.caught_up()
+        soon(lambda: "t" in pair.slave.service.topics.table)
+        for code in (RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
+            left = ask(pair.slave.address, code, topic="t")
+            assert left.code == ResponseCode.SUCCESS
+            assert "at its master" in str(left.remark)
+        assert "t" in pair.slave.service.topics.table
+        assert ask(pair.master.address, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == ResponseCode.SUCCESS
+        soon(lambda: "t" not in pair.slave.service.topics.table)
+
+
 def test_who_is_far_behind_is_sent_to_the_slave(pair: Pair) -> None:
     settings = b"slaveReadEnable=true\naccessMessageInMemoryMaxRatio=0"
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:

@@ -8,7 +8,11 @@ what follows a pop (200050, 200051, 200053, 200056, 200151)
 a message given back (36)                                   1 SYSTEM_ERROR
 the end of a transaction (37)                               11 SLAVE_NOT_AVAILABLE
 topics, groups, offsets and modes changed                   1 SYSTEM_ERROR
+topics deleted (215, 316)                                   0, and nothing is done
 ==========================================================  =================================================
+
+The last is what mqadmin asks of all brokers of a cluster, in no order, and it stops at the first that refuses: its
+master's word takes the topic from a slave.
 
 Thread-safety: functions without a state. Corresponds to AdminBrokerProcessor.validateSlave and the roles that
 SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore look at.
@@ -38,15 +42,14 @@ _MESSAGES = (
 _CHANGES = (
     Code.UPDATE_AND_CREATE_TOPIC,
     Code.UPDATE_AND_CREATE_TOPIC_LIST,
-    Code.DELETE_TOPIC_IN_BROKER,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     Code.DELETE_SUBSCRIPTIONGROUP,
     Code.INVOKE_BROKER_TO_RESET_OFFSET,
     Code.CLONE_GROUP_OFFSET,
     Code.SET_MESSAGE_REQUEST_MODE,
-    Code.CLEAN_UNUSED_TOPIC,
 )
+_DELETIONS = (Code.DELETE_TOPIC_IN_BROKER, Code.CLEAN_UNUSED_TOPIC)
 
 
 def refusals(broker: str) -> dict[int, Handler]:
@@ -60,6 +63,7 @@ def refusals(broker: str) -> dict[int, Handler]:
     }
     change = f"{slave}: topics, groups and offsets are changed at its master."
     refused |= {code: _refuse(ResponseCode.SYSTEM_ERROR, change) for code in _CHANGES}
+    refused |= {code: _leave(f"{slave}: topics go when they go at its master.") for code in _DELETIONS}
     refused[Code.CONSUMER_SEND_MSG_BACK] = _refuse(
         ResponseCode.SYSTEM_ERROR, f"{slave}: messages are given back to its master."
     )
@@ -72,5 +76,12 @@ def refusals(broker: str) -> dict[int, Handler]:
 def _refuse(code: ResponseCode, text: str) -> Handler:
     def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         raise RefusedError(text, response_code=code)
+
+    return handler
+
+
+def _leave(text: str) -> Handler:
+    def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        return RemotingCommand.response(request, ResponseCode.SUCCESS, text)
 
     return handler
