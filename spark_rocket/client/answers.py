@@ -71,6 +71,12 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
             "Ask whoever runs the broker to give the user a policy for it (mqadmin createAcl).",
         ),
         (ResponseCode.NO_PERMISSION, "accesskey|signature|no acl config|^user:", _ACCOUNT),
+        (
+            ResponseCode.SYSTEM_ERROR,
+            "size exceeded",
+            "Send fewer at a time (split_batch, the data source's sendBatchBytes), or raise the broker's"
+            " maxMessageSize: up to 4.9.3 it is compared with what all messages of a batch take when they are stored.",
+        ),
         # 4.x has no code of its own for these.
         (ResponseCode.SYSTEM_ERROR, "aclexception.*permission", _PLAIN_ACL),
         (ResponseCode.SYSTEM_ERROR, "aclexception", _ACCOUNT),
@@ -102,7 +108,7 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
             remedy="Ask for the topic's queues again; queue ids begin at 0.",
             response_code=code,
         )
-    if code == ResponseCode.MESSAGE_ILLEGAL and _is_too_large(remark):
+    if (code == ResponseCode.MESSAGE_ILLEGAL and _is_too_large(remark)) or _is_large_batch(code, remark):
         return MessageTooLargeError(
             f"{address} refused {what}: {sentence(remark)}", remedy=_remedy(code, remark), response_code=code
         )
@@ -133,6 +139,11 @@ def _remedy(code: int, remark: str) -> str:
 def _is_too_large(remark: str) -> bool:
     text = remark.lower()
     return any(part in text for part in ("size", "bytes, more than", "length limit"))
+
+
+def _is_large_batch(code: int, remark: str) -> bool:
+    """An exception of Apache's encoder of batches; code 1, as of all exceptions."""
+    return code == ResponseCode.SYSTEM_ERROR and "size exceeded" in remark
 
 
 def _is_about_queue(remark: str) -> bool:

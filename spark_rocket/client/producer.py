@@ -49,6 +49,7 @@ from spark_rocket.client.trace import SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.validators import check_group
 from spark_rocket.errors import (
     ClientError,
+    MessageTooLargeError,
     RemotingError,
     RemotingTimeoutError,
     RocketError,
@@ -471,6 +472,8 @@ class Producer(Client):
 
     def may_go_elsewhere(self, error: RocketError) -> bool:
         """Whether another broker may take what this one did not."""
+        if isinstance(error, MessageTooLargeError):
+            return False
         return isinstance(error, RemotingError) or error.response_code in self._retry_codes
 
     def may_wait(self) -> bool:

@@ -284,7 +284,7 @@ def test_what_is_no_batch(produce: Callable[..., Producer], messages: Any, probl
 
 
 def test_split_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
-    messages = [Message("t", b"x" * size, {"k": "v"}) for size in (300, 300, 300, 2000, 10, 10)]
+    messages = [Message("t", b"x" * size, {"k": "v"}) for size in (200, 200, 200, 2000, 10, 10)]
     batches = list(split_batch(messages, 1000))
     assert [len(batch) for batch in batches] == [2, 1, 1, 2]
     assert [message for batch in batches for message in batch] == messages
@@ -292,6 +292,27 @@ def test_split_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     for batch in (batches[0], batches[1], batches[3]):
         producer.send(batch)
     assert list(split_batch([])) == []
+
+
+def test_what_split_batch_gives_a_broker_of_4_9_0_takes() -> None:
+    """Which adds up what all records take."""
+    messages = [Message.of("orders", b"", tags="t") for _ in range(40_000)]
+    added = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02"
+    (first, *_) = split_batch(messages)
+    piece = len("TAGS\x01t\x02UNIQ_KEY\x01\x02WAIT\x01true\x02") + 32 + len(added)
+    assert len(first) * (91 + len("orders") + piece) <= 4 << 20
+
+
+@pytest.mark.parametrize("how", ["send", "send_async"])
+def test_a_batch_above_a_brokers_limit(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+    """Apache's encoder raises an exception, whose code is 1; no other broker is asked."""
+    remark = "java.lang.RuntimeException: message body size exceeded, org.apache.rocketmq.store.MessageExtEncoder"
+    mq.everywhere(BATCH, says(1, remark))
+    producer, batch = produce(), [Message.of("t", "b"), Message.of("t", "c")]
+    with pytest.raises(MessageTooLargeError, match="split_batch") as caught:
+        producer.send(batch) if how == "send" else producer.send_async(batch).result(10)
+    assert caught.value.response_code == 1
+    assert len(sent(mq)) == 1
 
 
 def test_encoded_batches_go_out_as_they_are(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
