@@ -53,9 +53,8 @@ class ConsumerGroup:
         return sorted({member.client_id for member in self.members.values()})
 
     def channel_of(self, client_id: str) -> Channel | None:
-        """The client's connection; of several the one with the latest heartbeat, the others are about to close."""
-        own = [member for member in self.members.values() if member.client_id == client_id]
-        return max(own, key=lambda member: member.last_update).channel if own else None
+        """The client's connection."""
+        return _latest(member for member in self.members.values() if member.client_id == client_id)
 
     def update_subscriptions(self, data: Iterable[SubscriptionData]) -> None:
         """Take over newer subscriptions, drop topics no longer named."""
@@ -171,7 +170,7 @@ class ClientManager:
     def producer_channel(self, client_id: str) -> Channel | None:
         """The connection of a client that produces, in whichever group."""
         every = (info for members in self.producers.values() for info in members.values())
-        return next((info.channel for info in every if info.client_id == client_id), None)
+        return _latest(info for info in every if info.client_id == client_id)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         found = self.consumers.get(group)
@@ -180,6 +179,12 @@ class ClientManager:
     def groups_of(self, topic: str) -> set[str]:
         """Groups with a live member that subscribes to the topic."""
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
+
+
+def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
+    """Of a client's connections the one with the latest heartbeat: who connects anew may leave a dead one behind."""
+    found = list(connections)
+    return max(reversed(found), key=lambda info: info.last_update).channel if found else None
 
 
 def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:

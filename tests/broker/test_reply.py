@@ -67,6 +67,16 @@ def ask(cluster: LocalCluster) -> Iterator[Ask]:
         yield reply
 
 
+def test_a_reply_goes_to_the_connection_that_was_heard_of_last(
+    cluster: LocalCluster, requester: Requester, ask: Ask
+) -> None:
+    """The other one may be dead: a client whose network went away connects again, and nothing closes the old one."""
+    with closing(Requester(cluster.broker_address)) as again:
+        assert ask("REPLY_TO_CLIENT\x01requester@1").code == 0
+        assert bytes(again.pushed.get(timeout=30).body) == b"reply"
+    assert requester.pushed.empty()
+
+
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
 def test_a_reply_is_pushed_to_its_requester(
     cluster: LocalCluster, requester: Requester, ask: Ask, code: RequestCode
