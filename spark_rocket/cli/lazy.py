@@ -37,6 +37,18 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, which knows only those that are imported, and before 8.4 none that is meant."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.list_commands(ctx))
+            ctx.fail(f"No such command {name!r}.{' Did you mean ' * bool(near)}{' or '.join(near)}{'?' * bool(near)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Ordinary ones are the first section's.
         ordinary = [(name, command.get_short_help_str(200)) for name, command in self.commands.items()]

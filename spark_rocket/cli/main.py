@@ -35,6 +35,7 @@ SECTIONS = {
     "Topics and groups": {
         "topic": (f"{_CLI}.topic:topic", "topics, what is in them, and changes of them"),
         "group": (f"{_CLI}.group:group", "consumer groups, their members and lag, and changes of them"),
+        "acl": (f"{_CLI}.acl:acl", "who may do what on brokers with access control"),
         "offsets": (f"{_CLI}.offsets:offsets", "where queries and groups are; set, copy and preview it"),
     },
     "Messages": {

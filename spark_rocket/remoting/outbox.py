@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from spark_rocket.errors import RemotingTimeoutError
+from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import Buffer
 from spark_rocket.remoting.timer import DeadlineTimer
 from spark_rocket.remoting.waiters import Waiter
@@ -165,7 +166,11 @@ class _Deadlines:
 
 
 def no_answer(address: str, code: int, timeout: float) -> RemotingTimeoutError:
+    try:
+        what = RequestCode(code).name
+    except ValueError:
+        what = f"request code {int(code)}"
     return RemotingTimeoutError(
-        f"{address} did not answer request code {int(code)} within {timeout:g} s.",
+        f"{address} did not answer {what} within {timeout:g} s.",
         remedy="It may have been carried out all the same; a longer timeout waits for slow servers.",
     )

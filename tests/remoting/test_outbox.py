@@ -15,7 +15,7 @@ from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTim
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 from spark_rocket.remoting import outbox as module
 from spark_rocket.remoting.client import RemotingClient
-from spark_rocket.remoting.outbox import FLUSH_SIZE, WINDOW, Outbox
+from spark_rocket.remoting.outbox import FLUSH_SIZE, WINDOW, Outbox, no_answer
 from spark_rocket.remoting.timer import Deadline
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
@@ -173,7 +173,8 @@ def test_deadlines_are_watched_together(box: Outbox, timer: Timer, caplog: pytes
     assert isinstance(exits.told.get_nowait(), RemotingTimeoutError)
     error = late.told.get_nowait()
     assert isinstance(error, RemotingTimeoutError)
-    assert "b:1 did not answer request code 2 within 0.25 s" in str(error)
+    assert "b:1 did not answer request code 2 within 0.25 s" in str(error)  # nobody's
+    assert "b:1 did not answer PULL_MESSAGE within 5 s" in str(no_answer("b:1", 11, 5.0))
     assert later.told.empty()
     assert list(box.waiting) == [1]
     assert now + 3600 in [when for when, _ in timer.entries]

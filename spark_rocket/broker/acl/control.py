@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from spark_rocket.broker.acl.accounts_file import AccountsFile, change_file
 from spark_rocket.broker.acl.addresses import parts_of
 from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, key_of, need_of_topic
 from spark_rocket.broker.acl.rules import ANY, GROUP, PUB, SUB, Account, AclRules, Need
@@ -73,6 +74,7 @@ class AccessControl:
         }
         self._clock = clock
         self._clock_skew_ms = clock_skew_ms
+        self._reading = asyncio.Lock()  # so that what was read before a change does not count after it
 
     # --- the file -----------------------------------------------------------------------------------------------------
 
@@ -86,14 +88,20 @@ class AccessControl:
             self._seen = found
             return False
         self._loaded = found
-        try:
-            rules = await asyncio.to_thread(AclRules.from_file, self.path)
-        except ConfigError as error:
-            _log.error("Who may do what stays as it was: %s %s", error.message, error.remedy)
-            return False
-        self.take(rules)
+        async with self._reading:
+            try:
+                rules = await asyncio.to_thread(AclRules.from_file, self.path)
+            except ConfigError as error:
+                _log.error("Who may do what stays as it was: %s %s", error.message, error.remedy)
+                return False
+            self.take(rules)
         _log.info("Who may do what is read again from %s: %d accounts.", self.path, len(rules.accounts))
         return True
+
+    async def change(self, edit: Callable[[AccountsFile], None]) -> None:
+        """Change the file; on return it is on disk and counts. ConfigError, OSError: nothing is changed."""
+        async with self._reading:
+            self.take(await asyncio.to_thread(change_file, self.path, edit, self._clock()))
 
     def take(self, rules: AclRules) -> None:
         """These count from now on."""
@@ -148,6 +156,21 @@ class AccessControl:
         if not is_signed_by(request, account.key):
             raise self._wrong_signature(account, SIGNATURE in ext)
         return account
+
+    def check_admin(self, channel: Channel, request: RemotingCommand) -> None:
+        """For requests about accounts, which have passed the check: an account's own white list is not enough."""
+        account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
+        if (
+            account is not None
+            and not account.admin
+            and not self._is_white(self.rules, channel.attributes, channel.remote_addr)
+        ):
+            raise self._not_admin(account, request.code)
+
+    def is_signed_by_admin(self, request: RemotingCommand) -> bool:
+        """Whether an administrator has signed it: white lists do not count."""
+        account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
+        return account is not None and account.admin and is_signed_by(request, account.key)
 
     def _needs_of_view(self, request: RemotingCommand) -> Needs:
         return self._needs_of_message(ViewMessageRequestHeader.from_ext(request.ext_fields).offset, SUB)

@@ -55,7 +55,7 @@ PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|
 _REMEDY = "Correct the file; docs/security.md has an example."
 
 _TOP = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
-_OF_ACCOUNT = (
+OF_ACCOUNT = (
     "accessKey",
     "secretKey",
     "whiteRemoteAddress",
@@ -145,8 +145,9 @@ class AclRules:
         return cls.from_bytes(read_file(path), str(path))
 
     @classmethod
-    def from_bytes(cls, content: bytes, source: str) -> AclRules:
-        return _Parser(source).rules(content)
+    def from_bytes(cls, content: bytes, source: str, *, has_lines: bool = True) -> AclRules:
+        """Without ``has_lines`` errors name none: of a text that nobody has written."""
+        return _Parser(source, has_lines).rules(content)
 
 
 def read_file(path: Path) -> bytes:
@@ -166,8 +167,9 @@ def read_file(path: Path) -> bytes:
 class _Parser:
     """Reads one file; every problem is told with its line."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, has_lines: bool) -> None:
         self._source = source
+        self._has_lines = has_lines
 
     def rules(self, content: bytes) -> AclRules:
         top = self._document(content)
@@ -248,7 +250,7 @@ class _Parser:
     # --- accounts -----------------------------------------------------------------------------------------------------
 
     def _account(self, node: yaml.Node) -> Account:
-        values = self._mapping(node, _OF_ACCOUNT, "an account")
+        values = self._mapping(node, OF_ACCOUNT, "an account")
         keys: dict[str, str] = {}
         for name in ("accessKey", "secretKey"):
             if name not in values:
@@ -310,5 +312,5 @@ class _Parser:
 
     def _error(self, where: Any, reason: str) -> ConfigError:
         mark = getattr(where, "start_mark", where)
-        line = f", line {mark.line + 1}" if mark is not None else ""
+        line = f", line {mark.line + 1}" if mark is not None and self._has_lines else ""
         return ConfigError(f"{self._source}{line}: {reason}.", remedy=_REMEDY)

@@ -4,6 +4,7 @@ Every question goes to the servers at once and nothing is remembered. Only Apach
 all of it works with Apache's clusters of 4.x and 5.x, but for what a method says of their versions.
 """
 
+from spark_rocket.client.admin.accounts import AclVersion
 from spark_rocket.client.admin.admin import Admin
 from spark_rocket.client.admin.results import (
     BrokerRuntime,
@@ -31,6 +32,7 @@ from spark_rocket.client.admin.results import (
 )
 
 __all__ = [
+    "AclVersion",
     "Admin",
     "BrokerRuntime",
     "BrokerStatsData",

@@ -25,13 +25,15 @@ from spark_rocket.client.reader import DEFAULT_GROUP, Reader
 from spark_rocket.client.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.bodies import MASTER_ID, BrokerData, ClusterInfo
+from spark_rocket.protocol.bodies import MASTER_ID, BrokerData, ClusterInfo, DataVersion
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers.base import Header
 
 BROKER_WAIT = 1.0
 WINDOW = 256
+PAGE = 2_000
+"""So many entries of a table are asked for at once."""
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 FOUND_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
 KNOWN_OR_NOT = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
@@ -112,10 +114,7 @@ class AdminBase(Client):
         if broker is not None:
             names = [broker]
         elif cluster is not None:
-            if cluster not in info.cluster_addr_table:
-                known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-                raise ClientError(f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {known}.")
-            names = info.cluster_addr_table[cluster]
+            names = names_in(info, cluster)
         masters = {}
         for name in names:
             data = info.broker_addr_table.get(name)
@@ -213,6 +212,29 @@ class AdminBase(Client):
             take()
         return answers
 
+    def _whole_table(
+        self,
+        address: str,
+        code: RequestCode,
+        answer: RemotingCommand,
+        part: Callable[[RemotingCommand], tuple[dict[str, T], DataVersion]],
+        behind: Callable[[int, str], Header],
+        count_field: str,
+    ) -> dict[str, T]:
+        """A table of which late 5.x brokers give some thousand entries at a time, and say how many there are.
+
+        ``part``: the entries in an answer, and the table's version; ``behind`` asks for those behind the first so many.
+        """
+        table: dict[str, T] = {}
+        while True:
+            entries, version = part(answer)
+            before = len(table)
+            table |= entries
+            if len(table) >= _count(answer, count_field) or len(table) == before:
+                return table
+            header = behind(len(table), version.to_json().decode())
+            answer = self._ask(address, code, header, "the question for the rest of a table")
+
     def _ask_name_server(
         self, code: RequestCode, header: Header | None, what: str, allowed: frozenset[int] = SUCCESS
     ) -> RemotingCommand:
@@ -224,7 +246,15 @@ class AdminBase(Client):
         return servers.ask_each(lambda: RemotingCommand.request(code, header.to_ext()), what)
 
 
-def total(answer: RemotingCommand, name: str) -> int:
+def names_in(info: ClusterInfo, cluster: str) -> list[str]:
+    """The names of a cluster's brokers."""
+    if cluster not in info.cluster_addr_table:
+        known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+        raise ClientError(f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {known}.")
+    return info.cluster_addr_table[cluster]
+
+
+def _count(answer: RemotingCommand, name: str) -> int:
     """How many a broker says there are, if it does."""
     text = answer.ext_fields.get(name, "")
     return int(text) if text.isdecimal() and text.isascii() else 0

@@ -7,10 +7,9 @@ Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these 
 
 from __future__ import annotations
 
-from spark_rocket.client.admin.base import Asked
+from spark_rocket.client.admin.base import Asked, names_in
 from spark_rocket.client.admin.name_servers import NameServerAdmin, settings_of, settings_text
 from spark_rocket.client.admin.results import BrokerRuntime, BrokerStatsData, BrokerStatus, Failures, StatsItem
-from spark_rocket.errors import ClientError
 from spark_rocket.protocol.bodies import BrokerStatsDataBody, BrokerStatsItem, KVTable
 from spark_rocket.protocol.bodies.ha import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -25,9 +24,8 @@ class BrokerAdmin(NameServerAdmin):
     def brokers(self, *, cluster: str | None = None) -> list[BrokerStatus]:
         """All brokers, masters and slaves, by cluster, name and id; each says why it is silent, if it is."""
         info = self.cluster_info()
-        if cluster is not None and cluster not in info.cluster_addr_table:
-            known = ", ".join(sorted(info.cluster_addr_table)) or "none"
-            raise ClientError(f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {known}.")
+        if cluster is not None:
+            names_in(info, cluster)
         members = sorted(
             (name, data.broker_name, broker_id, address)
             for name, brokers in info.cluster_addr_table.items()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.client.admin.base import ONLINE_OR_NOT, Asked, total
+from spark_rocket.client.admin.base import ONLINE_OR_NOT, PAGE, Asked
 from spark_rocket.client.admin.results import (
     DLQ_PREFIX,
     RETRY_PREFIX,
@@ -29,6 +29,7 @@ from spark_rocket.protocol.bodies import (
     ConsumerConnection,
     ConsumerRunningInfo,
     ConsumeStats,
+    DataVersion,
     ProducerConnection,
     ProducerTableInfo,
     QueryConsumeTimeSpanBody,
@@ -48,10 +49,10 @@ from spark_rocket.protocol.headers import (
     GetProducerConnectionListRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
+from spark_rocket.protocol.headers.base import Header
 from spark_rocket.remoting.address import format_address
 
 _GROUPS = "the question for groups"
-_PAGE = 2_000
 _RELAY_SECONDS = 15.0  # a broker waits 10 s for the consumer that it asks
 _LONGEST_DELAY = 10 * 365 * 86_400_000  # more is Apache's way to say that it does not know
 _ANY_ANSWER = frozenset(
@@ -71,7 +72,7 @@ class GroupAdmin(TopicAdmin):
         found: dict[str, dict[str, SubscriptionGroupConfig]] = {}
         for question, answer in self._ask_all(asked, _GROUPS, lambda answer: answer, failed):
             try:
-                table = self._whole_group_table(question.address, answer)
+                table = self._group_table(question.address, answer)
             except RocketError as error:
                 if failed is None:
                     raise
@@ -85,21 +86,18 @@ class GroupAdmin(TopicAdmin):
         """All consumer groups that a broker (its name or address) knows."""
         code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
         address = self._address(broker)
-        return self._whole_group_table(address, self._ask(address, code, header, _GROUPS))
+        return self._group_table(address, self._ask(address, code, header, _GROUPS))
 
-    def _whole_group_table(self, address: str, answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
-        """As with topics, late 5.x brokers give some thousand at a time."""
-        table: dict[str, SubscriptionGroupConfig] = {}
-        while True:
+    def _group_table(self, address: str, answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
+        def part(answer: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
             body = SubscriptionGroupWrapper.from_json(answer.body)
-            before = len(table)
-            table |= body.subscription_group_table
-            if len(table) >= total(answer, "totalGroupNum") or len(table) == before:
-                return table
-            header = GetAllSubscriptionGroupRequestHeader(
-                group_seq=len(table), data_version=body.data_version.to_json().decode(), max_group_num=_PAGE
-            )
-            answer = self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, header, _GROUPS)
+            return body.subscription_group_table, body.data_version
+
+        def behind(count: int, version: str) -> Header:
+            return GetAllSubscriptionGroupRequestHeader(group_seq=count, data_version=version, max_group_num=PAGE)
+
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        return self._whole_table(address, code, answer, part, behind, "totalGroupNum")
 
     def group_state(self, group: str, *, topic: str | None = None, failed: Failures | None = None) -> GroupState:
         """Who is in a group and how far it is, in all of its topics or in one; nothing of a group that nobody knows."""

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.base import KNOWN_OR_NOT, Asked, put_aside, total
+from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, put_aside
 from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
 from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.protocol.bodies import (
     ClusterInfo,
+    DataVersion,
     GroupList,
     TopicConfig,
     TopicConfigSerializeWrapper,
@@ -38,11 +39,11 @@ from spark_rocket.protocol.headers import (
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+from spark_rocket.protocol.headers.base import Header
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
 _TOPICS = "the question for topics"
-_PAGE = 2_000
 _CONFIG_CODES = KNOWN_OR_NOT | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
@@ -73,7 +74,7 @@ class TopicAdmin(BrokerAdmin):
         found = {}
         for question, answer in answers:
             try:
-                found[question.broker] = self._whole_table(question.address, answer)
+                found[question.broker] = self._topic_table(question.address, answer)
             except RocketError as error:
                 if failed is None:
                     raise
@@ -88,21 +89,17 @@ class TopicAdmin(BrokerAdmin):
         """All topics of a broker (its name or address), the system's among them."""
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
         address = self._address(broker)
-        return self._whole_table(address, self._ask(address, code, header, _TOPICS))
+        return self._topic_table(address, self._ask(address, code, header, _TOPICS))
 
-    def _whole_table(self, address: str, answer: RemotingCommand) -> dict[str, TopicConfig]:
-        """Late 5.x brokers give some thousand topics at a time, and say how many there are."""
-        table: dict[str, TopicConfig] = {}
-        while True:
+    def _topic_table(self, address: str, answer: RemotingCommand) -> dict[str, TopicConfig]:
+        def part(answer: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
             body = TopicConfigSerializeWrapper.from_json(answer.body)
-            before = len(table)
-            table |= body.topic_config_table
-            if len(table) >= total(answer, "totalTopicNum") or len(table) == before:
-                return table
-            header = GetAllTopicConfigRequestHeader(
-                topic_seq=len(table), data_version=body.data_version.to_json().decode(), max_topic_num=_PAGE
-            )
-            answer = self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, header, _TOPICS)
+            return body.topic_config_table, body.data_version
+
+        def behind(count: int, version: str) -> Header:
+            return GetAllTopicConfigRequestHeader(topic_seq=count, data_version=version, max_topic_num=PAGE)
+
+        return self._whole_table(address, RequestCode.GET_ALL_TOPIC_CONFIG, answer, part, behind, "totalTopicNum")
 
     def topic_config(self, topic: str, *, broker: str) -> TopicConfig | None:
         """A topic's settings on a broker; None if it does not have it."""

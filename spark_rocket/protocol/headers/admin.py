@@ -278,3 +278,46 @@ class UpdateGroupForbiddenRequestHeader(Header):
     group: str
     topic: str
     readable: bool | None = None
+
+
+# --- accounts (ACL 1.0) -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CreateAccessConfigRequestHeader(Header):
+    """UPDATE_AND_CREATE_ACL_CONFIG: lists with commas between; what is absent stays, but ``admin``, which is false."""
+
+    access_key: str
+    secret_key: str | None = field(default=None, repr=False)
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+@dataclass(slots=True)
+class DeleteAccessConfigRequestHeader(Header):
+    """DELETE_ACL_CONFIG."""
+
+    access_key: str
+
+
+@dataclass(slots=True)
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
+    """UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: the whole list, with commas between."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None  # 5.x, whose brokers have several files
+
+
+@dataclass(slots=True)
+class GetBrokerAclConfigResponseHeader(Header):
+    """The answer to GET_BROKER_CLUSTER_ACL_INFO: the file's DataVersion, as JSON."""
+
+    version: str
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    all_acl_file_version: str | None = None  # 5.x: such versions by path

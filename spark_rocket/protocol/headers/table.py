@@ -77,6 +77,9 @@ REQUEST_HEADERS: dict[int, type[Header]] = {
     RequestCode.VIEW_BROKER_STATS_DATA: admin.ViewBrokerStatsDataRequestHeader,
     RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: admin.UpdateGroupForbiddenRequestHeader,
     RequestCode.LITE_PULL_MESSAGE: consumer.PullMessageRequestHeader,
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: admin.CreateAccessConfigRequestHeader,
+    RequestCode.DELETE_ACL_CONFIG: admin.DeleteAccessConfigRequestHeader,
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: admin.UpdateGlobalWhiteAddrsConfigRequestHeader,
 }
 
 _ONE_LETTER = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}

@@ -1,0 +1,174 @@
+"""Accounts: put, delete, the white list (50, 51, 53), the file's version and what is in it (52, 54).
+
+Every account's secret key is in the answer to 54, as Apache's has it, but only for who has signed as an administrator:
+an address on a white list, from which the others may be asked without a signature, is told no secrets. An account that
+is no administrator is refused from its own white list, too.
+
+Changes are answered when they are on disk and count. Requests carry secrets as they are: TLS hides them on their way.
+Corresponds to AdminBrokerProcessor.{updateAndCreateAccessConfig, deleteAccessConfig, updateGlobalWhiteAddrsConfig,
+getBrokerAclConfigVersion, getBrokerClusterAclConfig} of RocketMQ 4.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.protocol.bodies import dumps_fastjson
+from spark_rocket.protocol.bodies.acl import ClusterAclConfig
+from spark_rocket.protocol.codes import (
+    DELETE_ACL_CONFIG_FAILED,
+    UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
+    RequestCode,
+    ResponseCode,
+)
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.server import Channel, Handler, failure_of
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
+    from spark_rocket.broker.acl.control import AccessControl
+
+_log = logging.getLogger(__name__)
+
+
+class AccountProcessor:
+    """Who may do what, asked and changed by administrators."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
+            RequestCode.DELETE_ACL_CONFIG: self.delete,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.set_white,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.all_accounts,
+        }
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def put(self, channel: Channel, request: RemotingCommand) -> None:
+        header = CreateAccessConfigRequestHeader.from_ext(request.ext_fields)
+        what = f"the account {header.access_key}"
+        failed = UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+        self._change(channel, request, failed, what, lambda file: file.put(header))
+
+    def delete(self, channel: Channel, request: RemotingCommand) -> None:
+        access_key = DeleteAccessConfigRequestHeader.from_ext(request.ext_fields).access_key
+        failed = DELETE_ACL_CONFIG_FAILED
+
+        def edit(file: AccountsFile) -> None:
+            if not file.delete(access_key):
+                raise RefusedError(f"there is no account with the accessKey {access_key}", response_code=failed)
+
+        self._change(channel, request, failed, f"the account {access_key}, which is deleted", edit)
+
+    def set_white(self, channel: Channel, request: RemotingCommand) -> None:
+        header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_ext(request.ext_fields)
+        failed = UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+        own = self._service.config.acl_path
+        if header.acl_file_full_path and Path(header.acl_file_full_path) != own:
+            raise RefusedError(f"this broker has one file of accounts, {own}", response_code=failed)
+        what = f"the white list, which is [{header.global_white_addrs}]"
+        self._change(channel, request, failed, what, lambda file: file.set_white(header.global_white_addrs))
+
+    def _change(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        failed: int,
+        what: str,
+        edit: Callable[[AccountsFile], None],
+    ) -> None:
+        control = self._control(channel, request, failed)
+
+        async def change() -> RemotingCommand:
+            await control.change(edit)
+            who = request.ext_fields.get("AccessKey") or "an address of the white list"
+            _log.info("Who may do what is changed by %s (%r): %r.", channel.remote_addr, who, what)
+            return RemotingCommand.response(request)
+
+        self._answer_later(channel, request, failed, change())
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    def version(self, channel: Channel, request: RemotingCommand) -> None:
+        service = self._service
+        control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
+
+        async def answer() -> RemotingCommand:
+            version = (await self._file(control)).version.to_value()
+            header = GetBrokerAclConfigResponseHeader(
+                version=dumps_fastjson(version).decode(),
+                broker_name=service.config.broker_name,
+                broker_addr=format_address(*service.store_host),
+                cluster_name=service.config.broker_cluster_name,
+                all_acl_file_version=dumps_fastjson({str(control.path): version}).decode(),
+            )
+            return RemotingCommand.response(request, 0, None, header.to_ext())
+
+        self._answer_later(channel, request, ResponseCode.SYSTEM_ERROR, answer())
+
+    def all_accounts(self, channel: Channel, request: RemotingCommand) -> None:
+        control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
+        is_signed = control.is_signed_by_admin(request)
+
+        async def answer() -> RemotingCommand:
+            file = await self._file(control)
+            if not is_signed:
+                for account in file.accounts:
+                    account.secret_key = None
+            return RemotingCommand.response(request, body=ClusterAclConfig(file.white, file.accounts).to_json())
+
+        self._answer_later(channel, request, ResponseCode.SYSTEM_ERROR, answer())
+
+    async def _file(self, control: AccessControl) -> AccountsFile:
+        from spark_rocket.broker.acl.accounts_file import AccountsFile
+
+        return await asyncio.to_thread(AccountsFile.read, control.path)
+
+    # --- both -------------------------------------------------------------------------------------------------
+
+    def _control(self, channel: Channel, request: RemotingCommand, failed: int) -> AccessControl:
+        control = self._service.access_control
+        if control is None:
+            raise RefusedError(
+                "this broker does not check who may do what",
+                response_code=failed,
+                remedy="Set aclEnable=true in its broker.conf, and start it again.",
+            )
+        control.check_admin(channel, request)
+        return control
+
+    def _answer_later(
+        self, channel: Channel, request: RemotingCommand, failed: int, work: Awaitable[RemotingCommand]
+    ) -> None:
+        async def answer() -> None:
+            try:
+                found = await work
+            except ConfigError as error:
+                found = RemotingCommand.response(request, failed, error.message)
+            except OSError as error:
+                remark = f"{self._service.config.acl_path} cannot be written: {error.strerror}"
+                found = RemotingCommand.response(request, failed, remark)
+            except Exception as error:  # as the server does for a first pass: a request never stays without an answer
+                found = failure_of(channel, request, error)
+            if not request.is_oneway:
+                channel.write(found)
+
+        self._service.spawn(answer())

@@ -1,0 +1,168 @@
+"""Accounts of brokers with access control: who may do what, and changes of it (ACL 1.0, ``plain_acl.yml``).
+
+Each broker, slaves among them, has a file of its own, so that changes go to every one of a cluster, one after the
+other. They are for administrators: give the Admin the keys of one. RocketMQ 4.x answers all of it; 5.0 to 5.3 do not
+tell their accounts, and later ones have ACL 2.0 instead.
+
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createAndUpdatePlainAccessConfig,
+deletePlainAccessConfig, updateGlobalWhiteAddrConfig, examineBrokerClusterAclVersionInfo,
+examineBrokerClusterAclConfig}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_rocket.client.admin.base import names_in, put_aside
+from spark_rocket.client.admin.results import Failures
+from spark_rocket.client.admin.tracing import TraceAdmin
+from spark_rocket.client.answers import sentence
+from spark_rocket.errors import BrokerError
+from spark_rocket.protocol.bodies import DataVersion
+from spark_rocket.protocol.bodies.acl import ClusterAclConfig
+from spark_rocket.protocol.codes import (
+    DELETE_ACL_CONFIG_FAILED,
+    UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
+    RequestCode,
+)
+from spark_rocket.protocol.headers import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
+from spark_rocket.protocol.headers.base import Header
+
+_DONE_OR_NOT = frozenset(
+    (0, UPDATE_AND_CREATE_ACL_CONFIG_FAILED, DELETE_ACL_CONFIG_FAILED, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AclVersion:
+    """Which state a broker's file of accounts is in: how often it was changed by request, and when last."""
+
+    cluster: str
+    broker: str
+    address: str
+    counter: int
+    changed_ms: int
+
+
+class AccountAdmin(TraceAdmin):
+    """Accounts. ``broker`` is a name, for the master of it, or an address; without it every broker is meant."""
+
+    def acl_versions(
+        self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
+    ) -> list[AclVersion]:
+        """Of every broker, masters and slaves."""
+        versions = []
+        for name, address in self._members(broker, cluster).items():
+            with put_aside(failed, name):
+                what = "the question for the version of its accounts"
+                answer = self._ask(address, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, None, what)
+                header = GetBrokerAclConfigResponseHeader.from_ext(answer.ext_fields)
+                version = DataVersion.from_json(header.version)
+                versions.append(
+                    AclVersion(header.cluster_name, header.broker_name, address, version.counter, version.timestamp)
+                )
+        return versions
+
+    def acl_config(self, broker: str) -> ClusterAclConfig:
+        """A broker's accounts, with their secrets if it gives them, and its white list."""
+        answer = self._ask(
+            self._address(broker), RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, None, "the question for its accounts"
+        )
+        return ClusterAclConfig.from_json(answer.body)
+
+    def update_account(
+        self,
+        access_key: str,
+        *,
+        admin: bool,
+        secret_key: str | None = None,
+        white_remote_address: str | None = None,
+        default_topic_perm: str | None = None,
+        default_group_perm: str | None = None,
+        topic_perms: Sequence[str] | None = None,
+        group_perms: Sequence[str] | None = None,
+        broker: str | None = None,
+        cluster: str | None = None,
+        failed: Failures | None = None,
+    ) -> list[str]:
+        """Create an account, or change it; the brokers that have done so.
+
+        What is not given stays as it is, but ``admin``, which the protocol cannot leave out. ``topic_perms`` and
+        ``group_perms`` (``"orders=PUB|SUB"``) are whole lists; Apache's brokers take no empty one. A new account needs
+        a ``secret_key``.
+        """
+        header = CreateAccessConfigRequestHeader(
+            access_key=access_key,
+            secret_key=secret_key,
+            white_remote_address=white_remote_address,
+            admin=admin,
+            default_topic_perm=default_topic_perm,
+            default_group_perm=default_group_perm,
+            topic_perms=None if topic_perms is None else ",".join(topic_perms),
+            group_perms=None if group_perms is None else ",".join(group_perms),
+        )
+        code, what = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, f"the change of account {access_key}"
+        return self._tell_members(code, header, what, broker, cluster, failed)
+
+    def delete_account(
+        self, access_key: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
+    ) -> list[str]:
+        """Delete an account; the brokers that have done so."""
+        header = DeleteAccessConfigRequestHeader(access_key=access_key)
+        code, what = RequestCode.DELETE_ACL_CONFIG, f"the deletion of account {access_key}"
+        return self._tell_members(code, header, what, broker, cluster, failed)
+
+    def update_global_white_addrs(
+        self,
+        addresses: Sequence[str],
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+        failed: Failures | None = None,
+    ) -> list[str]:
+        """Set the whole list of addresses that may do everything; the brokers that have done so."""
+        header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(addresses))
+        code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the white list"
+        return self._tell_members(code, header, what, broker, cluster, failed)
+
+    def _tell_members(
+        self,
+        code: RequestCode,
+        header: Header,
+        what: str,
+        broker: str | None,
+        cluster: str | None,
+        failed: Failures | None,
+    ) -> list[str]:
+        told = []
+        for name, address in self._members(broker, cluster).items():
+            with put_aside(failed, name):
+                answer = self._ask(address, code, header, what, allowed=_DONE_OR_NOT)
+                if answer.code:
+                    raise BrokerError(
+                        f"Broker {address} refused {what}: {sentence(answer.remark or 'it does not say why')}",
+                        response_code=answer.code,
+                    )
+                told.append(name)
+        return told
+
+    def _members(self, broker: str | None, cluster: str | None) -> dict[str, str]:
+        """Addresses of all brokers, masters and slaves, by what they are called: ``broker-a``, ``broker-a/1``."""
+        if broker is not None:
+            return {broker: self._address(broker)}
+        info = self._known_brokers()
+        table = info.broker_addr_table
+        found = {
+            f"{name}/{broker_id}" if broker_id else name: address
+            for name in sorted(table if cluster is None else names_in(info, cluster))
+            if name in table
+            for broker_id, address in sorted(table[name].broker_addrs.items())
+        }
+        return found or self._masters(None, cluster)  # which says that there are none
