@@ -150,23 +150,23 @@ def list_accounts(link: Link, broker: str | None, cluster_name: str | None, secr
 
 
 @acl.command("show", short_help="one account")
-@click.argument("access_key", metavar="ACCESS_KEY")
+@click.argument("key", metavar="ACCESS_KEY")
 @connection
 @_broker
 @cluster_option
 @_secrets
 @json_option
 def show_account(
-    link: Link, access_key: str, broker: str | None, cluster_name: str | None, secrets: bool, as_json: bool
+    link: Link, key: str, broker: str | None, cluster_name: str | None, secrets: bool, as_json: bool
 ) -> int:
     """Show what the account ACCESS_KEY may do, on each broker that has it."""
     failed: Failures = {}
     with link.admin() as admin:
         told = _ask(admin, broker, cluster_name, failed)
-    found = [(one, account) for one in told if (account := one.account(access_key)) is not None]
+    found = [(one, account) for one in told if (account := one.account(key)) is not None]
     if not found:
         _check_told(told, failed)
-        raise _unknown(access_key)
+        raise _unknown(key)
     if as_json:
         show.document(
             [
@@ -191,7 +191,7 @@ def show_account(
                 "unsigned from": account.white_remote_address,
                 "secret key": _hidden(account, secrets).secret_key or "not told",
             },
-            f"{access_key} on {one.title}",
+            f"{key} on {one.title}",
         )
     return show.failures(failed)
 
@@ -230,7 +230,7 @@ def _named_permission(text: str) -> tuple[str, str]:
 
 
 @acl.command(short_help="create an account, or change one")
-@click.argument("access_key", metavar="ACCESS_KEY")
+@click.argument("key", metavar="ACCESS_KEY")
 @connection
 @click.option("--secret", metavar="KEY", help="its secret key (seen by all on this machine; asked for, without)")
 @click.option("--secret-file", type=PATH, metavar="FILE", help="a file with its secret key alone, - for stdin")
@@ -247,7 +247,7 @@ def _named_permission(text: str) -> tuple[str, str]:
 @yes_option
 def update(
     link: Link,
-    access_key: str,
+    key: str,
     secret: str | None,
     secret_file: Path | None,
     is_admin: bool | None,
@@ -276,11 +276,11 @@ def update(
         told = _ask(admin, broker, cluster_name, failed)
         if failed:
             return show.failures(failed)
-        known = [one.account(access_key) for one in told]
+        known = [one.account(key) for one in told]
         if any(one.config is None for one in told) and is_admin is None:
             raise click.UsageError("These brokers do not tell their accounts: give --admin or --no-admin.")
         if secret is None and None in known and all(one.config is not None for one in told):
-            secret = _asked_secret(access_key)
+            secret = _asked_secret(key)
         rows = []
         changes = []
         for one, account in zip(told, known, strict=True):
@@ -299,13 +299,13 @@ def update(
             print("That is how it is.")
             return 0
         show.table(rows, _CHANGES)
-        if not show.confirm(f"Set that of account {access_key}?", yes):
+        if not show.confirm(f"Set that of account {key}?", yes):
             return 1
         done: list[str] = []
         for one, given in changes:
             for version in one.versions:
-                done += admin.update_account(access_key, **given, broker=version.address, failed=failed)
-    return _said(f"Account {access_key} is set", done, failed)
+                done += admin.update_account(key, **given, broker=version.address, failed=failed)
+    return _said(f"Account {key} is set", done, failed)
 
 
 def _secret(secret: str | None, file: Path | None) -> str | None:
@@ -357,34 +357,32 @@ def _changes(one: _Told, account: PlainAccessConfig | None, given: dict[str, Any
 
 
 @acl.command(short_help="delete an account")
-@click.argument("access_key", metavar="ACCESS_KEY")
+@click.argument("key", metavar="ACCESS_KEY")
 @connection
 @_broker
 @cluster_option
 @yes_option
-def delete(link: Link, access_key: str, broker: str | None, cluster_name: str | None, yes: bool) -> int:
+def delete(link: Link, key: str, broker: str | None, cluster_name: str | None, yes: bool) -> int:
     """Delete the account ACCESS_KEY. Asks, after it has said who has it; what it is signed in with ends at once."""
     failed: Failures = {}
     with link.admin() as admin:
         told = _ask(admin, broker, cluster_name, failed)
         if failed:
             return show.failures(failed)
-        having = [one for one in told if one.config is None or one.account(access_key) is not None]
+        having = [one for one in told if one.config is None or one.account(key) is not None]
         if not having:
-            raise _unknown(access_key)
+            raise _unknown(key)
         names = ", ".join(version.broker for one in having for version in one.versions)
-        print(f"Account {access_key} is on {names}.")
-        if any(_is_last_admin(one, access_key) for one in having):
+        print(f"Account {key} is on {names}.")
+        if any(_is_last_admin(one, key) for one in having):
             print("It is the last administrator: after it accounts can only be changed in the brokers' files.")
-        if link.access_key == access_key:
-            print("It is the account that this command signs with.")
-        if not show.confirm(f"Delete account {access_key}?", yes):
+        if not show.confirm(f"Delete account {key}?", yes):
             return 1
         done: list[str] = []
         for one in having:
             for version in one.versions:
-                done += admin.delete_account(access_key, broker=version.address, failed=failed)
-    return _said(f"Account {access_key} is deleted", done, failed)
+                done += admin.delete_account(key, broker=version.address, failed=failed)
+    return _said(f"Account {key} is deleted", done, failed)
 
 
 def _is_last_admin(one: _Told, access_key: str) -> bool:
