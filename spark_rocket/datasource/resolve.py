@@ -141,8 +141,9 @@ class Seen:
         self.ends |= ends
 
     def forget(self, queue: MessageQueue) -> None:
-        self.lows.pop(queue, None)
-        self.ends.pop(queue, None)
+        for known in (self.lows, self.ends, self.firsts):
+            known.pop(queue, None)
+        self.asked.discard(queue)
 
     def learn(self, queues: Queues, unknown: Collection[MessageQueue]) -> None:
         """Ask for first messages, of each queue once. Their times are asked last: retention makes them later only."""
@@ -193,6 +194,7 @@ def fit(
                 loss.topic_deleted(queue.topic, starts)
             else:
                 loss.shortened(queue, start, end)
+            seen.forget(queue)  # what comes is of another one
             start = low
         elif start < low:
             loss.deleted(queue, start, low)

@@ -238,6 +238,17 @@ def test_a_queue_that_was_made_anew_while_no_stream_ran(grown: int, caplog: pyte
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(again, None) is None
 
 
+def test_a_queue_that_was_made_anew_and_is_short_is_another_from_then_on() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    options = stream(subscribe="orders", failOnDataLoss="false")
+    end = through_a_checkpoint(StreamPlanner(queues, options).next_end(None, None))
+    queues.spans[q(0)], queues.began[q(0)] = (0, 7), 90_000
+    end = through_a_checkpoint(StreamPlanner(queues, options).next_end(end, None))
+    assert (end, end.firsts) == (StreamOffset({q(0): 7}, {q(0): 0}), {q(0): (0, 90_000)})
+    queues.spans[q(0)] = (0, 9)
+    assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) == StreamOffset({q(0): 9})
+
+
 def test_a_queue_that_was_made_anew_between_two_triggers_is_noticed_within_a_minute() -> None:
     now = [0.0]
     queues = FakeQueues(q0=(0, 100))
