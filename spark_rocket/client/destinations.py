@@ -51,18 +51,23 @@ class Destinations:
     ) -> MessageQueue | None:
         """The queue that a send must go to; None if any will do."""
         first = message if isinstance(message, Message) else message[0]
-        if queue is not None:
-            if queue.topic != first.topic:
+        if queue is None:
+            if selector is None:
+                if SHARDING_KEY not in first.properties:
+                    return None
+                selector = select_by_sharding_key
+            queue = selector(self._queues(first.topic, deadline, ordered=True), first, selector_arg)
+            if not isinstance(queue, MessageQueue):
                 raise ClientError(
-                    f"A message for {first.topic!r} cannot go to a queue of {queue.topic!r}.",
-                    remedy="Take the queue from queues(message.topic).",
+                    f"The selector gave {queue!r:.80} for a message for {first.topic!r}, which is no queue.",
+                    remedy="It is given the queues, the message and selector_arg, and returns one of the queues.",
                 )
-            return queue
-        if selector is None:
-            if SHARDING_KEY not in first.properties:
-                return None
-            selector = select_by_sharding_key
-        return selector(self._queues(first.topic, deadline, ordered=True), first, selector_arg)
+        if queue.topic != first.topic:
+            raise ClientError(
+                f"A message for {first.topic!r} cannot go to a queue of {queue.topic!r}.",
+                remedy="Take the queue from queues(message.topic).",
+            )
+        return queue
 
     def choose(self, topic: str, last_broker: str | None, deadline: float) -> tuple[MessageQueue, str]:
         """The queue of the next attempt and its address, which is empty if it has to be asked for."""

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 
 from spark_rocket.client.validators import check_topic
+from spark_rocket.errors import ProtocolError, SubscriptionRefusedError
 from spark_rocket.protocol.bodies import SubscriptionData
+from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.sql92 import parse_sql92
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 
@@ -32,11 +34,16 @@ class Subscriptions:
     ) -> bool:
         """Subscribe, in place of what was subscribed to of the topic before; whether other messages are wanted now.
 
-        What ``check`` raises leaves all as it was.
+        SubscriptionRefusedError for an expression that does not parse. That, and what ``check`` raises, leaves all as
+        it was.
         """
         check_topic(topic)
         if sql is not None:
-            parse_sql92(sql)
+            try:
+                parse_sql92(sql)
+            except ProtocolError as error:
+                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                raise SubscriptionRefusedError(error.message, remedy=error.remedy, response_code=code) from None
         wanted = parse_tags(None if sql else tags)
         version = time.time_ns() // 1_000_000
         data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)

@@ -46,7 +46,7 @@ from spark_rocket.client.request_reply import greet_and_wait
 from spark_rocket.client.routes import AUTO_CREATE_TOPIC
 from spark_rocket.client.trace import decided
 from spark_rocket.client.validators import check_group, check_topic
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import DELAY, PRODUCER_GROUP, TRAN_MSG, UNIQ_KEY, Message, MessageExt, SendResult, SendStatus
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -110,6 +110,12 @@ class TransactionProducer(Producer):
     def __init__(
         self, group: str, listener: TransactionListener, *, topics: Iterable[str] = (), **settings: Any
     ) -> None:
+        for name in ("execute_local_transaction", "check_local_transaction"):
+            if not callable(getattr(listener, name, None)):
+                raise ClientError(
+                    f"The transaction listener of group {group!r} has no {name}.",
+                    remedy="Give a TransactionListener: an object with both methods.",
+                )
         super().__init__(check_group(group), **settings)
         self._listener = listener
         self._topics = {AUTO_CREATE_TOPIC, *(check_topic(topic) for topic in topics)}

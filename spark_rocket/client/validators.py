@@ -28,8 +28,7 @@ _REMEDY = "Use letters, digits, %, |, _ and -."
 
 def check_group(group: str) -> str:
     """The group's name, if it is one."""
-    if not group or group.isspace():
-        raise IllegalNameError("The group's name is blank.", remedy=_REMEDY)
+    _check_text("group", group)
     if not _LEGAL.match(group):
         raise IllegalNameError(f"Group {group[:80]!r} has characters that no group may have.", remedy=_REMEDY)
     if len(group) > MAX_GROUP:
@@ -41,14 +40,20 @@ def check_group(group: str) -> str:
 
 def check_topic(topic: str) -> str:
     """The topic's name, if it is one."""
-    if not topic or topic.isspace():
-        raise IllegalNameError("The topic's name is blank.", remedy=_REMEDY)
+    _check_text("topic", topic)
     if not _LEGAL.match(topic):
         raise IllegalNameError(f"Topic {topic[:80]!r} has characters that no topic may have.", remedy=_REMEDY)
     limit = MAX_GROUP if topic.startswith(("%RETRY%", "%DLQ%")) else MAX_TOPIC
     if len(topic) > limit:
         raise IllegalNameError(f"Topic {topic[:80]!r}… has {len(topic)} characters, more than {limit}.", remedy=_REMEDY)
     return topic
+
+
+def _check_text(kind: str, name: object) -> None:
+    if not name or (isinstance(name, str) and name.isspace()):
+        raise IllegalNameError(f"The {kind}'s name is blank.", remedy=_REMEDY)
+    if not isinstance(name, str):
+        raise IllegalNameError(f"A {kind}'s name is a text, and no {type(name).__name__}.", remedy=_REMEDY)
 
 
 def check_topic_to_send(topic: str) -> str:

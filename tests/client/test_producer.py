@@ -206,6 +206,16 @@ def test_a_selector_chooses(mq: FakeCluster, produce: Callable[..., Producer]) -
     assert select_by_sharding_key(queues, Message.of("t", "b"), "order-1") == wanted
 
 
+@pytest.mark.parametrize("how", ["send", "send_async", "send_oneway"])
+@pytest.mark.parametrize(("chosen", "words"), [(7, "gave 7 for"), (MessageQueue("other", "b0", 0), "queue of 'other'")])
+def test_a_selector_that_chooses_no_queue(
+    mq: FakeCluster, produce: Callable[..., Producer], how: str, chosen: Any, words: str
+) -> None:
+    with pytest.raises(ClientError, match=words):
+        getattr(produce(), how)(Message.of("t", "b"), selector=lambda *_: chosen)
+    assert sent(mq) == []
+
+
 def test_a_topic_is_created_by_sending(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce()
     with pytest.raises(TopicNotFoundError, match="'new'"):

@@ -26,8 +26,9 @@ from spark_rocket.client.listeners import (
     MessageModel,
 )
 from spark_rocket.client.push_consumer import PushConsumer
-from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError
+from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError, SubscriptionRefusedError
 from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 
@@ -523,6 +524,7 @@ def test_a_consumer_without_a_topic_says_so(
     [
         {"group": "not a group!"},
         {"group": ""},
+        {"group": 5},
         {"consume_threads": 0},
         {"consume_message_batch_max_size": 1025},
         {"pull_batch_size": 0},
@@ -543,15 +545,18 @@ def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
         PushConsumer(**{"group": "g", "listener": Seen(), "name_server": "127.0.0.1:1"} | wrong)
 
 
-@pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200])
-def test_topics_that_cannot_be(topic: str, consumer: Callable[..., PushConsumer]) -> None:
+@pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])
+def test_topics_that_cannot_be(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
     with pytest.raises(ClientError):
         consumer(Seen()).subscribe(topic)
 
 
 def test_an_expression_that_does_not_parse(consumer: Callable[..., PushConsumer]) -> None:
-    with pytest.raises(RocketError):
-        consumer(Seen()).subscribe("t", sql="a >")
+    one = consumer(Seen())
+    with pytest.raises(SubscriptionRefusedError, match="'a >' is no SQL92 expression") as caught:
+        one.subscribe("t", sql="a >")
+    assert caught.value.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "t" not in one._subscriptions
 
 
 def test_closing_waits_for_the_listener_and_commits_what_it_did(

@@ -388,6 +388,12 @@ def test_too_many_questions_are_dropped(
 # --- its life ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("listener", [None, lambda message, arg: COMMIT, Message.of("t", "x")])
+def test_a_listener_that_is_none(listener: Any) -> None:
+    with pytest.raises(ClientError, match="has no execute_local_transaction"):
+        TransactionProducer("tx-none", listener, name_server="127.0.0.1:1")
+
+
 def test_it_joins_its_group_and_leaves_it(cluster: LocalCluster) -> None:
     def members() -> int:
         answer = cluster._client.invoke(
