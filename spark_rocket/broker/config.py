@@ -114,6 +114,7 @@ class BrokerConfig:
 
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
+    vip_channel_enable: bool = _setting(False)
     grpc_server_port: int = _setting(8081, low=-1, high=65535)
     tls_cert_path: str = _setting("")
     tls_key_path: str = _setting("")

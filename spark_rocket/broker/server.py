@@ -85,6 +85,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_VIP_STEP = 2
 _CLIENT_SCAN_SECONDS = 10.0
 _ACL_LOOK_SECONDS = 1.0
 _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
@@ -181,6 +182,8 @@ class Broker:
             tls=config.server_tls(),
         )
         overload = BrokerOverload(config, server, self._clock)
+        if config.vip_channel_enable:  # where Java's clients with vipChannelEnabled send and ask
+            await server.bind_second(-_VIP_STEP, ": listenPort is two above it")
         await server.start()
         self._server = server
         ha = None
@@ -196,6 +199,7 @@ class Broker:
                 self._every("acl", _ACL_LOOK_SECONDS, self._look_at_accounts)
             if ha is not None:
                 await service.replication.start(ha)
+            await server.serve_second()
         except BaseException:
             if ha is not None:
                 ha.close()

@@ -32,6 +32,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
+from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
@@ -108,7 +109,9 @@ class RemotingServer:
         self._port = port
         self._on_close = on_close
         self._server: asyncio.Server | None = None
+        self._second: asyncio.Server | None = None
         self._socket: socket.socket | None = None  # bound, but not yet listening
+        self._second_socket: socket.socket | None = None  # bound, and not yet served
         self._sweeper: asyncio.TimerHandle | None = None
         # Spinning on the only core would keep the peer from the answer's next request.
         self._busy_poll = busy_poll if cores() > 1 else 0.0
@@ -151,6 +154,33 @@ class RemotingServer:
         self.watch.start(self.loop)
         self._sweep()
 
+    async def bind_second(self, step: int, port_options: str) -> None:
+        """Take the port ``step`` above the first, too. Who connects there waits for ``serve_second``. ConfigError."""
+        if self._socket is None:
+            await self.bind()
+        port = self._port + step
+        try:
+            self._second_socket = await bind(self.host, port, self.name, port_options)
+            self._second_socket.listen(1024)
+        except OSError as error:  # somebody else bound the port too, and listens
+            self._close_sockets()
+            raise cannot_listen(self.host, port, error, self.name, port_options) from error
+        except ConfigError:
+            self._close_sockets()
+            raise
+
+    async def serve_second(self) -> None:
+        """Serve the second port as the first: connections are counted and requests wait together."""
+        if self._second_socket is not None:
+            sock, self._second_socket = self._second_socket, None
+            self._second = await self.loop.create_server(self._protocols(), sock=sock, backlog=1024)
+
+    def _close_sockets(self) -> None:
+        for sock in (self._socket, self._second_socket):
+            if sock is not None:
+                sock.close()
+        self._socket = self._second_socket = None
+
     def _protocols(self) -> Callable[[], asyncio.Protocol]:
         if self._tls is None:
             return lambda: Channel(self)
@@ -158,13 +188,13 @@ class RemotingServer:
 
     async def close(self, grace: float = 1.0) -> None:
         """Stop listening, let answers already written go out for at most ``grace`` seconds, drop the rest."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._close_sockets()
         if self._server is None:
             return
         self._server.close()
         self._server = None
+        if self._second is not None:
+            self._second.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.watch.close()

@@ -387,3 +387,48 @@ def test_a_bound_server_serves_nobody_until_it_is_started() -> None:
             await RemotingServer("127.0.0.1", address[1], {}).bind()
 
     run(scene())
+
+
+async def bind_two(server: RemotingServer, step: int) -> None:
+    """A free port that has another free one beside it."""
+    while True:
+        try:
+            return await server.bind_second(step, "")
+        except ConfigError:
+            continue
+
+
+def test_a_second_port_is_served_with_the_first() -> None:
+    async def scene() -> None:
+        echo = {ECHO: lambda channel, command: RemotingCommand.response(command)}
+        server = RemotingServer("127.0.0.1", 0, echo, limits=Limits(max_connections=1))
+        await bind_two(server, -2)
+        second = RawClient(f"127.0.0.1:{server.port - 2}")  # waits in the kernel
+        second.send(request(ECHO, 3))
+        await server.start()
+        await server.serve_second()
+        assert (await asyncio.to_thread(second.receive)).opaque == 3
+        first = RawClient(server.address)
+        assert await asyncio.to_thread(first.at_end), "both ports have one limit"
+        await server.close()
+        assert await asyncio.to_thread(second.at_end)
+        with pytest.raises(ConnectionRefusedError):
+            RawClient(f"127.0.0.1:{server.port - 2}")
+        first.close()
+        second.close()
+
+    run(scene())
+
+
+def test_a_second_port_in_use() -> None:
+    async def scene() -> None:
+        other = RemotingServer("127.0.0.1", 0, {})
+        await other.start()
+        server = RemotingServer("127.0.0.1", 0, {})
+        await server.bind()
+        with pytest.raises(ConfigError, match=f"{other.port}: the port is in use"):
+            await server.bind_second(other.port - server.port, "")
+        socket.create_server(("127.0.0.1", server.port)).close()  # its own was given back
+        await other.close()
+
+    run(scene())
