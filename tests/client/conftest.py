@@ -3,12 +3,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from spark_rocket.client import Producer, PushConsumer
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster
+from tests.client.pushing import FIRST
 
 T = TypeVar("T")
 
@@ -68,3 +70,35 @@ def silent() -> Iterator[Callable[[], str]]:
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(in_process=True) as running:
         yield running
+
+
+# --- for push consumers ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def producer(cluster: LocalCluster) -> Iterator[Producer]:
+    with Producer("p", name_server=cluster.name_server) as one:
+        yield one
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    return "g_" + str(abs(hash(request.node.nodeid)))
+
+
+@pytest.fixture
+def topic(cluster: LocalCluster, group: str) -> str:
+    return cluster.create_topic("t" + group, 4)
+
+
+@pytest.fixture
+def consumer(cluster: LocalCluster, group: str, closing: Callable[[Any], Any]) -> Callable[..., PushConsumer]:
+    def build(listener: Any = None, **settings: Any) -> PushConsumer:
+        settings.setdefault("consume_from_where", FIRST)
+        settings.setdefault("consume_threads", 3)
+        settings.setdefault("name_server", cluster.name_server)
+        settings.setdefault("group", group)
+        made: PushConsumer = closing(PushConsumer(listener=listener, **settings))
+        return made
+
+    return build

@@ -31,7 +31,7 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import found
-from tests.client.test_push_consumer import Seen, committed, send
+from tests.client.pushing import Seen, committed, send
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 

@@ -13,7 +13,7 @@ from spark_rocket.client.listeners import ConsumeConcurrentlyStatus, ConsumeFrom
 from spark_rocket.model import Message
 from spark_rocket.protocol.bodies import ConsumeStatus
 from spark_rocket.testing import LocalCluster
-from tests.client.test_push_consumer import Seen
+from tests.client.pushing import Seen
 
 
 def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:

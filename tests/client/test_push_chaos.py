@@ -24,7 +24,7 @@ from spark_rocket.client.push_consumer import PushConsumer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.testing import LocalCluster
-from tests.client.test_push_consumer import Seen, wait_for_shares
+from tests.client.pushing import Seen, wait_for_shares
 
 MEMBERS = int(os.environ.get("PUSH_MEMBERS", "16"))
 MOVING_SECONDS = float(os.environ.get("PUSH_SECONDS", "60" if MEMBERS >= 100 else "3"))

@@ -1,121 +1,30 @@
-"""Push consumers against the local broker."""
+"""Push consumers against the local broker: what they consume, and sharing it."""
 
 from __future__ import annotations
 
-import logging
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
 from spark_rocket.client.instance import ServiceState
 from spark_rocket.client.listeners import (
     ConsumeConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
     MessageModel,
 )
 from spark_rocket.client.push_consumer import PushConsumer
-from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError, SubscriptionRefusedError
+from spark_rocket.errors import StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-
-SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-
-
-class Seen:
-    """A listener of any kind that remembers."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.messages: list[MessageExt] = []
-        self.changed = threading.Condition()
-        self.answer: Callable[[MessageExt], Any] = lambda _: SUCCESS
-
-    def __call__(self, messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> Any:
-        answer = [self.answer(message) for message in messages][-1]
-        self.add([message.body for message in messages], messages)
-        return answer
-
-    def orderly(self, messages: list[MessageExt], _: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
-        self.add([message.body for message in messages], messages)
-        return ConsumeOrderlyStatus.SUCCESS
-
-    def batches(self, batch: pa.RecordBatch, _: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
-        self.add(batch.column("body").to_pylist(), [])
-        return ConsumeOrderlyStatus.SUCCESS
-
-    def add(self, bodies: list[bytes], messages: list[MessageExt]) -> None:
-        with self.changed:
-            self.bodies += bodies
-            self.messages += messages
-            self.changed.notify_all()
-
-    def until(self, condition: Callable[[], object], seconds: float = 3 * SECONDS) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, seconds), f"{len(self.bodies)} bodies"
-
-    def until_has(self, count: int) -> None:
-        self.until(lambda: len(set(self.bodies)) >= count)
-
-
-@pytest.fixture
-def producer(cluster: LocalCluster) -> Iterator[Producer]:
-    with Producer("p", name_server=cluster.name_server) as one:
-        yield one
-
-
-@pytest.fixture
-def group(request: pytest.FixtureRequest) -> str:
-    return "g_" + str(abs(hash(request.node.nodeid)))
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster, group: str) -> str:
-    return cluster.create_topic("t" + group, 4)
-
-
-@pytest.fixture
-def consumer(cluster: LocalCluster, group: str, closing: Callable[[Any], Any]) -> Callable[..., PushConsumer]:
-    def build(listener: Any = None, **settings: Any) -> PushConsumer:
-        settings.setdefault("consume_from_where", FIRST)
-        settings.setdefault("consume_threads", 3)
-        settings.setdefault("name_server", cluster.name_server)
-        settings.setdefault("group", group)
-        made: PushConsumer = closing(PushConsumer(listener=listener, **settings))
-        return made
-
-    return build
-
-
-def bodies(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(start, start + count)]
-
-
-def send(producer: Producer, topic: str, count: int, start: int = 0, **more: Any) -> list[bytes]:
-    every = bodies(count, start)
-    for body in every:
-        producer.send(Message.of(topic, body, **more))
-    return every
-
-
-def committed(cluster: LocalCluster, group: str, topic: str) -> int:
-    with Reader(cluster.name_server, instance_name="look") as reader:
-        return sum(reader.committed_offset(group, queue) or 0 for queue in reader.queues(topic))
-
+from tests.client.pushing import AGAIN, SUCCESS, Seen, bodies, committed, send, wait_for_shares
 
 # --- what is consumed -----------------------------------------------------------------------------------------------
 
@@ -266,6 +175,22 @@ def test_a_suspended_consumer_pulls_nothing(
     assert seen.bodies == []
     one.resume()
     seen.until_has(4)
+
+
+def test_an_sql_expression_chooses(group: str, consumer: Callable[..., PushConsumer]) -> None:
+    with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as cluster:
+        topic, seen = cluster.create_topic("t", 2), Seen()
+        one = consumer(seen, name_server=cluster.name_server)
+        one.subscribe(topic, sql="size > 3 AND colour IN ('red', 'blue')")
+        one.start()
+        with Producer("p", name_server=cluster.name_server) as producer:
+            for size in range(6):
+                for colour in ("red", "green", "blue"):
+                    properties = {"size": str(size), "colour": colour}
+                    producer.send(Message.of(topic, f"{size}{colour}", properties=properties))
+        seen.until_has(4)
+        assert sorted(seen.bodies) == [b"4blue", b"4red", b"5blue", b"5red"]
+        one.close()
 
 
 # --- what is not consumed -------------------------------------------------------------------------------------------
@@ -420,23 +345,6 @@ def test_two_members_share_and_the_one_that_stays_takes_over(
     assert Counter(seen[0].bodies + seen[1].bodies) == Counter(every)
 
 
-def wait_for_shares(members: list[PushConsumer], topic: str, queues: int, seconds: float = 25.0) -> None:
-    """Until every queue has exactly one owner, all members having their share; without asking for it."""
-    settled = threading.Event()
-    fair = {queues // len(members), -(-queues // len(members))}
-    for _ in range(int(seconds / 0.05)):
-        shares = [
-            {one.process_queue.queue for one in member._rebalance.pullers() if not one.process_queue.dropped}  # type: ignore[union-attr]
-            for member in members
-        ]
-        shares = [{queue for queue in share if queue.topic == topic} for share in shares]
-        owned = Counter(queue for share in shares for queue in share)
-        if len(owned) == queues and set(owned.values()) == {1} and {len(share) for share in shares} <= fair:
-            return
-        settled.wait(0.05)
-    pytest.fail(f"no rest: {[len(share) for share in shares]}")
-
-
 def test_order_is_kept_when_a_queue_changes_hands(
     cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
@@ -481,239 +389,3 @@ def test_order_is_kept_when_a_queue_changes_hands(
         assert ended.acquire(timeout=3 * SECONDS)
     assert every == bodies(20)
     assert inside == []
-
-
-def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..., PushConsumer]) -> None:
-    first, second = consumer(Seen()), consumer(Seen())
-    first.subscribe(topic)
-    first.start()
-    second.subscribe(topic)
-    before = threading.active_count()
-    with pytest.raises(GroupInUseError):
-        second.start()
-    assert second.state is ServiceState.START_FAILED
-    assert threading.active_count() <= before
-    assert second._shared is None
-    with pytest.raises(StateError, match="started"):
-        second.start()
-    assert first.state is ServiceState.RUNNING
-    with pytest.raises(StateError, match="started before"):
-        first.start()
-
-
-def test_without_a_name_server_starting_fails_with_the_reason(
-    nobody: str, consumer: Callable[..., PushConsumer]
-) -> None:
-    one = consumer(Seen(), name_server=nobody)
-    one.subscribe("t")
-    with pytest.raises(RocketError, match=nobody):
-        one.start()
-    assert one.state is ServiceState.START_FAILED
-
-
-def test_a_consumer_without_a_topic_says_so(
-    consumer: Callable[..., PushConsumer], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        consumer(Seen()).start()
-    assert "starts without a topic" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"group": "not a group!"},
-        {"group": ""},
-        {"group": 5},
-        {"consume_threads": 0},
-        {"consume_message_batch_max_size": 1025},
-        {"pull_batch_size": 0},
-        {"pull_batch_size": 1025},
-        {"pull_batch_size_in_bytes": 0},
-        {"pull_interval": -1},
-        {"pull_threshold_for_topic": 0},
-        {"pull_threshold_size_for_topic_mib": -2},
-        {"pull_threshold_for_queue": 0},
-        {"pull_threshold_size_for_queue_mib": 1025},
-        {"consume_concurrently_max_span": 0},
-        {"orderly": lambda *_: None},
-        {"listener": None},
-    ],
-)
-def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ClientError):
-        PushConsumer(**{"group": "g", "listener": Seen(), "name_server": "127.0.0.1:1"} | wrong)
-
-
-@pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])
-def test_topics_that_cannot_be(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
-    with pytest.raises(ClientError):
-        consumer(Seen()).subscribe(topic)
-
-
-def test_an_expression_that_does_not_parse(consumer: Callable[..., PushConsumer]) -> None:
-    one = consumer(Seen())
-    with pytest.raises(SubscriptionRefusedError, match="'a >' is no SQL92 expression") as caught:
-        one.subscribe("t", sql="a >")
-    assert caught.value.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-    assert "t" not in one._subscriptions
-
-
-def test_closing_waits_for_the_listener_and_commits_what_it_did(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, consumer: Callable[..., PushConsumer]
-) -> None:
-    began, go, seen = threading.Event(), threading.Event(), Seen()
-
-    def answer(_: MessageExt) -> Any:
-        began.set()
-        assert go.wait(SECONDS)
-        return SUCCESS
-
-    seen.answer = answer
-    one = consumer(seen, consume_threads=1)
-    one.subscribe(topic)
-    one.start()
-    send(producer, topic, 2)
-    assert began.wait(SECONDS)
-    closer = threading.Thread(target=one.close)
-    closer.start()
-    assert one._stop.wait(SECONDS)
-    one.close()  # somebody else's second call takes nothing away from the first
-    assert one.state is ServiceState.RUNNING
-    go.set()
-    closer.join(SECONDS)
-    assert not closer.is_alive()
-    assert one.state is ServiceState.SHUTDOWN_ALREADY
-    assert committed(cluster, group, topic) == len(seen.bodies)
-
-
-def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = consumer(Seen())
-    one.subscribe(topic)
-    members = one._instance().members  # the producer's too, so that they go on
-    join = members.join_consumer
-
-    def close_first(member: Any) -> None:
-        one.close()
-        join(member)
-
-    monkeypatch.setattr(members, "join_consumer", close_first)
-    with pytest.raises(StateError, match="closed"):
-        one.start()
-    assert one.group not in members.consumers
-    assert not one._rebalance.process_queues()  # type: ignore[union-attr]
-
-
-def test_an_interrupted_end_leaves_the_group_all_the_same(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = consumer(Seen())
-    one.subscribe(topic)
-    one.start()
-    members, service = one._instance().members, one._service
-    assert service is not None
-    close = service.close
-
-    def interrupted(_: float) -> None:
-        close(SECONDS)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(service, "close", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        one.close()
-    assert one.group not in members.consumers
-    assert not one._rebalance.process_queues()  # type: ignore[union-attr]
-    assert one.state is ServiceState.SHUTDOWN_ALREADY
-
-
-@pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
-def test_a_listener_may_close_its_consumer(
-    kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
-) -> None:
-    """What it answers then counts, nobody has to wait for a lock, and whoever closes again waits for the end."""
-    calls: list[object] = []
-    closed, go_on = threading.Event(), threading.Event()
-
-    def listener(*_: object) -> object:
-        calls.append(one.close())
-        one.close()
-        closed.set()
-        assert go_on.wait(SECONDS)
-        return SUCCESS if kind == "listener" else ConsumeOrderlyStatus.SUCCESS
-
-    one = consumer(**{kind: listener}, consume_threads=1)
-    one.subscribe(topic)
-    first = send(producer, topic, 1)
-    one.start()
-    assert closed.wait(SECONDS)
-    every = send(producer, topic, 8, 1) + first
-    go_on.set()
-    one.close()
-    assert one.state is ServiceState.SHUTDOWN_ALREADY
-    assert (len(calls), committed(cluster, group, topic)) == (1, 1)
-    seen = Seen()
-    another = consumer(orderly=seen.orderly)
-    another.subscribe(topic)
-    another.start()  # no lock of the first is left, which would live for a minute
-    seen.until_has(8)
-    assert sorted(seen.bodies) == sorted(set(every) - set(first))
-
-
-def test_a_forked_child_leaves_the_parents_consumer_alone(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
-) -> None:
-    seen = Seen()
-    one = consumer(seen)
-    one.subscribe(topic)
-    one.start()
-    send(producer, topic, 5)
-    seen.until_has(5)
-    child = os.fork()
-    if not child:
-        try:
-            one.close()
-        finally:
-            os._exit(0 if one.state is ServiceState.SHUTDOWN_ALREADY else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    send(producer, topic, 5, 5)
-    seen.until_has(10)
-    assert one.state is ServiceState.RUNNING
-
-
-def test_an_sql_expression_chooses(group: str, consumer: Callable[..., PushConsumer]) -> None:
-    with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as cluster:
-        topic, seen = cluster.create_topic("t", 2), Seen()
-        one = consumer(seen, name_server=cluster.name_server)
-        one.subscribe(topic, sql="size > 3 AND colour IN ('red', 'blue')")
-        one.start()
-        with Producer("p", name_server=cluster.name_server) as producer:
-            for size in range(6):
-                for colour in ("red", "green", "blue"):
-                    properties = {"size": str(size), "colour": colour}
-                    producer.send(Message.of(topic, f"{size}{colour}", properties=properties))
-        seen.until_has(4)
-        assert sorted(seen.bodies) == [b"4blue", b"4red", b"5blue", b"5red"]
-        one.close()
-
-
-def test_a_process_ends_although_its_listener_does_not(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    send(producer, topic, 1)
-    code = """
-import sys, threading
-from spark_rocket.client import ConsumeFromWhere, PushConsumer
-began = threading.Event()
-def listener(messages, context):
-    began.set()
-    threading.Event().wait()
-consumer = PushConsumer("endless", listener, name_server=sys.argv[1],
-                        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
-consumer.subscribe(sys.argv[2])
-consumer.start()
-assert began.wait(10)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code, cluster.name_server, topic], timeout=6 * SECONDS, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")

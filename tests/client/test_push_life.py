@@ -1,0 +1,246 @@
+"""Push consumers: what keeps them from starting, what they refuse, and how they end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer
+from spark_rocket.client.instance import ServiceState
+from spark_rocket.client.listeners import (
+    ConsumeOrderlyStatus,
+)
+from spark_rocket.client.push_consumer import PushConsumer
+from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError, SubscriptionRefusedError
+from spark_rocket.model import MessageExt
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.testing import LocalCluster
+from tests.client.consuming import SECONDS
+from tests.client.pushing import SUCCESS, Seen, committed, send
+
+
+def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..., PushConsumer]) -> None:
+    first, second = consumer(Seen()), consumer(Seen())
+    first.subscribe(topic)
+    first.start()
+    second.subscribe(topic)
+    before = threading.active_count()
+    with pytest.raises(GroupInUseError):
+        second.start()
+    assert second.state is ServiceState.START_FAILED
+    assert threading.active_count() <= before
+    assert second._shared is None
+    with pytest.raises(StateError, match="started"):
+        second.start()
+    assert first.state is ServiceState.RUNNING
+    with pytest.raises(StateError, match="started before"):
+        first.start()
+
+
+def test_without_a_name_server_starting_fails_with_the_reason(
+    nobody: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    one = consumer(Seen(), name_server=nobody)
+    one.subscribe("t")
+    with pytest.raises(RocketError, match=nobody):
+        one.start()
+    assert one.state is ServiceState.START_FAILED
+
+
+def test_a_consumer_without_a_topic_says_so(
+    consumer: Callable[..., PushConsumer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        consumer(Seen()).start()
+    assert "starts without a topic" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group": "not a group!"},
+        {"group": ""},
+        {"group": 5},
+        {"consume_threads": 0},
+        {"consume_message_batch_max_size": 1025},
+        {"pull_batch_size": 0},
+        {"pull_batch_size": 1025},
+        {"pull_batch_size_in_bytes": 0},
+        {"pull_interval": -1},
+        {"pull_threshold_for_topic": 0},
+        {"pull_threshold_size_for_topic_mib": -2},
+        {"pull_threshold_for_queue": 0},
+        {"pull_threshold_size_for_queue_mib": 1025},
+        {"consume_concurrently_max_span": 0},
+        {"orderly": lambda *_: None},
+        {"listener": None},
+    ],
+)
+def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ClientError):
+        PushConsumer(**{"group": "g", "listener": Seen(), "name_server": "127.0.0.1:1"} | wrong)
+
+
+@pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])
+def test_topics_that_cannot_be(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
+    with pytest.raises(ClientError):
+        consumer(Seen()).subscribe(topic)
+
+
+def test_an_expression_that_does_not_parse(consumer: Callable[..., PushConsumer]) -> None:
+    one = consumer(Seen())
+    with pytest.raises(SubscriptionRefusedError, match="'a >' is no SQL92 expression") as caught:
+        one.subscribe("t", sql="a >")
+    assert caught.value.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert "t" not in one._subscriptions
+
+
+def test_closing_waits_for_the_listener_and_commits_what_it_did(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    began, go, seen = threading.Event(), threading.Event(), Seen()
+
+    def answer(_: MessageExt) -> Any:
+        began.set()
+        assert go.wait(SECONDS)
+        return SUCCESS
+
+    seen.answer = answer
+    one = consumer(seen, consume_threads=1)
+    one.subscribe(topic)
+    one.start()
+    send(producer, topic, 2)
+    assert began.wait(SECONDS)
+    closer = threading.Thread(target=one.close)
+    closer.start()
+    assert one._stop.wait(SECONDS)
+    one.close()  # somebody else's second call takes nothing away from the first
+    assert one.state is ServiceState.RUNNING
+    go.set()
+    closer.join(SECONDS)
+    assert not closer.is_alive()
+    assert one.state is ServiceState.SHUTDOWN_ALREADY
+    assert committed(cluster, group, topic) == len(seen.bodies)
+
+
+def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = consumer(Seen())
+    one.subscribe(topic)
+    members = one._instance().members  # the producer's too, so that they go on
+    join = members.join_consumer
+
+    def close_first(member: Any) -> None:
+        one.close()
+        join(member)
+
+    monkeypatch.setattr(members, "join_consumer", close_first)
+    with pytest.raises(StateError, match="closed"):
+        one.start()
+    assert one.group not in members.consumers
+    assert not one._rebalance.process_queues()  # type: ignore[union-attr]
+
+
+def test_an_interrupted_end_leaves_the_group_all_the_same(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = consumer(Seen())
+    one.subscribe(topic)
+    one.start()
+    members, service = one._instance().members, one._service
+    assert service is not None
+    close = service.close
+
+    def interrupted(_: float) -> None:
+        close(SECONDS)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.close()
+    assert one.group not in members.consumers
+    assert not one._rebalance.process_queues()  # type: ignore[union-attr]
+    assert one.state is ServiceState.SHUTDOWN_ALREADY
+
+
+@pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
+def test_a_listener_may_close_its_consumer(
+    kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+) -> None:
+    """What it answers then counts, nobody has to wait for a lock, and whoever closes again waits for the end."""
+    calls: list[object] = []
+    closed, go_on = threading.Event(), threading.Event()
+
+    def listener(*_: object) -> object:
+        calls.append(one.close())
+        one.close()
+        closed.set()
+        assert go_on.wait(SECONDS)
+        return SUCCESS if kind == "listener" else ConsumeOrderlyStatus.SUCCESS
+
+    one = consumer(**{kind: listener}, consume_threads=1)
+    one.subscribe(topic)
+    first = send(producer, topic, 1)
+    one.start()
+    assert closed.wait(SECONDS)
+    every = send(producer, topic, 8, 1) + first
+    go_on.set()
+    one.close()
+    assert one.state is ServiceState.SHUTDOWN_ALREADY
+    assert (len(calls), committed(cluster, group, topic)) == (1, 1)
+    seen = Seen()
+    another = consumer(orderly=seen.orderly)
+    another.subscribe(topic)
+    another.start()  # no lock of the first is left, which would live for a minute
+    seen.until_has(8)
+    assert sorted(seen.bodies) == sorted(set(every) - set(first))
+
+
+def test_a_forked_child_leaves_the_parents_consumer_alone(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
+    seen = Seen()
+    one = consumer(seen)
+    one.subscribe(topic)
+    one.start()
+    send(producer, topic, 5)
+    seen.until_has(5)
+    child = os.fork()
+    if not child:
+        try:
+            one.close()
+        finally:
+            os._exit(0 if one.state is ServiceState.SHUTDOWN_ALREADY else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    send(producer, topic, 5, 5)
+    seen.until_has(10)
+    assert one.state is ServiceState.RUNNING
+
+
+def test_a_process_ends_although_its_listener_does_not(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    send(producer, topic, 1)
+    code = """
+import sys, threading
+from spark_rocket.client import ConsumeFromWhere, PushConsumer
+began = threading.Event()
+def listener(messages, context):
+    began.set()
+    threading.Event().wait()
+consumer = PushConsumer("endless", listener, name_server=sys.argv[1],
+                        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+consumer.subscribe(sys.argv[2])
+consumer.start()
+assert began.wait(10)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, cluster.name_server, topic], timeout=6 * SECONDS, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
