@@ -57,11 +57,16 @@ class _Told:
 
     @property
     def title(self) -> str:
-        return ", ".join(
-            f"{one.broker} {one.address} (version {one.counter}"
-            + (f" of {second_text(one.changed_ms)})" if one.changed_ms else ")")
+        """A line for each broker."""
+        return "\n".join(
+            f"{one.broker} {one.address}: version {one.counter}"
+            + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
             for one in self.versions
         )
+
+    @property
+    def brokers(self) -> str:
+        return ", ".join(f"{one.broker} {one.address}" for one in self.versions)
 
     def document(self, version: AclVersion, secrets: bool) -> dict[str, Any]:
         accounts = None
@@ -105,13 +110,25 @@ def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
     return account if secrets or account.secret_key is None else replace(account, secret_key=_HIDDEN)
 
 
+def _row(account: PlainAccessConfig) -> dict[str, Any]:
+    """What an account may do, also where it does not say so."""
+    return account.to_value() | dict(zip(("defaultTopicPerm", "defaultGroupPerm"), _defaults(account), strict=True))
+
+
+def _defaults(account: PlainAccessConfig) -> tuple[str, str]:
+    """Of topics and groups that are not named."""
+    if account.admin and not account.topic_perms and not account.group_perms:
+        return "all", "all"
+    return account.default_topic_perm or "DENY", account.default_group_perm or "DENY"
+
+
 _ACCOUNTS = (
     Column("accessKey", "ACCESS KEY"),
     Column("admin"),
     Column("topicPerms", "TOPICS"),
     Column("groupPerms", "GROUPS"),
-    Column("defaultTopicPerm", "OTHER TOPICS", form=lambda found: found or "DENY"),
-    Column("defaultGroupPerm", "OTHER GROUPS", form=lambda found: found or "DENY"),
+    Column("defaultTopicPerm", "OTHER TOPICS"),
+    Column("defaultGroupPerm", "OTHER GROUPS"),
     Column("whiteRemoteAddress", "UNSIGNED FROM", spare=True),
     Column("secretKey", "SECRET KEY", spare=True),
 )
@@ -140,7 +157,7 @@ def list_accounts(link: Link, broker: str | None, cluster_name: str | None, secr
             continue
         white = ", ".join(one.config.global_white_addrs)
         show.table(
-            [_hidden(account, secrets).to_value() for account in one.config.plain_access_configs],
+            [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
             _ACCOUNTS if secrets else _ACCOUNTS[:-1],
             title=one.title,
             foot=f"Everything, without a signature: {white}." if white else "",
@@ -182,16 +199,15 @@ def show_account(
             print()
         show.record(
             {
-                "may do everything": account.admin and not account.topic_perms and not account.group_perms,
                 "administrator": account.admin,
                 "topics": account.topic_perms,
-                "other topics": account.default_topic_perm or "DENY",
+                "other topics": _defaults(account)[0],
                 "groups": account.group_perms,
-                "other groups": account.default_group_perm or "DENY",
+                "other groups": _defaults(account)[1],
                 "unsigned from": account.white_remote_address,
                 "secret key": _hidden(account, secrets).secret_key or "not told",
             },
-            f"{key} on {one.title}",
+            f"{key} on {one.brokers}",
         )
     return show.failures(failed)
 
@@ -232,7 +248,9 @@ def _named_permission(text: str) -> tuple[str, str]:
 @acl.command(short_help="create an account, or change one")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
-@click.option("--secret", metavar="KEY", help="its secret key (seen by all on this machine; asked for, without)")
+@click.option(
+    "--secret", metavar="KEY", help="its secret key, which all on this machine then see; a new account's is asked for"
+)
 @click.option("--secret-file", type=PATH, metavar="FILE", help="a file with its secret key alone, - for stdin")
 @click.option("--admin/--no-admin", "is_admin", default=None, help="whether it may administer (not, in a new one)")
 @click.option("--topic", "topics", type=_named_permission, multiple=True, metavar="TOPIC=PERM", help="of a topic")
@@ -281,8 +299,8 @@ def update(
             raise click.UsageError("These brokers do not tell their accounts: give --admin or --no-admin.")
         if secret is None and None in known and all(one.config is not None for one in told):
             secret = _asked_secret(key)
-        rows = []
-        changes = []
+        changes: list[tuple[_Told, dict[str, Any]]] = []
+        tables = []
         for one, account in zip(told, known, strict=True):
             given: dict[str, Any] = {
                 "admin": (account.admin if account is not None else False) if is_admin is None else is_admin,
@@ -293,12 +311,15 @@ def update(
                 "white_remote_address": unsigned_from,
                 "secret_key": secret,
             }
-            changes.append((one, given))
-            rows += _changes(one, account, given)
-        if not rows:
+            rows = _changes(account, given)
+            if rows:
+                changes.append((one, given))
+                tables.append((rows, one.brokers))
+        if not changes:
             print("That is how it is.")
             return 0
-        show.table(rows, _CHANGES)
+        for rows, brokers in tables:
+            show.table(rows, _CHANGES, title=f"On {brokers}:")
         if not show.confirm(f"Set that of account {key}?", yes):
             return 1
         done: list[str] = []
@@ -332,7 +353,7 @@ def _merged(known: list[str] | None, given: Sequence[tuple[str, str]], taken: Se
     return [f"{name}={permission}" for name, permission in table.items() if name not in taken]
 
 
-_CHANGES = (Column("broker"), Column("name", "WHAT"), Column("from", "NOW"), Column("to", "THEN"))
+_CHANGES = (Column("name", "WHAT"), Column("from", "NOW"), Column("to", "THEN"))
 _NAMES = {
     "admin": "administrator",
     "topic_perms": "topics",
@@ -344,15 +365,14 @@ _NAMES = {
 }
 
 
-def _changes(one: _Told, account: PlainAccessConfig | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
-    brokers = ", ".join(version.broker for version in one.versions)
     for name, value in given.items():
         before = getattr(account, name) if account is not None else None
         if value is None or (value == before and account is not None):
             continue
         shown = (_HIDDEN if before else None, _HIDDEN) if name == "secret_key" else (before, value)
-        rows.append({"broker": brokers, "name": _NAMES[name], "from": shown[0], "to": shown[1]})
+        rows.append({"name": _NAMES[name], "from": shown[0], "to": shown[1]})
     return rows
 
 
@@ -372,8 +392,7 @@ def delete(link: Link, key: str, broker: str | None, cluster_name: str | None, y
         having = [one for one in told if one.config is None or one.account(key) is not None]
         if not having:
             raise _unknown(key)
-        names = ", ".join(version.broker for one in having for version in one.versions)
-        print(f"Account {key} is on {names}.")
+        print(f"Account {key} is on {', '.join(one.brokers for one in having)}.")
         if any(_is_last_admin(one, key) for one in having):
             print("It is the last administrator: after it accounts can only be changed in the brokers' files.")
         if not show.confirm(f"Delete account {key}?", yes):
@@ -381,8 +400,18 @@ def delete(link: Link, key: str, broker: str | None, cluster_name: str | None, y
         done: list[str] = []
         for one in having:
             for version in one.versions:
-                done += admin.delete_account(key, broker=version.address, failed=failed)
+                done += _deleted(admin, key, version.address, failed)
     return _said(f"Account {key} is deleted", done, failed)
+
+
+def _deleted(admin: Admin, key: str, address: str, failed: Failures) -> list[str]:
+    """Brokers may have one file together: then the first has deleted it for all."""
+    refused: Failures = {}
+    done = admin.delete_account(key, broker=address, failed=refused)
+    if refused and key not in {one.access_key for one in admin.acl_config(address).plain_access_configs}:
+        return [address]
+    failed |= refused
+    return done
 
 
 def _is_last_admin(one: _Told, access_key: str) -> bool:
@@ -446,5 +475,5 @@ _WHITE = (
 
 def _said(what: str, done: Sequence[str], failed: Failures) -> int:
     if done:
-        print(f"{what} on {', '.join(done)}.")
+        print(f"{what} on {', '.join(done)} only." if failed else f"{what}.")
     return show.failures(failed)

@@ -31,11 +31,11 @@ SECTIONS = {
         "broker": (f"{_CLI}.servers:broker", "a broker alone; settings and state of running ones; drain one"),
         "console": (f"{_CLI}.console:console", "the web console, for any cluster"),
         "cluster": (f"{_CLI}.cluster:cluster", "brokers and what they do; producers that are connected"),
+        "acl": (f"{_CLI}.acl:acl", "who may do what on brokers with access control"),
     },
     "Topics and groups": {
         "topic": (f"{_CLI}.topic:topic", "topics, what is in them, and changes of them"),
         "group": (f"{_CLI}.group:group", "consumer groups, their members and lag, and changes of them"),
-        "acl": (f"{_CLI}.acl:acl", "who may do what on brokers with access control"),
         "offsets": (f"{_CLI}.offsets:offsets", "where queries and groups are; set, copy and preview it"),
     },
     "Messages": {

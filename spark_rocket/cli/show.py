@@ -298,7 +298,8 @@ def away(failed: Mapping[str, RocketError], watch: float | None) -> str:
 
 
 def _reasons(failed: Mapping[str, RocketError]) -> list[str]:
-    return [f"{broker}: {error.message} {error.remedy}".rstrip() for broker, error in sorted(failed.items())]
+    texts = ((broker, f"{error.message} {error.remedy}".rstrip()) for broker, error in sorted(failed.items()))
+    return [text if broker in text else f"{broker}: {text}" for broker, text in texts]
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------

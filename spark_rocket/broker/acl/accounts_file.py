@@ -108,7 +108,7 @@ def change_file(path: Path, edit: Callable[[AccountsFile], None], now_ms: int) -
         content = file.to_yaml()
     except (yaml.YAMLError, UnicodeError):
         raise ConfigError("the change has a text that cannot be written.") from None
-    rules = AclRules.from_bytes(content, "the change", has_lines=False)
+    rules = AclRules.from_bytes(content, "")
     mode = path.stat().st_mode & 0o777
     _put(path.with_name(path.name + ".bak"), before, mode)
     _put(path, content, mode)

@@ -145,9 +145,9 @@ class AclRules:
         return cls.from_bytes(read_file(path), str(path))
 
     @classmethod
-    def from_bytes(cls, content: bytes, source: str, *, has_lines: bool = True) -> AclRules:
-        """Without ``has_lines`` errors name none: of a text that nobody has written."""
-        return _Parser(source, has_lines).rules(content)
+    def from_bytes(cls, content: bytes, source: str) -> AclRules:
+        """Without a ``source`` errors name neither it nor a line: of a text that nobody has written."""
+        return _Parser(source).rules(content)
 
 
 def read_file(path: Path) -> bytes:
@@ -167,9 +167,8 @@ def read_file(path: Path) -> bytes:
 class _Parser:
     """Reads one file; every problem is told with its line."""
 
-    def __init__(self, source: str, has_lines: bool) -> None:
+    def __init__(self, source: str) -> None:
         self._source = source
-        self._has_lines = has_lines
 
     def rules(self, content: bytes) -> AclRules:
         top = self._document(content)
@@ -312,5 +311,6 @@ class _Parser:
 
     def _error(self, where: Any, reason: str) -> ConfigError:
         mark = getattr(where, "start_mark", where)
-        line = f", line {mark.line + 1}" if mark is not None and self._has_lines else ""
-        return ConfigError(f"{self._source}{line}: {reason}.", remedy=_REMEDY)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        where = f"{self._source}{line}: " if self._source else ""
+        return ConfigError(f"{where}{reason}.", remedy=_REMEDY)

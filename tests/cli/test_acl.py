@@ -1,0 +1,231 @@
+"""``rocket acl`` against a broker with access control."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from spark_rocket.cli import acl as module
+from spark_rocket.client import Admin
+from spark_rocket.client.admin.accounts import AclVersion
+from spark_rocket.errors import BrokerError
+from spark_rocket.protocol.bodies.acl import ClusterAclConfig, PlainAccessConfig
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.testing import LocalCluster
+from tests.cli.conftest import Run, Said
+
+ROOT = ("--access-key", "root-key", "--secret-key", "r00t-s3cr3t")
+ACCOUNTS = """\
+accounts:
+- {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
+- accessKey: alice-key
+  secretKey: al1ce-s3cr3t
+  topicPerms: [orders=PUB]
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(
+        in_process=True,
+        access_key="root-key",
+        secret_key="r00t-s3cr3t",
+        config={"grpcServerPort": -1},
+        data_dir=tmp_path_factory.mktemp("acl"),
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def rocket(cluster: LocalCluster, run: Run) -> Run:
+    """``rocket acl …`` as an administrator, on the same accounts each time."""
+    cluster.acl_file.write_text(ACCOUNTS)
+
+    def rocket(*arguments: object, answer: str | None = None) -> Said:
+        said = run("acl", *arguments, "-n", cluster.name_server, *ROOT, answer=answer)
+        assert "--secrets" in arguments or "s3cr3t" not in said.out + said.err
+        return said
+
+    return rocket
+
+
+def test_accounts_are_seen(rocket: Run, cluster: LocalCluster) -> None:
+    lines = rocket("list").out.splitlines()
+    assert lines[0].endswith(f"{cluster.broker_address}: version 0")
+    assert [line.split() for line in lines[2:]] == [
+        ["root-key", "yes", "-", "-", "all", "all", "-"],
+        ["alice-key", "no", "orders=PUB", "-", "DENY", "DENY", "-"],
+    ]
+    (found,) = rocket("list", "--json").json
+    assert (found["address"], found["version"], found["globalWhiteAddrs"]) == (cluster.broker_address, 0, [])
+    assert found["accounts"][1]["secretKey"] == "********"
+    assert "al1ce-s3cr3t" in rocket("list", "--secrets").out
+    assert rocket("show", "alice-key", "--secrets", "--json").json[0]["secretKey"] == "al1ce-s3cr3t"
+    shown = rocket("show", "alice-key").out
+    assert [line.split() for line in shown.splitlines()[1:3]] == [["administrator", "no"], ["topics", "orders=PUB"]]
+    said = rocket("show", "bob-key")
+    assert (said.status, said.err) == (
+        1,
+        "rocket: No broker has an account 'bob-key'. `rocket acl list` shows those there are.\n",
+    )
+
+
+def test_an_account_is_changed_in_part_after_a_question(rocket: Run, cluster: LocalCluster) -> None:
+    arguments = ("update", "alice-key", "--topic", "bills=sub|pub", "--no-topic", "orders", "--group", "alice=SUB")
+    said = rocket(*arguments, answer="n")
+    assert (said.status, cluster.acl_file.read_text()) == (1, ACCOUNTS)
+    assert [line.split() for line in said.out.splitlines()[1:4]] == [
+        ["WHAT", "NOW", "THEN"],
+        ["topics", "orders=PUB", "bills=PUB|SUB"],
+        ["groups", "-", "alice=SUB"],
+    ]
+    assert rocket(*arguments, "--yes").out.endswith("Account alice-key is set.\n")
+    assert rocket(*arguments, "--yes").out == "That is how it is.\n"
+    account = rocket("show", "alice-key", "--json").json[0]
+    assert (account["topicPerms"], account["groupPerms"], account["admin"]) == (["bills=PUB|SUB"], ["alice=SUB"], False)
+    assert rocket("update", "alice-key", "--admin", "--no-topic", "bills", "--no-group", "alice", "--yes").status == 0
+    account = rocket("show", "alice-key", "--json").json[0]
+    assert (account["topicPerms"], account["groupPerms"], account["admin"]) == ([], [], True)
+    assert rocket("update", "alice-key", "--other-topics", "SUB", "--yes").status == 0
+    assert rocket("show", "alice-key", "--json").json[0]["admin"] is True  # was not given
+
+
+def test_an_account_is_created_and_deleted(
+    rocket: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster
+) -> None:
+    said = rocket("update", "bob-key", "--group", "bob=SUB", "--yes")
+    assert (said.status, "Account bob-key is new: give --secret-file" in said.err) == (2, True)
+    file = tmp_path / "secret"
+    file.write_text("b0b-s3cr3t\n")
+    assert rocket("update", "bob-key", "--secret-file", file, "--yes").status == 0
+    assert rocket("show", "bob-key", "--json", "--secrets").json[0]["secretKey"] == "b0b-s3cr3t"
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO("an0ther-s3cr3t\n"))
+        assert rocket("update", "bob-key", "--secret-file", "-", "--yes").status == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stdin, "isatty", lambda: True)
+        patch.setattr(click, "prompt", lambda *_, **__: "typed-s3cr3t")
+        assert rocket("update", "carol-key", "--unsigned-from", "10.0.0.7", "--yes").status == 0
+    assert rocket("show", "carol-key", "--json", "--secrets").json[0]["secretKey"] == "typed-s3cr3t"
+    assert rocket("delete", "bob-key", answer="n").status == 1
+    said = rocket("delete", "bob-key", answer="y")
+    assert (said.status, said.out.splitlines()[-1]) == (0, "Account bob-key is deleted.")
+    assert rocket("delete", "bob-key").status == 1
+    said = rocket("delete", "root-key", answer="n")
+    assert "It is the last administrator" in said.out
+    assert cluster.acl_file.exists()
+
+
+def test_the_white_list(rocket: Run) -> None:
+    assert rocket("white-list", "10.0.0.{7,9}", "10.1.*.*", "--yes").out.endswith("The white list is set.\n")
+    assert rocket("white-list").out.splitlines()[1].endswith("10.0.0.{7,9}, 10.1.*.*")
+    assert "Everything, without a signature: 10.0.0.{7,9}, 10.1.*.*." in rocket("list").out
+    assert rocket("white-list", "--clear", answer="y").status == 0
+    assert rocket("white-list", "--json").json[0]["globalWhiteAddrs"] == []
+    assert rocket("white-list", "10.0.0.1", "--clear").status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("update", "alice-key", "--topic", "orders"), 2, "orders is no permission of a name"),
+        (("update", "alice-key", "--other-groups", "PUSH"), 2, "PUSH is no permission; give DENY, PUB, SUB"),
+        (("update", "short", "--secret", "long-enough", "--yes"), 1, "accessKey is shorter than 7 characters"),
+        (("white-list", "10.0.0.900", "--yes"), 1, "the address '10.0.0.900' cannot be used: '900' is not 0 to 255"),
+        (("update", "alice-key", "--secret", "a", "--secret-file", "b"), 2, "cannot be given together"),
+        (("list", "--broker", "nobody"), 1, "no master broker named 'nobody'"),
+    ],
+)
+def test_what_cannot_be(rocket: Run, arguments: tuple[str, ...], status: int, text: str) -> None:
+    said = rocket(*arguments)
+    assert (said.status, text in said.err) == (status, True), said.err
+
+
+def test_who_may_not(cluster: LocalCluster, rocket: Run, run: Run) -> None:
+    rocket("list")
+    said = run("acl", "list", "-n", cluster.name_server, "--access-key", "alice-key", "--secret-key", "al1ce-s3cr3t")
+    assert (said.status, said.out) == (1, "")
+    assert "NO_PERMISSION" in said.err
+
+
+# --- brokers of other makes and layouts -------------------------------------------------------------------------------
+
+
+class _Brokers:
+    """What an Admin says of brokers: ``one`` tells nothing (5.0 to 5.3), ``two`` and ``three`` share a file."""
+
+    def __init__(self) -> None:
+        self.accounts = [PlainAccessConfig("root-key", admin=True), PlainAccessConfig("alice-key")]
+        self.told: list[tuple[str, bool]] = []
+
+    def acl_versions(self, **_: object) -> list[AclVersion]:
+        return [AclVersion("c", name, f"{name}:1", 7, 0) for name in ("one", "two", "three")]
+
+    def acl_config(self, address: str) -> ClusterAclConfig:
+        if address == "one:1":
+            raise BrokerError("no", response_code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        return ClusterAclConfig([], list(self.accounts))
+
+    def delete_account(self, key: str, *, broker: str, failed: dict[str, BrokerError]) -> list[str]:
+        before = len(self.accounts)
+        if broker != "one:1":
+            self.accounts = [one for one in self.accounts if one.access_key != key]
+            if len(self.accounts) == before:
+                failed[broker] = BrokerError(f"Broker {broker} refused it.")
+                return []
+        return [broker]
+
+    def update_account(self, key: str, *, broker: str, admin: bool, **_: object) -> list[str]:
+        self.told.append((broker, admin))
+        return [broker]
+
+    def __enter__(self) -> _Brokers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> _Brokers:
+    found = _Brokers()
+    monkeypatch.setattr(module.Link, "admin", lambda link: found)
+    return found
+
+
+def test_brokers_that_do_not_tell(run: Run, brokers: _Brokers) -> None:
+    said = run("acl", "list")
+    assert said.status == 0
+    assert said.out.splitlines()[:4] == [
+        "one one:1: version 7",
+        "Such brokers do not tell their accounts.",
+        "",
+        "two two:1: version 7",
+    ]
+    said = run("acl", "show", "bob-key")
+    assert (said.status, "do not tell their accounts" in said.err) == (1, True)
+    said = run("acl", "update", "alice-key", "--other-topics", "SUB", "--yes")
+    assert (said.status, "give --admin or --no-admin" in said.err) == (2, True)
+    assert run("acl", "update", "alice-key", "--other-topics", "SUB", "--no-admin", "--yes").status == 0
+    assert brokers.told == [("one:1", False), ("two:1", False), ("three:1", False)]
+
+
+def test_brokers_with_one_file_together(run: Run, brokers: _Brokers) -> None:
+    said = run("acl", "delete", "alice-key", "--yes")
+    assert (said.status, said.err) == (0, "")
+    assert [one.access_key for one in brokers.accounts] == ["root-key"]
+
+
+def test_every_broker_is_meant_unless_one_is_named(cluster: LocalCluster) -> None:
+    with Admin(cluster.name_server, access_key="root-key", secret_key="r00t-s3cr3t") as admin:
+        (version,) = admin.acl_versions()
+        assert (version.cluster, version.address) == ("DefaultCluster", cluster.broker_address)
+        assert admin.acl_versions(broker=version.broker) == admin.acl_versions(cluster="DefaultCluster") == [version]
+        failed: dict[str, object] = {}
+        assert admin.delete_account("nobody-key", failed=failed) == []  # type: ignore[arg-type]
+        assert "there is no account with the accessKey nobody-key" in str(failed[version.broker])
