@@ -241,6 +241,11 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.GET_TIMER_METRICS: lambda rig: rig.admin().timer_metrics("b0"),
     C.GET_NAMESRV_CONFIG: lambda rig: rig.admin().name_server_configs(),
     C.UPDATE_NAMESRV_CONFIG: lambda rig: rig.admin().update_name_server_config({"a": "b"}),
+    C.UPDATE_AND_CREATE_ACL_CONFIG: lambda rig: rig.admin().update_account("access", admin=False, topic_perms=["t=PUB"]),
+    C.DELETE_ACL_CONFIG: lambda rig: rig.admin().delete_account("access"),
+    C.GET_BROKER_CLUSTER_ACL_INFO: lambda rig: rig.admin().acl_versions(),
+    C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: lambda rig: rig.admin().update_global_white_addrs(["*"]),
+    C.GET_BROKER_CLUSTER_ACL_CONFIG: lambda rig: rig.admin().acl_config("b0"),
 }
 
 # Of what was not recorded: fields, what they hold and whether a broker requires them.
@@ -272,11 +277,19 @@ TABLES: dict[int, dict[str, tuple[str, bool]]] = {
     },
     C.QUERY_CONSUME_TIME_SPAN: {"topic": ("text", True), "group": ("text", True)},
     C.VIEW_BROKER_STATS_DATA: {"statsName": ("text", True), "statsKey": ("text", True)},
+    C.UPDATE_AND_CREATE_ACL_CONFIG: {
+        "accessKey": ("text", True), "admin": ("truth", True),
+        **dict.fromkeys(("secretKey", "whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm"), ("text", False)),
+        **dict.fromkeys(("topicPerms", "groupPerms"), ("text", False)),
+    },
+    C.DELETE_ACL_CONFIG: {"accessKey": ("text", True)},
+    C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: {"globalWhiteAddrs": ("text", True), "aclFileFullPath": ("text", True)},
     **{
         code: {}
         for code in (
             *(C.GET_ALL_PRODUCER_INFO, C.CLEAN_EXPIRED_CONSUMEQUEUE, C.CLEAN_UNUSED_TOPIC, C.DELETE_EXPIRED_COMMITLOG),
             *(C.GET_BROKER_HA_STATUS, C.GET_TIMER_METRICS, C.UPDATE_NAMESRV_CONFIG),
+            *(C.GET_BROKER_CLUSTER_ACL_INFO, C.GET_BROKER_CLUSTER_ACL_CONFIG),
         )
     },
 }

@@ -128,7 +128,8 @@ class AccountAdmin(TraceAdmin):
         failed: Failures | None = None,
     ) -> list[str]:
         """Set the whole list of addresses that may do everything; the brokers that have done so."""
-        header = UpdateGlobalWhiteAddrsConfigRequestHeader(global_white_addrs=",".join(addresses))
+        # 5.x requires the path of a file; none is its plain_acl.yml.
+        header = UpdateGlobalWhiteAddrsConfigRequestHeader(",".join(addresses), acl_file_full_path="")
         code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the white list"
         return self._tell_members(code, header, what, broker, cluster, failed)
 
