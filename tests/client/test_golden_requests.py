@@ -241,7 +241,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.GET_TIMER_METRICS: lambda rig: rig.admin().timer_metrics("b0"),
     C.GET_NAMESRV_CONFIG: lambda rig: rig.admin().name_server_configs(),
     C.UPDATE_NAMESRV_CONFIG: lambda rig: rig.admin().update_name_server_config({"a": "b"}),
-    C.UPDATE_AND_CREATE_ACL_CONFIG: lambda rig: rig.admin().update_account("access", admin=False, topic_perms=["t=PUB"]),
+    C.UPDATE_AND_CREATE_ACL_CONFIG: lambda rig: rig.admin().update_account("key", admin=False, topic_perms=["t=PUB"]),
     C.DELETE_ACL_CONFIG: lambda rig: rig.admin().delete_account("access"),
     C.GET_BROKER_CLUSTER_ACL_INFO: lambda rig: rig.admin().acl_versions(),
     C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: lambda rig: rig.admin().update_global_white_addrs(["*"]),
