@@ -152,9 +152,15 @@ class TopicConfigManager:
             topics.append((config.msg_trace_topic_name, 1, PERM_READ_WRITE))
         for name, queues, perm in topics:
             self.table[name] = new_topic(name, queues, perm)
+        #: Those of RocketMQ's own, which no tool may change or delete.
+        self.system = SYSTEM_TOPICS | {name for name, _, _ in topics}
 
     def get(self, topic: str) -> TopicConfig | None:
         return self.table.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """Whether it is one of RocketMQ's own, of this cluster and broker too."""
+        return topic in self.system or is_system_topic(topic)
 
     def put(self, config: TopicConfig) -> None:
         """Add a topic or replace its settings."""

@@ -397,6 +397,7 @@ class MessageStore:
             "bootTimestamp": str(self._boot_timestamp),
             "putMessageTimesTotal": str(self._appender.put_total),
             "putMessageSizeTotal": str(self._appender.put_bytes),
+            "putMessageAverageSize": str(self._appender.put_bytes / max(self._appender.put_total, 1)),
             "commitLogMinOffset": str(self._log.min_offset),
             "commitLogMaxOffset": str(self._log.max_offset),
             "flushedWhere": str(self._log.flushed_where),

@@ -98,6 +98,8 @@ def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
         ("TBW102", {}, "conflict with system topic"),
         ("rmq_sys_mine", {}, "conflict with system topic"),
         ("DefaultCluster", {}, "conflict with system topic"),
+        ("broker-a", {}, "conflict with system topic"),
+        ("DefaultCluster_REPLY_TOPIC", {}, "conflict with system topic"),
         ("Wrong-1", {"readQueueNums": -1}, "readQueueNums of the topic[Wrong-1] is -1"),
         ("Wrong-2", {"writeQueueNums": 100_000}, "writeQueueNums of the topic[Wrong-2] is 100000"),
         ("Wrong-3", {"perm": 99}, "perm of the topic[Wrong-3] is 99"),
@@ -120,6 +122,12 @@ def test_many_topics_at_once(wire: Wire, namesrv: Wire) -> None:
     assert all(route(namesrv, topic.topic_name) for topic in topics)
 
 
+def test_all_of_many_topics_or_none(wire: Wire) -> None:
+    body = CreateTopicListRequestBody([TopicConfig("All-or-none", 2, 2), TopicConfig("bad name", 2, 2)]).to_json()
+    assert wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body).code == ResponseCode.INVALID_PARAMETER
+    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="All-or-none").code == ResponseCode.TOPIC_NOT_EXIST
+
+
 def test_a_deleted_topic_is_gone_and_can_be_made_anew(wire: Wire, topic: str, group: str) -> None:
     wire.send(topic, b"old")
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
@@ -132,7 +140,7 @@ def test_a_deleted_topic_is_gone_and_can_be_made_anew(wire: Wire, topic: str, gr
     assert stats.offset_table == {}
 
 
-@pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX"])
+@pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"])
 def test_a_system_topic_is_not_deleted(wire: Wire, topic: str) -> None:
     answer = wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
     assert answer.code == ResponseCode.INVALID_PARAMETER
@@ -232,6 +240,13 @@ def test_many_groups_at_once(wire: Wire, group: str) -> None:
         assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
 
 
+def test_all_of_many_groups_or_none(wire: Wire, group: str) -> None:
+    body = json.dumps({"groupConfigList": [{"groupName": group}, {"groupName": "bad name"}]}).encode()
+    answer = wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code != 0
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":"bad name"}', b"[1]", b"\xff"])
 def test_a_group_that_cannot_be(wire: Wire, body: bytes) -> None:
     assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code in (1, 29)
@@ -277,6 +292,7 @@ def test_runtime_info_has_what_tools_show(wire: Wire, topic: str) -> None:
     assert int(table["putMessageTimesTotal"]) >= 1
     assert int(table["commitLogMaxOffset"]) > 0
     assert len(table["putTps"].split()) == 3
+    assert float(table["putMessageAverageSize"]) > 0
 
 
 @pytest.mark.parametrize("code", [22, 23, 200056, 9999, 0, 100])

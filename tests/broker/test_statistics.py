@@ -188,6 +188,10 @@ def test_versions_have_names(ordinal: int, name: str) -> None:
 def test_topics_of_the_system(wire: Wire) -> None:
     topics = TopicList.from_json(bytes(wire.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)).topic_list
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC"} <= set(topics)
+    # What tools leave out of lists of a user's topics: those of this cluster and broker, too.
+    assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", "rmq_sys_REVIVE_LOG_DefaultCluster"} <= set(
+        topics
+    )
 
 
 def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: BrokerService, topic: str) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Sequence
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, is_system_topic, topic_problem
+from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, topic_problem
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.protocol.bodies import (
     CreateTopicListRequestBody,
@@ -73,25 +74,25 @@ class AdminProcessor:
 
     def create_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = CreateTopicRequestHeader.from_ext(request.ext_fields)
-        self._put_topic(
-            TopicConfig(
-                topic_name=header.topic,
-                read_queue_nums=header.read_queue_nums,
-                write_queue_nums=header.write_queue_nums,
-                perm=header.perm,
-                topic_filter_type=header.topic_filter_type or "SINGLE_TAG",
-                topic_sys_flag=header.topic_sys_flag or 0,
-                order=header.order,
-            ),
-            header.attributes,
+        topic = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type or "SINGLE_TAG",
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
         )
+        self._check_topic(topic, header.attributes)
+        self._put_topics([topic])
         return self._when_settled(channel, request, [header.topic])
 
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         topics = CreateTopicListRequestBody.from_request(request.body).topic_config_list
         for topic in topics:
             attributes = ",".join(f"+{name.lstrip('+')}={value}" for name, value in topic.attributes.items())
-            self._put_topic(topic, attributes)
+            self._check_topic(topic, attributes)
+        self._put_topics(topics)
         names = [topic.topic_name for topic in topics]
         return self._when_settled(channel, request, names)
 
@@ -100,10 +101,16 @@ class AdminProcessor:
             return None
         return self._service.when_settled(channel, RemotingCommand.response(request), topics)
 
-    def _put_topic(self, topic: TopicConfig, attributes: str | None) -> None:
+    def _put_topics(self, topics: Iterable[TopicConfig]) -> None:
+        for topic in topics:
+            if self._service.topics.get(topic.topic_name) != topic:
+                self._service.topics.put(topic)
+
+    def _check_topic(self, topic: TopicConfig, attributes: str | None) -> None:
+        """RefusedError for a topic that cannot be; gives one that can the attributes that it is to have."""
         name = topic.topic_name
         problem = topic_problem(name)
-        if problem is None and (is_system_topic(name) or name == self._service.config.broker_cluster_name):
+        if problem is None and self._service.topics.is_system(name):
             problem = f"The topic[{name}] is conflict with system topic."
         for what, queues in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
             if not 0 <= queues <= MAX_QUEUES:
@@ -126,15 +133,12 @@ class AdminProcessor:
                 response_code=ResponseCode.SYSTEM_ERROR,
                 remedy="Set enableMixedMessageType=true at the broker, or leave the attribute out: it takes any then.",
             )
-        if known == topic:
-            return
-        self._service.topics.put(topic)
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         topic = DeleteTopicRequestHeader.from_ext(request.ext_fields).topic
         if not topic or topic.isspace():
             raise RefusedError("The specified topic is blank.", response_code=ResponseCode.INVALID_PARAMETER)
-        if is_system_topic(topic):
+        if self._service.topics.is_system(topic):
             raise RefusedError(
                 f"The topic[{topic}] is conflict with system topic.", response_code=ResponseCode.INVALID_PARAMETER
             )
@@ -158,36 +162,21 @@ class AdminProcessor:
     # --- groups -------------------------------------------------------------------------------------------------
 
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        self._put_group(SubscriptionGroupConfig.from_request(request.body))
+        self._put_groups([SubscriptionGroupConfig.from_request(request.body)])
         return RemotingCommand.response(request)
 
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        for group in SubscriptionGroupList.from_request(request.body).group_config_list:
-            self._put_group(group)
+        self._put_groups(SubscriptionGroupList.from_request(request.body).group_config_list)
         return RemotingCommand.response(request)
 
-    def _put_group(self, group: SubscriptionGroupConfig) -> None:
-        problem = group_problem(group.group_name)
-        if not 0 <= group.retry_queue_nums <= MAX_QUEUES:
-            problem = problem or f"retryQueueNums is {group.retry_queue_nums}, not between 0 and {MAX_QUEUES}."
-        problem = problem or _no_int(
-            retryMaxTimes=group.retry_max_times,
-            groupSysFlag=group.group_sys_flag,
-            consumeTimeoutMinute=group.consume_timeout_minute,
-        )
-        policy = group.group_retry_policy
-        if policy is not None and (not isinstance(policy, dict) or policy.get("type") not in _RETRY_POLICIES):
-            problem = problem or f"groupRetryPolicy is not of the type {' or '.join(_RETRY_POLICIES)}."
-        try:
-            dumps_fastjson([[group.to_value()]])  # as deep as it stands in the file
-        except ProtocolError as error:
-            problem = problem or error.message
-        if problem is not None:
-            raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
-        known = self._service.groups.get(group.group_name)
-        group.attributes = _altered(known.attributes if known else {}, group.attributes)
-        if known != group:
-            self._service.groups.put(group)
+    def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
+        for group in groups:
+            _check_group(group)
+        for group in groups:
+            known = self._service.groups.get(group.group_name)
+            group.attributes = _altered(known.attributes if known else {}, group.attributes)
+            if known != group:
+                self._service.groups.put(group)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self._service.groups.snapshot()
@@ -267,6 +256,9 @@ class AdminProcessor:
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "sendThreadPoolQueueSize": "0",
             "pullThreadPoolQueueSize": "0",
+            "ackThreadPoolQueueHeadWaitTimeMills": "0",
+            "ackThreadPoolQueueSize": "0",
+            "startAcceptSendRequestTimeStamp": str(service.config.start_accept_send_request_time_stamp),
             "pageCacheLockTimeMills": "0",
             "dispatchBehindBytes": "0",
             "earliestMessageTimeStamp": str(service.store.first_store_time()),
@@ -299,6 +291,27 @@ class AdminProcessor:
         if timer is None:
             raise RefusedError("There is no timer here.", response_code=ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=timer.checkpoint())
+
+
+def _check_group(group: SubscriptionGroupConfig) -> None:
+    """RefusedError for a group that cannot be."""
+    problem = group_problem(group.group_name)
+    if not 0 <= group.retry_queue_nums <= MAX_QUEUES:
+        problem = problem or f"retryQueueNums is {group.retry_queue_nums}, not between 0 and {MAX_QUEUES}."
+    problem = problem or _no_int(
+        retryMaxTimes=group.retry_max_times,
+        groupSysFlag=group.group_sys_flag,
+        consumeTimeoutMinute=group.consume_timeout_minute,
+    )
+    policy = group.group_retry_policy
+    if policy is not None and (not isinstance(policy, dict) or policy.get("type") not in _RETRY_POLICIES):
+        problem = problem or f"groupRetryPolicy is not of the type {' or '.join(_RETRY_POLICIES)}."
+    try:
+        dumps_fastjson([[group.to_value()]])  # as deep as it stands in the file
+    except ProtocolError as error:
+        problem = problem or error.message
+    if problem is not None:
+        raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
 
 
 def _altered(current: dict[str, str], given: dict[str, str]) -> dict[str, str]:

@@ -80,7 +80,7 @@ class StatisticsProcessor:
         return RemotingCommand.response(request, body=ProducerTableInfo(table).to_json())
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=TopicList(sorted(SYSTEM_TOPICS)).to_json())
+        return RemotingCommand.response(request, body=TopicList(sorted(self._service.topics.system)).to_json())
 
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
