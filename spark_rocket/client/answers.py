@@ -15,6 +15,8 @@ from spark_rocket.protocol.command import RemotingCommand
 RETRIABLE_CODES = frozenset(
     {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL, ResponseCode.GO_AWAY}
 )
+# What Apache's brokers say with code 1 that passes: they are busy, starting, or short of replicas. Nothing was stored.
+_PASSES = re.compile(r"broker busy|server is busy|under flow control|unable to service, until|replicas not enough")
 
 _REMEDIES: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "Try again in a moment; a broker that stays busy is overloaded, or is a slave that does"
@@ -77,6 +79,7 @@ _REMEDIES_BY_REMARK: tuple[tuple[int, re.Pattern[str], str], ...] = tuple(
             "Send fewer at a time (split_batch, the data source's sendBatchBytes), or raise the broker's"
             " maxMessageSize: up to 4.9.3 it is compared with what all messages of a batch take when they are stored.",
         ),
+        (ResponseCode.SYSTEM_ERROR, _PASSES.pattern, "Try again in a moment."),
         # 4.x has no code of its own for these.
         (ResponseCode.SYSTEM_ERROR, "aclexception.*permission", _PLAIN_ACL),
         (ResponseCode.SYSTEM_ERROR, "aclexception", _ACCOUNT),
@@ -120,7 +123,7 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
         f"{address} answered {what} with {code} ({name}): {sentence(remark)}",
         remedy=_remedy(code, remark),
         response_code=code,
-        retriable=code in RETRIABLE_CODES,
+        retriable=code in RETRIABLE_CODES or (code == ResponseCode.SYSTEM_ERROR and bool(_PASSES.search(remark))),
     )
 
 

@@ -90,7 +90,6 @@ def test_a_recall_that_is_refused(code: int, remark: str, words: str) -> None:
         (16, "User:u is not found.", "secret_key="),
         (16, "check signature failed.", "secret_key="),
         (16, "User:u has no permission to access Topic:T from 127.0.0.1, no matched policies.", "createAcl"),
-        (1, "[PC_SYNCHRONIZED]broker busy, start flow control for a while", ""),
     ],
 )
 def test_access_control_of_4_9_and_5_x(code: int, remark: str, words: str) -> None:
@@ -98,6 +97,22 @@ def test_access_control_of_4_9_and_5_x(code: int, remark: str, words: str) -> No
     assert words in error.remedy
     assert bool(error.remedy) == bool(words)
     assert not error.retriable
+
+
+@pytest.mark.parametrize(
+    ("remark", "passes"),
+    [
+        ("[PC_SYNCHRONIZED]broker busy, start flow control for a while", True),
+        ("create mapped file failed, server is busy or broken.", True),
+        ("in-sync replicas not enough", True),
+        ("timer message is under flow control, max num limit is 2 or the current value is greater than 1", True),
+        ("broker unable to service, until 2026-01-01 00:00:00,000", True),
+        ("UNKNOWN_ERROR", False),
+        ("the topic[TBW102] is conflict with system reserved words.", False),
+    ],
+)
+def test_what_passes_although_its_code_is_1(remark: str, passes: bool) -> None:
+    assert refused(ResponseCode.SYSTEM_ERROR, remark).retriable is passes
 
 
 def test_a_remedy_that_the_broker_gave_is_enough() -> None:
