@@ -19,9 +19,10 @@ from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.tracebacks import short, short_while
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of, rows_of
-from spark_rocket.remoting.memory import keep_freed_memory
+from spark_rocket.datasource.worker import settle_worker
 
 
 @dataclass
@@ -35,14 +36,14 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     """Read one partition. An empty plan arrives as ``InputPartition(None)`` and has no rows."""
     if not isinstance(partition, RangePartition):
         return iter(())
-    keep_freed_memory()
+    settle_worker()
     reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
     projection = projection_of(options, schema)
     if options.dedupe_window is not None:
         batches = read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
     else:
         batches = read_range(partition.span, options, projection, reader)
-    return rows_of(batches, options, schema, projection)
+    return short_while(rows_of(batches, options, schema, projection))
 
 
 class RocketBatchReader(Traveller, DataSourceReader):
@@ -53,6 +54,7 @@ class RocketBatchReader(Traveller, DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @short
     def partitions(self) -> list[InputPartition]:
         cluster = Cluster(self._options)
         return [RangePartition(span) for span in plan_batch(cluster, self._options)]

@@ -57,7 +57,8 @@ CONDITIONS: tuple[Condition, ...] = (
         "BAD_OPTION.NONE",
         'format("rocket") was given no options.',
         "Say what to read or where to write with .option(…). A table has them from CREATE TABLE … USING rocket "
-        "OPTIONS (…) without a list of columns; one made with such a list has lost its options: make it again without. "
+        "OPTIONS (…) without a list of columns; one made with such a list, AS SELECT or by saveAsTable() has lost its "
+        "options: make it again without. "
         "toTable() cannot write to one.",
     ),
     Condition(

@@ -24,6 +24,7 @@ from spark_rocket.datasource.plan import batch_ranges
 from spark_rocket.datasource.pushdown import Wanted, narrow, tags_for_brokers, understand
 from spark_rocket.datasource.ranges import OffsetRange, split
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.tracebacks import short
 
 _SMALL = 1_000  # messages; a range of more is a task of its own
 _TOGETHER = 256  # small ranges in a task
@@ -51,6 +52,7 @@ class FilterPushdownReader(RocketBatchReader):
             self._options = replace(options, tags=tags_for_brokers(self._wanted, options.tags, options.topics))
         return left
 
+    @short
     def partitions(self) -> list[InputPartition]:
         if self._wanted.is_contradiction or self._options.tags == ():
             return []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.travel import Traveller
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class RocketDataSource(Traveller, DataSource):
     def name(cls) -> str:
         return "rocket"
 
+    @short
     def schema(self) -> StructType:
         from spark_rocket.datasource.tables import is_two_way, new_table, one_way, plain, table_options
 
@@ -55,6 +57,7 @@ class RocketDataSource(Traveller, DataSource):
             return schema_of(body)
         return SOURCE_SCHEMA
 
+    @short
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
         from spark_rocket.datasource.option_parsers import Pushdown
         from spark_rocket.datasource.option_table import Scope
@@ -82,6 +85,7 @@ class RocketDataSource(Traveller, DataSource):
 
         return RocketBatchReader(options, schema)
 
+    @short
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.option_table import Scope
         from spark_rocket.datasource.options import parse_read_options
@@ -93,6 +97,7 @@ class RocketDataSource(Traveller, DataSource):
         warn_of_names(options, schema)
         return RocketStreamReader(options, plain(schema))
 
+    @short
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
         from spark_rocket.datasource.option_table import Scope
         from spark_rocket.datasource.options import parse_write_options
@@ -104,6 +109,7 @@ class RocketDataSource(Traveller, DataSource):
         parsed = parse_write_options(options_to_write(options, schema), Scope.WRITE)
         return RocketWriter(parsed, written(schema, options))
 
+    @short
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
         from spark_rocket.datasource.option_table import Scope
         from spark_rocket.datasource.options import parse_write_options

@@ -42,12 +42,13 @@ from spark_rocket.datasource.option_parsers import Position, Start, is_for_users
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.datasource.store_location import broker_name_of, locate
+from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of, rows_of
+from spark_rocket.datasource.worker import settle_worker
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.columnar import decode_records
 from spark_rocket.protocol.record import scan_record
-from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from spark_rocket.store.log_end import cut_of
 from spark_rocket.store.log_span import LogSpan, Lost, plan_spans, read_span
@@ -95,6 +96,7 @@ class StoreDirectoryReader(Traveller, DataSourceReader):
         self._options = options
         self._schema = schema
 
+    @short
     def partitions(self) -> list[InputPartition]:
         return [*plan_directory(self._options)]
 
@@ -102,7 +104,7 @@ class StoreDirectoryReader(Traveller, DataSourceReader):
         """An empty plan arrives as ``InputPartition(None)`` and has no rows."""
         if not isinstance(partition, SpanPartition):
             return iter(())
-        keep_freed_memory()
+        settle_worker()
         projection = projection_of(self._options, self._schema)
         return rows_of(read_partition(partition, self._options, projection), self._options, self._schema, projection)
 

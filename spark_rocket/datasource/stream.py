@@ -33,6 +33,7 @@ from spark_rocket.datasource.offsets import StreamOffset, initial_offset, parse_
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.plan import StreamPlanner
 from spark_rocket.datasource.ranges import ranges_between, split
+from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of
 
@@ -70,9 +71,11 @@ class RocketStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvail
             return ReadAllAvailable()
         return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
 
+    @short
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.planner.pin()
 
+    @short
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         is_limited = isinstance(limit, ReadMaxRows)
         max_records = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT else None
@@ -83,6 +86,7 @@ class RocketStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvail
         seen = self.planner.latest_seen()
         return StreamOffset(seen).to_json() if seen else None
 
+    @short
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         upto = parse_stream_offset(end)
         if upto is None:

@@ -40,10 +40,11 @@ from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import RowEncoder, write_key
 from spark_rocket.datasource.send import BlockSender, Sent
 from spark_rocket.datasource.sink import sink_for
+from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.travel import Traveller
+from spark_rocket.datasource.worker import settle_worker
 from spark_rocket.errors import OptionError, SchemaError, StateError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.remoting.memory import keep_freed_memory
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -160,7 +161,7 @@ def with_bodies(
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
     """A task's whole work."""
-    keep_freed_memory()
+    settle_worker()
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     sink = sink_for(options)
@@ -223,6 +224,7 @@ class RocketWriter(Traveller, DataSourceArrowWriter):
         self._schema = schema
         self._name = options.write_id or uuid.uuid4().hex
 
+    @short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_rows(with_bodies(iterator, self._options, self._schema), self._options, self._name, "")
 
@@ -241,6 +243,7 @@ class RocketStreamWriter(Traveller, DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema
 
+    @short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context is not None else None

@@ -1,0 +1,52 @@
+"""Refusals reach Spark without the calls beneath; other errors keep theirs."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from spark_rocket.datasource import RocketDataSource
+from spark_rocket.datasource.tracebacks import short, short_while
+from spark_rocket.errors import OptionError, RecordError
+
+
+def frames(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_a_refusal_is_one_line_below_sparks_own(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "spark_rocket.datasource"), pytest.raises(OptionError) as caught:
+        RocketDataSource({"subscribe": "orders", "startingofsets": "latest"}).schema()
+    assert frames(caught.value)[1:] == ["called"]
+    assert caught.value.__suppress_context__
+    assert "check_options" in caplog.text, "where it was found is in the log"
+
+
+def test_so_it_is_in_tasks() -> None:
+    def deep(count: int) -> None:
+        if not count:
+            raise RecordError("the message cannot be decoded")
+        deep(count - 1)
+
+    def rows() -> Iterator[int]:
+        yield 1
+        deep(5)
+
+    read = short_while(rows())
+    assert next(read) == 1
+    with pytest.raises(RecordError) as caught:
+        next(read)
+    assert frames(caught.value)[1:] == ["short_while"]
+
+
+def test_an_error_that_is_none_of_ours_says_where_it_happened() -> None:
+    @short
+    def broken() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError) as caught:
+        broken()
+    assert frames(caught.value)[1:] == ["called", "broken"]
