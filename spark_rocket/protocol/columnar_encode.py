@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from spark_rocket.errors import ProtocolError, RowProtocolError
 
 MAX_PROPERTIES = 32_767
-_PART_OVERHEAD = 22
+PART_OVERHEAD = 22
 _MAX_BUFFER = 2**31 - 1
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
@@ -49,8 +49,8 @@ def encode_batch(
     count = len(bodies)
     if len(properties) != count:
         raise ProtocolError(f"{count} bodies but {len(properties)} property strings.")
-    bodies, body_lengths = _binary(bodies, "body")
-    properties, property_lengths = _binary(properties, "property string")
+    bodies, body_lengths = binary_values(bodies, "body")
+    properties, property_lengths = binary_values(properties, "property string")
     too_long = property_lengths > MAX_PROPERTIES
     if too_long.any():
         row = int(too_long.argmax())
@@ -59,7 +59,7 @@ def encode_batch(
             row=row,
             remedy="Move large values into the body.",
         )
-    sizes = body_lengths + property_lengths + _PART_OVERHEAD
+    sizes = body_lengths + property_lengths + PART_OVERHEAD
     positions = np.zeros(count + 1, np.int64)
     np.cumsum(sizes, out=positions[1:])
     if count == 0:
@@ -99,7 +99,7 @@ def encode_properties_columns(
         texts = value.cast(pa.binary())
         if len(texts) != count:
             raise ProtocolError(f"column {name} has {len(texts)} rows, not {count}.")
-        _refuse_separators(texts, f"{name}")
+        refuse_separators(texts, f"{name}")
         if texts.null_count == 0:
             pieces += [pa.scalar(fixed + name.encode() + b"\x01", pa.binary()), texts]
             fixed = b"\x02"
@@ -136,7 +136,7 @@ def _fixed(rows: _U8) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
 
 
-def _binary(array: pa.Array, what: str) -> tuple[pa.Array, _I64]:
+def binary_values(array: pa.Array, what: str) -> tuple[pa.Array, _I64]:
     """``array`` as binary without nulls, and the length of every value."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -147,10 +147,11 @@ def _binary(array: pa.Array, what: str) -> tuple[pa.Array, _I64]:
         array = array.cast(pa.large_binary() if array.type == pa.large_string() else pa.binary())
     if len(array) == 0:
         return array, np.empty(0, np.int64)
-    return array, np.diff(_offsets(array))
+    return array, np.diff(value_offsets(array))
 
 
-def _offsets(array: pa.Array) -> _I64:
+def value_offsets(array: pa.Array) -> _I64:
+    """Where in the array's bytes each value begins, and the last ends."""
     kind = np.int64 if array.type in (pa.large_binary(), pa.large_string()) else np.int32
     every = np.frombuffer(array.buffers()[1], kind, array.offset + len(array) + 1)
     return every[array.offset :].astype(np.int64)
@@ -176,8 +177,8 @@ def _map_strings(map_column: pa.Array, columns: Mapping[str, pa.Array | str]) ->
         if same.any():
             set_in_column = True if isinstance(column, str) else column.is_valid().to_numpy(zero_copy_only=False)[rows]
             keep &= ~(same & set_in_column)
-    _refuse_separators(names, "properties (a name)", rows, keep)
-    _refuse_separators(values, "properties (a value)", rows, keep)
+    refuse_separators(names, "properties (a name)", rows, keep)
+    refuse_separators(values, "properties (a value)", rows, keep)
     empty = pc.equal(pc.binary_length(names), 0).to_numpy(zero_copy_only=False) & keep
     if empty.any():
         row = int(rows[empty.argmax()])
@@ -187,20 +188,24 @@ def _map_strings(map_column: pa.Array, columns: Mapping[str, pa.Array | str]) ->
     pairs = _join(names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()))
     if pairs.null_count:
         pairs = pairs.fill_null(b"")
-    pair_edges = _offsets(pairs)[edges].astype(np.int32) if len(pairs) else np.zeros(count + 1, np.int32)
+    pair_edges = value_offsets(pairs)[edges].astype(np.int32) if len(pairs) else np.zeros(count + 1, np.int32)
     data = pairs.buffers()[2] if len(pairs) else None
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(pair_edges), data or pa.py_buffer(b"")])
 
 
-def _refuse_separators(
+def refuse_separators(
     texts: pa.Array, name: str, rows: _I64 | None = None, keep: np.ndarray[Any, Any] | None = None
 ) -> None:
+    """RowProtocolError if a value has a byte that separates properties."""
     data = texts.buffers()[2] if len(texts) else None
     if data is None:
         return
-    offsets = _offsets(texts)
+    offsets = value_offsets(texts)
     first = int(offsets[0])
-    at = np.flatnonzero((np.frombuffer(data, np.uint8)[first : int(offsets[-1])] - np.uint8(1)) <= 1)
+    units = np.frombuffer(data, np.uint8)[first : int(offsets[-1])]
+    if len(units) == 0 or units.min() > 2:  # nearly always
+        return
+    at = np.flatnonzero((units - np.uint8(1)) <= 1)
     if len(at) == 0:
         return
     bad = np.searchsorted(offsets, at + first, side="right") - 1
