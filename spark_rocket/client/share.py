@@ -62,6 +62,12 @@ def share_of(
         instance.members.send_heartbeats()  # a broker that was started again has forgotten this member
         members = instance.consumer_ids(group, topic)
     if members is None or instance.client_id not in members:
+        logger.warning(
+            "no broker of %s counts this consumer among the members of %s: its queues stay as they are. If that goes on,"
+            " create the group (a broker may have autoCreateSubscriptionGroup=false, or rejectPullConsumerEnable=true).",
+            topic,
+            group,
+        )
         return None
     return strategy.allocate(group, instance.client_id, queues, members)
 

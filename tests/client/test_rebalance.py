@@ -158,11 +158,13 @@ def test_queues_come_and_go_with_members(world: World) -> None:
     assert owned(one) == []
 
 
-def test_members_that_nobody_knows_of_change_nothing(world: World) -> None:
+def test_members_that_nobody_knows_of_change_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
     one = build(world)
     one.balance(["t"])
+    assert not caplog.records
     world.ids = None
     one.balance(["t"])
+    assert "autoCreateSubscriptionGroup=false" in caplog.text, "5.x says nothing of it to heartbeats"
     world.ids = ["somebody"]  # a broker that was started again does not know this one yet
     one.balance(["t"])
     assert owned(one) == [0, 1, 2, 3]
