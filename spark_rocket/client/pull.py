@@ -9,8 +9,8 @@ FOUND               0                      ``records`` is a run of records; tags
                                            them again (``decode_records(tags=…)``, ``messages`` does)
 NO_NEW_MSG          19                     the queue ends here
 NO_MATCHED_MSG      20                     nothing for this tag expression up to ``next_offset``
-OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after ``max_offset``: never written; between them:
-                                           a tool has put the group to ``next_offset`` (5.x)
+OFFSET_ILLEGAL      21                     before ``min_offset``: deleted; after ``max_offset``: never written;
+                                           between them: a tool has put the group to ``next_offset`` (5.x)
 ==================  =====================  ============================================================================
 
 Every pull carries its own subscription (sysFlag bit 4), so brokers serve it although they have never heard of the

@@ -63,8 +63,8 @@ def share_of(
         members = instance.consumer_ids(group, topic)
     if members is None or instance.client_id not in members:
         logger.warning(
-            "no broker of %s counts this consumer among the members of %s: its queues stay as they are. If that goes on,"
-            " create the group (a broker may have autoCreateSubscriptionGroup=false, or rejectPullConsumerEnable=true).",
+            "no broker of %s counts this consumer among the members of %s: its queues stay as they are. If that goes"
+            " on, create the group (brokers may have autoCreateSubscriptionGroup=false or rejectPullConsumerEnable).",
             topic,
             group,
         )
