@@ -18,6 +18,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
+from spark_rocket.logs import log_once_per
 from spark_rocket.proxy import http2
 from spark_rocket.proxy.context import GrpcCode, RpcError
 from spark_rocket.proxy.frames import Block, ErrorCode, block
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from spark_rocket.proxy.grpc_server import Http2Server
 
 _log = logging.getLogger(__name__)
+_often = log_once_per(10, _log)  # whoever breaks the protocol may do so on thousands of connections
 
 TIME_SLICE = 5e-3
 _SHORTEST = 0.3e-3  # of it, when many have something to serve
@@ -157,7 +159,7 @@ class GrpcConnection(asyncio.Protocol):
                     ),
                 )
             else:
-                _log.warning("%s closed: %s", self, payload.message)
+                _often.warning(self.host, "%s closed: %s", self, payload.message)
                 self._end_all()
 
     def _handle_rest(self) -> None:

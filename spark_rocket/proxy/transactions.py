@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from spark_rocket.logs import log_once_per
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import CheckTransactionStateRequestHeader
@@ -33,7 +34,7 @@ from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.names import topic_of
 from spark_rocket.proxy.statuses import StatusError, status, status_code_of
 
-_log = logging.getLogger(__name__)
+_often = log_once_per(10, logging.getLogger(__name__))
 
 _Code = definitions.Code
 _RESOLUTIONS = {
@@ -135,4 +136,5 @@ class TransactionFamily(Family):
         write_message(recovery.message, record, properties_of(record), topic)
         told = topic in client.topics and client.tell(command)  # its group may be another topic's name
         if not told and not self._clients.tell_producer_of(topic, command):
-            _log.warning("No producer of topic %s has an open Telemetry stream to be asked about a transaction.", topic)
+            text = "No producer of topic %s has an open Telemetry stream to be asked about a transaction."
+            _often.warning(topic, text, topic)

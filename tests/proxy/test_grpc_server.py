@@ -426,6 +426,16 @@ def anything(chance: random.Random) -> bytes:
     return bytes(data)
 
 
+def test_many_that_break_the_protocol_are_told_of_once(server: World, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", server.server.port), LIMIT) as raw:
+                raw.sendall(b"what is this?")
+                while raw.recv(65_536):
+                    pass
+    assert caplog.text.count("is not the preface") <= 1
+
+
 def test_anything_at_all(server: World, channel: grpc.Channel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     chance = random.Random(6)
