@@ -33,6 +33,7 @@ _INT = Struct(">i")
 _SHORT = Struct(">h")
 _CRC_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT = 8, 16, 20, 28
 _SEPARATOR = 2
+_SMALL = 2_048  # bytes of a message
 
 Bytes = bytes | bytearray | memoryview
 Ints = npt.NDArray[np.int64]
@@ -66,6 +67,8 @@ class BatchPlan:
     """Of the records."""
     total: int
     codes: Ints
+    properties: list[bytes] | None
+    """Of each message, if they are not alike."""
 
 
 def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> BatchPlan:
@@ -80,15 +83,19 @@ def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> Bat
         body_lengths = np.full(count, body_length, np.int64)
         property_lengths = np.full(count, property_length, np.int64)
         names, codes = _matrix_properties(np.ascontiguousarray(source.reshape(count, -1)[:, 22 + body_length :]))
+        properties = None
     else:
         raw = text = bytes(raw)
         body_lengths, property_lengths = _lengths(source, starts, len(raw))
     ends = starts + _FIXED + body_lengths + property_lengths
     if not uniform:
-        property_starts = ends - property_lengths
-        if _has_nul(text, property_starts, ends):
+        spans = zip((ends - property_lengths).tolist(), ends.tolist(), strict=True)
+        properties = [text[start:end] for start, end in spans]
+        joined = b"".join(properties)
+        if b"\0" in joined:
             raise _nul()
-        codes = np.array(tags_codes(text, property_starts, ends), np.int64)
+        property_ends = np.cumsum(property_lengths)
+        codes = np.array(tags_codes(joined, property_ends - property_lengths, property_ends), np.int64)
     needs_separator = np.zeros(count, np.bool_)
     if batch_properties:
         needs_separator = (property_lengths > 0) & (source[ends - 1] != _SEPARATOR)
@@ -111,6 +118,7 @@ def plan_batch(raw: Bytes, record_overhead: int, batch_properties: bytes) -> Bat
         sizes,
         int(sizes.sum()),
         codes,
+        properties,
     )
 
 
@@ -119,6 +127,7 @@ def _bad(reason: str) -> BatchError:
 
 
 def _nul() -> BatchError:
+    """Torn pages read as zeros: recovery can tell them from properties only because no property has a zero byte."""
     return BatchError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
 
 
@@ -167,12 +176,6 @@ def _gather(source: npt.NDArray[np.uint8], at: Ints, kind: str) -> Ints:
     width = np.dtype(kind).itemsize
     values: Ints = source[at[:, None] + np.arange(width)].view(kind)[:, 0].astype(np.int64)
     return values
-
-
-def _has_nul(raw: bytes, starts: Ints, ends: Ints) -> bool:
-    """Torn pages read as zeros: recovery can tell them from properties only because no property has a zero byte."""
-    find = raw.find
-    return any(find(b"\0", start, end) >= 0 for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 def _matrix_properties(rows: npt.NDArray[np.uint8]) -> tuple[frozenset[bytes] | None, Ints]:
@@ -284,34 +287,39 @@ def _column(record: npt.NDArray[np.uint8], at: int, values: Ints, kind: str) -> 
 
 
 def _build_general(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offsets: Ints, physical: Ints) -> Bytes:
+    """Piece by piece, but the same piece of all records at once."""
     count, raw, width = plan.count, bytes(plan.raw), len(head)
+    body_ends = plan.starts + 20 + plan.body_lengths
+    # A copy of a small body costs less than a view of it.
+    text: bytes | memoryview = raw if len(raw) < count * _SMALL else memoryview(raw)
+    bodies = [text[a:b] for a, b in zip((plan.starts + 20).tolist(), body_ends.tolist(), strict=True)]
+    properties = plan.properties
+    if properties is None:
+        ends = body_ends + 2 + plan.property_lengths
+        properties = [raw[a:b] for a, b in zip((body_ends + 2).tolist(), ends.tolist(), strict=True)]
     source = np.frombuffer(raw, np.uint8)
     heads = np.empty((count, width), np.uint8)
     heads[:] = np.frombuffer(head, np.uint8)
-    starts = plan.starts
-    body_ends = starts + 20 + plan.body_lengths
-    lengths = plan.property_lengths + len(plan.suffixes[0]) + (plan.needs_separator if plan.suffixes[0] else 0)
-    views = memoryview(raw)
-    body_spans = list(zip((starts + 20).tolist(), body_ends.tolist(), strict=True))
     _column(heads, 0, plan.sizes, ">i4")
-    _column(heads, _CRC_AT, np.array([crc32(views[a:b]) for a, b in body_spans], np.int64) & 0x7FFFFFFF, ">i4")
-    heads[:, _FLAG_AT : _FLAG_AT + 4] = source[(starts + 12)[:, None] + np.arange(4)]
+    _column(heads, _CRC_AT, np.fromiter(map(crc32, bodies), np.int64, count) & 0x7FFFFFFF, ">i4")
+    heads[:, _FLAG_AT : _FLAG_AT + 4] = source[(plan.starts + 12)[:, None] + np.arange(4)]
     _column(heads, _QUEUE_OFFSET_AT, queue_offsets, ">i8")
     _column(heads, _PHYSICAL_OFFSET_AT, physical, ">i8")
     _column(heads, width - 4, plan.body_lengths, ">i4")
-    flat = heads.tobytes()
-    packed = lengths.astype(">i2").tobytes()
-    pieces: list[bytes | memoryview] = []
+    topic_width = len(topic_field)
+    middles = np.empty((count, topic_width + 2), np.uint8)
+    middles[:, :topic_width] = np.frombuffer(topic_field, np.uint8)
+    lengths = plan.property_lengths + len(plan.suffixes[0]) + (plan.needs_separator if plan.suffixes[0] else 0)
+    _column(middles, topic_width, lengths, ">i2")
     suffixes = plan.suffixes
-    ends = (body_ends + 2 + plan.property_lengths).tolist()
-    separates = plan.needs_separator.tolist()
-    for i, ((start, stop), end, separate) in enumerate(zip(body_spans, ends, separates, strict=True)):
-        pieces += (
-            flat[i * width : i * width + width],
-            views[start:stop],
-            topic_field,
-            packed[2 * i : 2 * i + 2],
-            views[stop + 2 : end],
-            suffixes[separate],
-        )
+    pieces: list[bytes | memoryview] = [b""] * (5 * count)
+    pieces[0::5] = _rows(heads)
+    pieces[1::5] = bodies
+    pieces[2::5] = _rows(middles)
+    pieces[3::5] = properties
+    pieces[4::5] = [suffixes[separate] for separate in plan.needs_separator.tolist()]
     return b"".join(pieces)
+
+
+def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
+    return list(chain.from_iterable(Struct(f"{matrix.shape[1]}s").iter_unpack(matrix.reshape(-1))))

@@ -83,6 +83,13 @@ def test_records_and_entries_are_those_of_single_messages(
     assert [queue.entry(i)[2] for i in range(len(batch))] == [tag_of(raw) for _, _, raw in batch]
 
 
+def test_large_bodies_of_different_sizes(store: MessageStore) -> None:
+    batch = [(n, bytes([n + 1]) * (4_000 + n), b"TAGS\x01a") for n in range(3)]
+    result = put_batch(store, "Topic", 0, batch, batch_properties=b"CLUSTER\x01C")
+    must = expected(store, batch, b"CLUSTER\x01C", result.physical_offset)
+    assert store.get_message("Topic", 0, 0, 100, 1 << 20).records == must
+
+
 def test_a_batch_larger_than_the_rest_of_a_file_goes_to_the_next_whole(make_store: MakeStore) -> None:
     store = make_store()
     size = store.config.mapped_file_size_commit_log

@@ -410,15 +410,15 @@ def _check_batch(plan: BatchPlan) -> None:
         name in (b"DELAY", b"TRAN_MSG") or name.startswith(b"TIMER_DEL") for name in plan.names
     ):
         return
-    raw = np.frombuffer(plan.raw, np.uint8)
+    text = bytes(plan.raw) if plan.properties is None else b"".join(plan.properties)
+    raw = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(raw[2:] == 1)
     last_two = raw[ends].astype(np.uint16) << 8 | raw[ends + 1]
     if not np.isin(last_two, _NAME_ENDINGS).any():
         return
-    text = bytes(plan.raw)
     if not any(name in text for name in (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")):
         return
-    for _, _, properties in decode_batch_body(text):
+    for _, _, properties in decode_batch_body(plan.raw):
         _refuse_in_batch(decode_properties(properties))
 
 
