@@ -24,6 +24,7 @@ from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.protocol.record import TRANSACTION_COMMIT, decode_messages, decode_record, encode_record
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.results import PutResult, PutStatus
+from tests.broker import java_types as java
 from tests.broker.test_delayed import served
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import expected, extract_store, frame, frames
@@ -89,6 +90,7 @@ class Producer:
     def question(self) -> tuple[CheckTransactionStateRequestHeader, MessageExt]:
         request = self.asked.get(timeout=20)
         assert (request.code, request.is_oneway) == (RequestCode.CHECK_TRANSACTION_STATE, True)
+        java.read_header(request.ext_fields, java.CHECK_TRANSACTION)
         (message,) = decode_messages(bytes(request.body))
         return CheckTransactionStateRequestHeader.from_ext(request.ext_fields), message
 

@@ -11,7 +11,8 @@ code  the client is sent                       when it does not answer
       every member, or the one named
 307   the request as it came                   207 after 10 s, 1 if it has gone meanwhile
 309   the request, with the message's record   207 after 10 s, 1 if it has gone meanwhile
-      as body and the broker's name
+      as body, the broker's name and the flags
+      of topic and group
 ====  =======================================  ======================================================================
 
 With ``useServerSideResetOffset`` (the default, as from Apache's 5.0 on) a reset works for groups that are offline too:
@@ -201,7 +202,13 @@ class ConsumerRequestProcessor:
             raise RefusedError(
                 f"can not find message by the id {header.msg_id}", response_code=ResponseCode.SYSTEM_ERROR
             )
-        request.ext_fields["brokerName"] = self._service.config.broker_name
+        ext, topic = request.ext_fields, self._service.topics.get(header.topic or "")
+        group = self._service.groups.get(header.consumer_group)
+        ext["brokerName"] = self._service.config.broker_name
+        if topic is not None:
+            ext["topicSysFlag"] = str(topic.topic_sys_flag)
+        if group is not None:
+            ext["groupSysFlag"] = str(group.group_sys_flag)
         request.body = record
         return self._relay(channel, request, header.consumer_group, header.client_id or "")
 
