@@ -16,11 +16,11 @@ from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.pull import BROKER_NAME
 from spark_rocket.errors import RocketError
 from spark_rocket.model import DELAY, MessageExt
-from spark_rocket.protocol.bodies import MASTER_ID
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
 from spark_rocket.protocol.properties import encode_properties
+from spark_rocket.remoting.address import format_address
 
 logger = logging.getLogger(__name__)
 
@@ -60,19 +60,21 @@ class SendBack:
             origin_topic=message.topic,
             max_reconsume_times=self._most,
         )
-        host, port = message.store_host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        address = self._masters().get(message.broker_name, address)  # it may have another address by now
+        address = self._master(message) or format_address(*message.store_host)
         ext = header.to_ext() | {BROKER_NAME: message.broker_name}
         request = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         self._instance.invoke(address, request, f"the return of {message.msg_id}", timeout=_SECONDS)
 
-    def _masters(self) -> dict[str, str]:
-        try:
-            brokers = self._instance.routes.route(self._retry_topic).brokers
-        except RocketError:
-            return {}
-        return {name: ids[MASTER_ID] for name, ids in brokers.items() if MASTER_ID in ids}
+    def _master(self, message: MessageExt) -> str | None:
+        """Where routes say that its broker is: what the message says may be an address that only brokers can reach."""
+        for topic in (self._retry_topic, message.topic):
+            try:
+                masters = self._instance.routes.route(topic).masters
+            except RocketError:
+                continue
+            if message.broker_name in masters:
+                return masters[message.broker_name]
+        return None
 
     def send_copy(self, message: MessageExt) -> bool:
         """Send a copy to the retry topic: whether a broker has it."""

@@ -96,6 +96,17 @@ def test_it_is_known_when_nobody_took_it(mq: FakeCluster, instance: ClientInstan
     assert not SendBack(instance, "g", 16).send(stored(mq))
 
 
+def test_a_broker_is_asked_where_its_route_says(mq: FakeCluster, instance: ClientInstance) -> None:
+    """What the message says may be the broker's address in its own network; the retry topic may have no route yet."""
+    del mq.topics["%RETRY%g"]
+    mq.add("t")
+    mq.everywhere(BACK, says(0))
+    message = stored(mq)
+    message.store_host = ("192.0.2.1", 10911)
+    assert SendBack(instance, "g", 16).send(message)
+    assert mq.brokers[0].codes() == [BACK]
+
+
 def test_a_broker_without_a_route_is_asked_where_the_message_says(mq: FakeCluster, instance: ClientInstance) -> None:
     del mq.topics["%RETRY%g"]
     mq.everywhere(BACK, says(0))
