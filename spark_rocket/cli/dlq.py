@@ -16,6 +16,7 @@ from spark_rocket.cli import message as messages
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive, json_option, whole, yes_option
 from spark_rocket.cli.connect import Link, complete_groups, connection
+from spark_rocket.cli.group import known_group
 from spark_rocket.cli.message_show import body_option
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, moment, second_text
@@ -50,10 +51,13 @@ def list_dead_letters(
     with link.admin() as admin:
         if group is None:
             return _list_groups(admin, as_json)
-        found = admin.dead_letters(group, begin_ms=begin or 0, end_ms=end, limit=limit)
+        failed: Failures = {}
+        found = admin.dead_letters(group, begin_ms=begin or 0, end_ms=end, limit=limit, failed=failed)
+        if not found:
+            known_group(admin, group, failed)
     foot = f"The newest {count_text(limit)}; --limit shows more." if len(found) == limit else ""
     messages.table(found, form, as_json, empty=f"Group {group} has no dead letters.", foot=foot)
-    return 0
+    return show.failures(failed)
 
 
 def _list_groups(admin: Admin, as_json: bool) -> int:
@@ -110,6 +114,7 @@ def resend(
         chosen = [_dead_letter(admin, group, msg_id) for msg_id in dict.fromkeys(ids)]
         count = len(chosen) if ids else _count(admin, group)
         if not count:
+            known_group(admin, group)
             print(f"Group {group} has no dead letters.", file=sys.stderr)
             return 0
         where = "their topics, for all groups," if to_topic else f"group {group}"

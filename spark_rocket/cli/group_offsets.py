@@ -38,15 +38,17 @@ _LAG = (
     Column("delayMs", "BEHIND", form=lambda ms: duration_text(ms) if ms else "-", right=True),
     Column("lastTimestamp", "CONSUMED UP TO", form=second_text, right=False, spare=True),
 )
+_MEMBER = Column("member")
 
 
 @click.command(short_help="how far a group is behind, queue by queue")
 @group_argument
 @connection
 @click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="in this topic only")
+@click.option("-m", "--members", is_flag=True, help="which member has each queue (a question to each of them)")
 @json_option
 @watch_option
-def lag(link: Link, group: str, topic: str | None, as_json: bool, watch: float | None) -> int:
+def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> int:
     """Show how far a group is behind: for each queue in messages, and since when its next message has been waiting."""
     failed: Failures = {}
     with link.admin() as admin:
@@ -55,15 +57,22 @@ def lag(link: Link, group: str, topic: str | None, as_json: bool, watch: float |
         def look() -> tuple[object, Table]:
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
-            return _lag_document(state), replace(_lag_table(state), foot=show.away(failed, watch))
+            rows = _lag_rows(state)
+            if members:
+                holders = admin.queue_holders(state, failed=failed)
+                for row, found in zip(rows, state.queues, strict=True):
+                    row["member"] = holders.get(found.queue)
+            columns = (*_LAG, _MEMBER) if members else _LAG
+            foot = show.away(failed, watch)
+            return _lag_document(state, rows), replace(_lag_table(state, rows), columns=columns, foot=foot)
 
         show.looked(look, watch, as_json)
     return show.failures(failed)
 
 
-def _lag_document(state: GroupState) -> dict[str, Any]:
+def _lag_document(state: GroupState, rows: list[dict[str, Any]]) -> dict[str, Any]:
     whole = {"group": state.group, "members": len(state.members), "lag": state.lag, "delayMs": state.delay_ms}
-    return whole | {"consumeTps": state.consume_tps, "queues": _lag_rows(state)}
+    return whole | {"consumeTps": state.consume_tps, "queues": rows}
 
 
 def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
@@ -82,11 +91,11 @@ def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
     ]
 
 
-def _lag_table(state: GroupState) -> Table:
+def _lag_table(state: GroupState, rows: list[dict[str, Any]]) -> Table:
     count = len(state.members)
     online = f"{count} member{'s' * (count > 1)} online" if count else "nobody is online"
     return Table(
-        _lag_rows(state),
+        rows,
         _LAG,
         title=f"{state.group}: {online}, {state.consume_tps:,.1f} messages/s",
         total={"topic": "all", "lag": state.lag, "delayMs": state.delay_ms},

@@ -247,7 +247,7 @@ def find_queue(admin: Admin, topic: str, text: str) -> MessageQueue:
     broker, slash, number = text.replace(":", "/").rpartition("/")
     if not number.isdecimal() or not number.isascii() or (slash and not broker):
         raise click.UsageError(f"{text} is no queue; write BROKER/ID, as broker-a/3.")
-    queues = admin.offsets(topic)
+    queues = admin.queues(topic)
     found = [one for one in queues if one.queue_id == int(number) and broker in ("", one.broker_name)]
     if len(found) == 1:
         return found[0]

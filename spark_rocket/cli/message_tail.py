@@ -2,10 +2,10 @@
 
 Queues are read by offset, with a pull that waits at the broker for each; no group, no heartbeat, no offsets are kept,
 so that nobody else's messages are taken away. Messages of different queues come in the order in which they arrive; what
-is shown first, of ``--last`` or ``--from``, in the order of time. A broker that goes away is waited for, new queues and
-brokers are found every ten seconds.
+is shown first, of ``--last`` or ``--from``, in the order of time. A broker that is away is waited for, from the
+beginning on; queues and brokers that come are found every ten seconds, and read from where this one began.
 
-Exit status: 0 stopped by Ctrl-C or at the end, 1 it could not be done.
+Exit status: 0 stopped by Ctrl-C or at the end, 1 it could not be done, with --no-follow also for one broker.
 Corresponds to mqadmin's consumeMessage and printMsg.
 """
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_rocket.cli import message_show
+from spark_rocket.cli import message_show, show
 from spark_rocket.cli.arguments import exclusive, json_option, whole
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.message_show import body_option
@@ -29,6 +29,7 @@ from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, PullResult, Reader
+    from spark_rocket.client.admin import Failures
     from spark_rocket.model import MessageExt, MessageQueue
 
 SUSPEND_MS = 10_000
@@ -37,6 +38,7 @@ _PAUSE_SECONDS = 1.0
 _MOST_WAITING = 256  # pulls that wait at once; of more queues each is asked again and again
 _PAGE = 32
 _NAME_SERVER = "the name server"
+_CLOCKS_APART_MS = 10_000  # so old may a message be that is shown of a queue that comes late
 
 
 def _start(text: str) -> int:
@@ -74,7 +76,7 @@ def tail(
     is_long: bool,
     form: str,
     as_json: bool,
-) -> None:
+) -> int:
     """Show messages as they come: when stored, where, #tags, !keys and body, one a line; until Ctrl-C.
 
     It begins with the next message, unless --last or --from say otherwise.
@@ -103,6 +105,7 @@ def tail(
                     break
         except KeyboardInterrupt:
             pass  # what is under way is left to itself: the connections close
+    return show.failures(follower.failed) if no_follow else 0
 
 
 class _Follower:
@@ -128,17 +131,31 @@ class _Follower:
         self._wanted = parse_tags(self._tags)
         self._offsets: dict[MessageQueue, int] = {}
         self._away: set[str] = set()
+        self._begin_ms = 0
+        self._failed: Failures = {}
+
+    @property
+    def failed(self) -> Failures:
+        """Why brokers did not answer in the beginning, of those that matter."""
+        only = self._only
+        return {name: why for name, why in self._failed.items() if only is None or name == only.broker_name}
 
     def messages(self, last: int | None, begin: int | None, *, follow: bool) -> Iterator[MessageExt]:
-        ends = {queue: ends for queue, ends in self._admin.offsets(self._topic).items() if self._only in (None, queue)}
+        self._begin_ms = int(time.time() * 1000) - _CLOCKS_APART_MS if begin is None or begin < 0 else begin
+        every = self._admin.offsets(self._topic, failed=self._failed)
+        ends = {queue: ends for queue, ends in every.items() if self._only in (None, queue)}
         self._offsets = {queue: high for queue, (_, high) in ends.items()}
         if last:
             yield from reversed(
-                self._admin.messages_by_time(self._topic, queue=self._only, limit=last, tags=self._tags, sql=self._sql)
+                self._admin.messages_by_time(
+                    self._topic, queue=self._only, limit=last, tags=self._tags, sql=self._sql, failed=self._failed
+                )
             )
         elif begin is not None and begin >= 0:
             yield from self._since(begin, ends)
         if follow:
+            for broker, error in self.failed.items():
+                self._is_away(broker, error)
             yield from self._follow()
 
     def _since(self, begin: int, ends: dict[MessageQueue, tuple[int, int]]) -> Iterator[MessageExt]:
@@ -192,16 +209,19 @@ class _Follower:
                 yield message
 
     def _look_for_queues(self) -> None:
-        """New queues are read from their beginning: what is in them came after this began."""
-        if self._only is not None:
-            return
+        """Queues that are new, or whose broker was away: read from where this one began."""
         try:
-            for queue in self._reader.refresh(self._topic):
-                if queue not in self._offsets:
-                    self._offsets[queue] = self._reader.min_offset(queue)
-            self._is_back(_NAME_SERVER)
+            queues = [queue for queue in self._reader.refresh(self._topic) if self._only in (None, queue)]
         except RocketError as error:
             self._is_away(_NAME_SERVER, error)
+            return
+        self._is_back(_NAME_SERVER)
+        for queue in queues:
+            if queue not in self._offsets:
+                try:
+                    self._offsets[queue] = self._reader.offset_for_time(queue, self._begin_ms)
+                except RocketError as error:
+                    self._is_away(queue.broker_name, error)
 
     def _is_away(self, who: str, error: RocketError) -> None:
         """Said once: it is tried again until it answers."""

@@ -299,7 +299,7 @@ def away(failed: Mapping[str, RocketError], watch: float | None) -> str:
 
 def _reasons(failed: Mapping[str, RocketError]) -> list[str]:
     texts = ((broker, f"{error.message} {error.remedy}".rstrip()) for broker, error in sorted(failed.items()))
-    return [text if broker in text else f"{broker}: {text}" for broker, text in texts]
+    return [text if ":" in broker and broker in text else f"{broker}: {text}" for broker, text in texts]
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------

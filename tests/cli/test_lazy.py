@@ -51,6 +51,21 @@ def test_help_lists_every_verb(run: Run) -> None:
     assert "No such command" in run("group", "nonsense").err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["gruop"], "Did you mean group?"),
+        (["group", "lagg"], "Did you mean lag?"),
+        (["brokr", "config"], "Did you mean broker"),
+        (["broker", "confg"], "Did you mean config?"),
+        (["message", "reset"], "Did you mean resend?"),
+    ],
+)
+def test_a_mistyped_verb_is_told_what_is_meant(run: Run, words: list[str], meant: str) -> None:
+    said = run(*words)
+    assert (said.status, meant in said.err) == (2, True), said.err
+
+
 def test_help_is_quick_because_it_imports_nothing() -> None:
     program = (
         "import sys\nfrom spark_rocket.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

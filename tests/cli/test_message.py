@@ -334,6 +334,85 @@ def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.Monk
     assert last == "rocket: b0 answers again."
 
 
+@pytest.fixture
+def one_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Callable[[], None]]]:
+    """Brokers b0 and b1 with a message each of topic "t" and of dead letters; b1 is away, until it is back."""
+    monkeypatch.setattr(message_tail, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(message_tail, "_LOOK_SECONDS", 0.01)
+    fakes = FakeCluster(2)
+    is_back = threading.Event()
+    now = int(time.time() * 1000)
+    host = pack_host(("127.0.0.1", 1))
+    times = {"born_timestamp": now, "born_host": host, "store_timestamp": now, "store_host": host}
+
+    def late(answer: Callable[[RemotingCommand], RemotingCommand]) -> Callable[[RemotingCommand], RemotingCommand]:
+        def answered(request: RemotingCommand) -> RemotingCommand:
+            return answer(request) if is_back.is_set() else RemotingCommand.response(request, 2, "not now")
+
+        return answered
+
+    brokers = {}
+    for number, broker in enumerate(fakes.brokers):
+        brokers[f"b{number}"] = BrokerData("c", f"b{number}", {0: broker.address})
+        body = f"of b{number}".encode()
+        record = encode_record(b"t", 0, body, b"", queue_offset=0, physical_offset=0, **times)  # type: ignore[arg-type]
+
+        def pull(request: RemotingCommand, record: bytes = record) -> RemotingCommand:
+            is_first = request.ext_fields["queueOffset"] == "0"
+            ends = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+            return RemotingCommand.response(request, 0 if is_first else 19, None, ends, record if is_first else b"")
+
+        answers = {
+            RequestCode.GET_MIN_OFFSET: says(0, ext={"offset": "0"}),
+            RequestCode.GET_MAX_OFFSET: says(0, ext={"offset": "1"}),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: says(0, ext={"offset": "0"}),
+            RequestCode.PULL_MESSAGE: pull,
+        }
+        broker.answers |= {code: late(answer) if number else answer for code, answer in answers.items()}
+    fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(
+        0, body=ClusterInfo(brokers, {"c": ["b0", "b1"]}).to_json()
+    )
+    for name in ("t", "%DLQ%g"):
+        fakes.add(name, 1)
+    yield fakes, is_back.set
+    fakes.close()
+
+
+def test_a_topic_is_followed_though_a_broker_is_away(
+    run: Run, one_away: tuple[FakeCluster, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes, come_back = one_away
+    arguments = ("message", "tail", "t", "-n", fakes.name_server.address)
+    said = run(*arguments, "--last", 5, "--no-follow")
+    assert (said.status, said.out.splitlines()[0].endswith("b0/0@0  of b0")) == (1, True)
+    assert said.err.startswith("rocket: b1: ")
+    assert "not now" in said.err
+    said = run(*arguments, "--last", 5, "--no-follow", "--queue", "b0/0")
+    assert (said.status, said.err) == (0, "")  # whoever else is away
+    put = message_show.put
+
+    def put_and_come_back(*message: Any) -> None:
+        put(*message)
+        come_back()
+
+    monkeypatch.setattr(message_show, "put", put_and_come_back)
+    said = run(*arguments, "--last", 1, "--max", 2)
+    assert (said.status, [line.split()[-1] for line in said.out.splitlines()]) == (0, ["b0", "b1"])
+    first, last = said.err.splitlines()
+    assert first.startswith("rocket: b1: ")
+    assert first.endswith(" Trying on.")
+    assert last == "rocket: b1 answers again."
+
+
+def test_dead_letters_are_listed_though_a_broker_is_away(
+    run: Run, one_away: tuple[FakeCluster, Callable[[], None]]
+) -> None:
+    fakes, _ = one_away
+    said = run("dlq", "list", "g", "-n", fakes.name_server.address)
+    assert (said.status, "of b0" in said.out) == (1, True)
+    assert said.err.startswith("rocket: b1: ")
+
+
 def test_ctrl_c_ends_it_cleanly(cluster: LocalCluster, topic: str) -> None:
     command = [sys.executable, "-m", "spark_rocket.cli", "message", "tail", topic, "-n", cluster.name_server, "--json"]
     with (
@@ -398,7 +477,6 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
     (dead,) = rocket("dlq", "list", failing, "--json").json
     assert base64.b64decode(dead["bodyBase64"]) == BINARY
     assert dead["msgId"] in rocket("dlq", "list", failing).out
-    assert rocket("dlq", "list", "nobody").out == "Group nobody has no dead letters.\n"
     refused = rocket("dlq", "resend", failing, "--all")
     assert (refused.status, "Give --yes" in refused.err) == (1, True)
     declined = rocket("dlq", "resend", failing, "--all", answer="n")
@@ -417,11 +495,21 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
         (("nobody", "nonsense"), 1, "has no dead letter"),
         ((failing,), 2, "Give one of ID, --all"),
         ((failing, "x", "--from", "1h"), 2, "need --all"),
-        (("nobody", "--all"), 0, "has no dead letters"),
+        (("nobody", "--all"), 1, "No broker knows a group 'nobody'"),
     ):
         said = rocket("dlq", "resend", *arguments, "--yes")
         assert (said.status, said.out) == (status, "")
         assert text in said.err
+
+
+def test_groups_that_are_not_there_have_no_dead_letters(rocket: Run, admin: Admin) -> None:
+    for arguments in (("dlq", "resend", "nobody", "--all"), ("dlq", "list", "nobody")):
+        said = rocket(*arguments)
+        assert (said.status, said.out) == (1, "")
+        assert said.err == "rocket: No broker knows a group 'nobody'. `rocket group list` shows those there are.\n"
+    admin.create_group("healthy")
+    said = rocket("dlq", "resend", "healthy", "--all")
+    assert (said.status, said.err) == (0, "Group healthy has no dead letters.\n")
 
 
 def test_a_message_is_sent_again(rocket: Run, admin: Admin, cluster: LocalCluster, topic: str) -> None:

@@ -307,6 +307,10 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         assert client_id in said.out
         assert "CLUSTERING" in said.out
         until(lambda: len(rocket("group", "member", "team", client_id, "--json").json["mqTable"]) >= 4)
+        rows = rocket("group", "lag", "team", "--members", "-t", "orders", "--json").json["queues"]
+        assert {row["member"] for row in rows} == {client_id}
+        until(lambda: client_id in rocket("group", "lag", "team", "-m").out)
+        assert client_id not in rocket("group", "lag", "team").out
         said = rocket("group", "member", "team", client_id, "--stacks")
         assert (said.status, said.out.startswith(client_id)) == (0, True)
         assert rocket("group", "member", "team").out.startswith(client_id), "there is but one"

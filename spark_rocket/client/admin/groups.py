@@ -238,6 +238,19 @@ class GroupAdmin(TopicAdmin):
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         return ConsumerRunningInfo.from_json(self._ask(address, code, header, what, timeout=_RELAY_SECONDS).body)
 
+    def queue_holders(self, state: GroupState, *, failed: Failures | None = None) -> dict[MessageQueue, str]:
+        """Which member of a group has which queue, as each of them says: by client id."""
+        addresses = self._every_broker()
+        asked = [
+            Asked(member.client_id, member.client_id, addresses[broker], RequestCode.GET_CONSUMER_RUNNING_INFO, header)
+            for member in state.members
+            for header in [GetConsumerRunningInfoRequestHeader(state.group, member.client_id)]
+            for broker in member.brokers[:1]
+        ]
+        what = "the question for a member's queues"
+        answers = self._ask_all(asked, what, lambda answer: ConsumerRunningInfo.from_json(answer.body), failed)
+        return {queue: asked.key for asked, info in answers for queue in info.mq_table}
+
     def consume_directly(self, group: str, client_id: str, message: MessageExt) -> ConsumeMessageDirectlyResult:
         """Have one consumer consume one message again, now, past its queue; what came of it.
 

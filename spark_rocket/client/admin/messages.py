@@ -177,6 +177,7 @@ class MessageAdmin(OffsetAdmin):
         newest: bool = True,
         tags: str = SUB_ALL,
         sql: str | None = None,
+        failed: Failures | None = None,
     ) -> list[MessageExt]:
         """At most so many messages stored from one time on to another, of all queues or of one.
 
@@ -185,15 +186,16 @@ class MessageAdmin(OffsetAdmin):
         """
         choose = nlargest if newest else nsmallest
         found: list[MessageExt] = []
-        for one, (low, high) in self.offsets(topic).items():
+        for one, (low, high) in self.offsets(topic, failed=failed).items():
             if low >= high or queue not in (None, one):
                 continue
-            first = self._reader.offset_for_time(one, begin_ms) if begin_ms > 0 else low
-            end = high if end_ms is None else self._reader.offset_for_time(one, end_ms + 1)
-            if newest:
-                found += self._last(one, first, end, limit, tags, sql)
-            else:
-                found += islice(self.messages_between(one, first, end, tags=tags, sql=sql), limit)
+            with put_aside(failed, one.broker_name):
+                first = self._reader.offset_for_time(one, begin_ms) if begin_ms > 0 else low
+                end = high if end_ms is None else self._reader.offset_for_time(one, end_ms + 1)
+                if newest:
+                    found += self._last(one, first, end, limit, tags, sql)
+                else:
+                    found += islice(self.messages_between(one, first, end, tags=tags, sql=sql), limit)
         return choose(limit, found, key=_age)
 
     def _last(
@@ -297,11 +299,17 @@ class MessageAdmin(OffsetAdmin):
         ]
 
     def dead_letters(
-        self, group: str, *, begin_ms: int = 0, end_ms: int | None = None, limit: int = 64
+        self,
+        group: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        limit: int = 64,
+        failed: Failures | None = None,
     ) -> list[MessageExt]:
         """A group's dead letters, newest first; none if it never had any."""
         try:
-            return self.messages_by_time(DLQ_PREFIX + group, begin_ms, end_ms, limit=limit)
+            return self.messages_by_time(DLQ_PREFIX + group, begin_ms, end_ms, limit=limit, failed=failed)
         except TopicNotFoundError:
             return []
 

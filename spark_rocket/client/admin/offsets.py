@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_rocket.client.admin.base import put_aside
 from spark_rocket.client.admin.groups import GroupAdmin
-from spark_rocket.client.admin.results import PlannedReset, QueueLag
+from spark_rocket.client.admin.results import Failures, PlannedReset, QueueLag
 from spark_rocket.errors import BrokerError, ClientError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import ResetOffsetBody
@@ -27,11 +28,25 @@ END = -1
 class OffsetAdmin(GroupAdmin):
     """Offsets."""
 
-    def offsets(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, sorted, as the name server has them now."""
+        return list(self._fresh(topic))
+
+    def offsets(self, topic: str, *, failed: Failures | None = None) -> dict[MessageQueue, tuple[int, int]]:
         """First offset and end of every readable queue."""
-        queues = self._fresh(topic)
-        pending = [(self._reader.min_offset_later(queue), self._reader.max_offset_later(queue)) for queue in queues]
-        return {queue: (low.result(), high.result()) for queue, (low, high) in zip(queues, pending, strict=True)}
+        pending = []
+        for queue in self._fresh(topic):
+            with put_aside(failed, queue.broker_name):
+                if queue.broker_name not in (failed or {}):
+                    low = self._reader.min_offset_later(queue)
+                    if low.refused is not None:  # its other queues would wait for a connection as long
+                        raise low.refused
+                    pending.append((queue, low, self._reader.max_offset_later(queue)))
+        found = {}
+        for queue, low, high in pending:
+            with put_aside(failed, queue.broker_name):
+                found[queue] = (low.result(), high.result())
+        return found
 
     def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """The group's next offsets, None where it has none."""
