@@ -33,13 +33,17 @@ _BROKERS: dict[int, str] = dict.fromkeys(
     ),
     "broker",
 )
+# Java's clients of 5.x connect to all name servers and ask one: as Apache's, let go as late as who fell silent.
+_FIRST_REQUEST = 120.0
 _QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache's capacities
 
 
 def name_server_limits() -> Limits:
     """What peers may do to a name server."""
     kinds: dict[int, str] = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
-    return Limits(max_connections=min(20_000, connections_possible()), queues=_QUEUES, kinds=kinds)
+    return Limits(
+        max_connections=min(20_000, connections_possible()), first_request=_FIRST_REQUEST, queues=_QUEUES, kinds=kinds
+    )
 
 
 class NameServer:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_rocket.errors import RemotingTooMuchRequestError
+from spark_rocket.namesrv.server import name_server_limits
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.overload import Limits
 from spark_rocket.remoting.server import Channel
@@ -78,6 +79,19 @@ def test_who_never_says_anything_is_let_go_sooner(serve: Serve, dial: Dial) -> N
     time.passes(1)
     assert half.at_end()  # a byte is no request
     assert server.server.overload.slow_writers == 1
+
+
+def test_a_name_server_lets_clients_be_that_ask_another(serve: Serve, dial: Dial) -> None:
+    """Java's of 5.x connect to each of them, and come back at once when they are let go."""
+    server = serve(limits=name_server_limits())
+    time = Time(server)
+    idle, speaks = dial(server.address), dial(server.address)
+    while not server.run(lambda: len(server.server.watch._newcomers) == 1 and len(server.server.channels) == 2):
+        speaks.ask(request(ECHO))
+    time.passes(119)
+    assert server.server.overload.silent == 0
+    time.passes(1)
+    assert idle.at_end()
 
 
 def test_half_a_frame(serve: Serve, dial: Dial) -> None:
