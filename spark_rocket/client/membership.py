@@ -103,9 +103,16 @@ class Membership:
 
     # --- joining and leaving ----------------------------------------------------------------------------------
 
-    def join_producer(self, producer: ProducerMember) -> None:
-        """Register a producer's group and tell the brokers. GroupInUseError if another producer here has it."""
+    def join_producer(self, producer: ProducerMember, *, wait: bool = True) -> None:
+        """Register a producer's group and tell the brokers; without ``wait``, soon, for one of them may hang.
+
+        GroupInUseError if another producer here has it.
+        """
         self._join(self.producers, producer.group, producer, "producer")
+        if wait:
+            self.send_heartbeats()
+        else:
+            self._instance.later(self.send_heartbeats)
 
     def join_consumer(self, consumer: ConsumerMember) -> None:
         """Register a consumer's group and tell the brokers.
@@ -114,6 +121,7 @@ class Membership:
         """
         self.check_filters(consumer.group, consumer.consumer_data().subscription_data_set)
         self._join(self.consumers, consumer.group, consumer, "consumer")
+        self.send_heartbeats()
 
     def _join(self, table: dict[str, Member], group: str, member: Member, kind: str) -> None:
         with self._lock:
@@ -124,7 +132,6 @@ class Membership:
                 )
             table[group] = member
             self._start_threads()
-        self.send_heartbeats()
 
     def check_filters(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Ask brokers whether they can choose by expressions that are no tags (46). SubscriptionRefusedError if not.

@@ -216,13 +216,17 @@ class Producer(Client):
 
     def start(self) -> None:
         """Join the group. The first send does it by itself. GroupInUseError, for good."""
+        self._start(wait=True)
+
+    def _start(self, *, wait: bool) -> None:
+        """``wait`` until brokers have heard of it; a send has its own time to keep."""
         with self._starting:
             if self._started is not None:
                 return
             instance = self._instance()
             if self.member:
                 try:
-                    instance.members.join_producer(self)
+                    instance.members.join_producer(self, wait=wait)
                 except BaseException:
                     instance.members.leave_producer(self)
                     self._start_failed()
@@ -257,7 +261,7 @@ class Producer(Client):
         """The instance; starts the producer if need be."""
         started = self._started
         if started is None:
-            self.start()
+            self._start(wait=False)
             started = self._started = self._instance()
         return started
 

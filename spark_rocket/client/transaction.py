@@ -127,8 +127,11 @@ class TransactionProducer(Producer):
 
     def start(self) -> None:
         """Join the group, so that brokers can ask. The first send does it by itself. GroupInUseError, for good."""
+        super().start()
+
+    def _start(self, *, wait: bool) -> None:
         deadline = time.monotonic() + self._send_timeout
-        if self._join(deadline):
+        if self._join(deadline) and wait:
             greet_and_wait(self._instance(), deadline)
 
     def _join(self, deadline: float) -> bool:
@@ -140,7 +143,7 @@ class TransactionProducer(Producer):
             self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
             try:
                 instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _answering(instance.members)
-                instance.members.join_producer(self)
+                instance.members.join_producer(self, wait=False)
                 self._find_routes(deadline)
             except BaseException:
                 self._checks = None

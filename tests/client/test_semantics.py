@@ -7,6 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,11 @@ from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
     LitePullConsumer,
+    LocalTransactionState,
     Producer,
     PushConsumer,
     Reader,
+    TransactionProducer,
     consume_concurrently,
     process_queue,
     puller,
@@ -31,7 +35,7 @@ from spark_rocket.errors import (
     RemotingConnectError,
     SubscriptionRefusedError,
 )
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.bodies import (
     BrokerData,
     CheckClientRequestBody,
@@ -45,6 +49,14 @@ from tests.client.consuming import SECONDS
 from tests.client.fakes import Fake, FakeCluster, says
 
 Consumer = PushConsumer | LitePullConsumer
+
+
+class Decides:
+    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
 
 
 class Member:
@@ -169,6 +181,23 @@ def test_heartbeats_do_not_wait_for_brokers_that_do_not_answer(
         release(instance)
     joining.join(SECONDS)
     assert not joining.is_alive()
+
+
+def test_a_first_send_does_not_wait_for_the_answer_to_a_heartbeat(fake: Callable[..., FakeCluster]) -> None:
+    """Of a producer whose instance knows brokers already: one that hangs would use up the send's time."""
+    mq = consuming(fake, 1)
+    mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext={"msgId": "0A", "queueId": "0", "queueOffset": "7"}))
+    mq.everywhere(RequestCode.HEART_BEAT, lambda _: None)
+    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
+    try:
+        instance.routes.route("t")
+        for make in (Producer, partial(TransactionProducer, listener=Decides())):
+            producer = make("p", name_server=mq.name_server.address)
+            assert producer.send(Message.of("t", "x"), timeout=SECONDS * 3).queue_offset == 7
+            assert instance.members.producers == {"p": producer}
+            producer.close()
+    finally:
+        release(instance)
 
 
 def test_members_are_asked_for_where_there_is_a_connection(
