@@ -358,7 +358,7 @@ class BrokerConfig:
         return shown + sorted(self.tls_settings().properties().items()) + sorted(self.others.items())
 
     def to_text(self) -> str:
-        """As properties text: the body of code 26's answer."""
+        """As properties text."""
         return render_properties(self.to_properties())
 
     def tls_settings(self) -> TlsSettings:

@@ -20,7 +20,7 @@ _NAMES = """
     enablePopBufferMerge enableScheduleMessageStats enableSlaveActingMaster
     enableSplitRegistration endTransactionThreadPoolNums
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer
-    fileNameExtendable filterDataCleanTimeSpan filterSupportRetry flushCommitLogLeastPages
+    fileNameExtendable filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogLeastPages
     flushCommitLogThoroughInterval flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister
     haSlaveFallbehindMax haTransferBatchSize

@@ -35,6 +35,7 @@ from spark_rocket.protocol.bodies import (
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.store.index_service import IndexService
@@ -283,6 +284,16 @@ def test_a_misspelt_setting_is_told(wire: Wire) -> None:
     answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"traceon=true")
     assert answer.code == ResponseCode.SUCCESS
     assert "Did you mean 'traceOn'?" in (answer.remark or "")
+
+
+def test_settings_that_mqadmin_cannot_do_without(wire: Wire) -> None:
+    """Its exportConfigs puts each of these into Properties, which take no null."""
+    shown = parse_properties(bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body).decode(), "26")
+    assert {name for name, _, _ in shown} >= {
+        *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums"),
+        *("flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn"),
+        *("traceTopicEnable", "useTLS", "autoCreateTopicEnable", "autoCreateSubscriptionGroup"),
+    }
 
 
 def test_runtime_info_has_what_tools_show(wire: Wire, topic: str) -> None:

@@ -32,6 +32,7 @@ from spark_rocket.protocol.headers import (
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.remoting.server import Channel, Handler
 
 _log = logging.getLogger(__name__)
@@ -222,7 +223,11 @@ class AdminProcessor:
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         version = self._service.topics.data_version
         ext = {"version": dumps_fastjson(version.to_value()).decode()}
-        return RemotingCommand.response(request, 0, None, ext, self._service.config.to_text().encode())
+        config = self._service.config
+        # mqadmin's exportConfigs breaks where one of these is missing.
+        wanted = {"filterServerNums": "0", "useTLS": "false" if config.client_tls() is None else "true"}
+        text = render_properties(list({**wanted, **dict(config.to_properties())}.items()))
+        return RemotingCommand.response(request, 0, None, ext, text.encode())
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service = self._service
