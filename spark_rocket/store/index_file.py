@@ -146,7 +146,7 @@ class IndexFile:
         slot = key_hash % self.slots
         at = HEADER_SIZE + 4 * slot
         number = int.from_bytes(mm[at : at + 4], "big", signed=True)
-        above, patience = self.count, _PATIENCE
+        above, patience = min(self.count, self.capacity), _PATIENCE  # a damaged header may say anything
         if not 0 <= number < above:
             raise self._damaged(at, f"slot {slot} names entry {number}, there are {above - 1}")
         while first <= number and patience:

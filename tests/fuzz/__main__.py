@@ -1,5 +1,6 @@
 """``make fuzz``: millions of cases over all targets, two processes at a time.
 
+They are gone through in rounds, a tenth of the cases each, so that a run that is ended early has been everywhere.
 Atheris (libFuzzer) drives the targets where it is installed, tests/fuzz/engine.py elsewhere. What is found interesting
 goes to ``build/fuzz/<target>``, what is wrong to ``build/fuzz/findings.txt``; ``python -m tests.fuzz keep`` puts those
 of the former that reach something new into the corpus. A case may take two seconds and 1 GiB.
@@ -18,6 +19,7 @@ import resource
 import sys
 import time
 import traceback
+from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,8 @@ MOST_SECONDS = 2.0
 MOST_MEMORY = 1 << 30
 _KEPT_BYTES = 6_000  # of a target's corpus
 _LOOKED_AT = 1_000  # inputs of a run, the shortest first
+_ROUNDS = 10
+_ROUND_CASES = 1_000  # at least, of a target
 #: Cases of these take long (Arrow, files, large tables): they get a fiftieth.
 _SLOW = {"frame", "columnar", "console_body", "broker_conf", "broker_conf_update", "offsets_option", "config_json"}
 
@@ -54,17 +58,20 @@ def _work(target: Target, guided: bool, cases: int, seed: int) -> None:
     inputs = [*target.seeds(), *corpus.load(target.name)]
     kept = BUILD / target.name
     kept.mkdir(parents=True, exist_ok=True)
+    if not guided:  # libFuzzer goes on with these by itself
+        inputs += sorted((path.read_bytes() for path in kept.glob("*")), key=len)[:_LOOKED_AT]
     statm = Path("/proc/self/statm")
     if statm.exists():  # Linux
         used = int(statm.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, resource.RLIM_INFINITY))
-    seen: set[str] = set()
+    told = BUILD / "findings.txt"
+    seen = {line.split("\t")[2] for line in told.read_text(encoding="utf-8").splitlines()} if told.exists() else set()
 
     def tell(found: Finding) -> None:
         if found.where not in seen:
             seen.add(found.where)
             print(f"FINDING {found}", flush=True)
-            with (BUILD / "findings.txt").open("a", encoding="utf-8") as file:
+            with told.open("a", encoding="utf-8") as file:
                 file.write(f"{found.target}\t{found.what!r}\t{found.where}\t{found.data!r}\n")
 
     if not guided:
@@ -102,16 +109,16 @@ def _work(target: Target, guided: bool, cases: int, seed: int) -> None:
     atheris.Fuzz()
 
 
-def _start(target: Target, guided: bool, cases: int, seed: int) -> int:
+def _start(target: Target, guided: bool, cases: int, seed: int, log: Path) -> int:
     """A child for one target; its id. It has the instrumented package from its parent, which took ten seconds."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        log = os.open(BUILD / f"{target.name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(written, 1)
+        os.dup2(written, 2)
         _work(target, guided, cases, seed)
         status = 0
     except BaseException:
@@ -122,9 +129,8 @@ def _start(target: Target, guided: bool, cases: int, seed: int) -> int:
         os._exit(status)
 
 
-def _result(name: str, status: int) -> tuple[int, str, int]:
+def _result(name: str, log: Path, status: int) -> tuple[int, str, int]:
     """Of a child that has ended: its cases, coverage and findings."""
-    log = BUILD / f"{name}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     done, coverage = 0, "?"
     findings = sum(line.startswith("FINDING") for line in lines)
@@ -151,19 +157,22 @@ def _fuzz(options: argparse.Namespace) -> int:
     unit = options.cases / sum(shares.values())
     begun = time.monotonic()
     total = wrong = 0
-    running: dict[int, tuple[str, float]] = {}
+    running: dict[int, tuple[str, Path, float]] = {}
     print(
         f"{len(names)} targets, {options.cases:,} cases, seed {options.seed}, {'atheris' if guided else 'own engine'}"
     )
-    waiting = list(names)
+    rounds = max(min(_ROUNDS, int(unit * min(shares.values())) // _ROUND_CASES), 1)
+    waiting = deque((number, name) for number in range(rounds) for name in names)
     while waiting or running:
         while waiting and len(running) < options.processes:
-            name = waiting.pop(0)
-            child = _start(targets[name], guided, int(unit * shares[name]) + 1, options.seed)
-            running[child] = name, time.monotonic()
+            number, name = waiting.popleft()
+            log = BUILD / f"{name}-{number}.log"
+            cases = int(unit * shares[name] / rounds) + 1
+            child = _start(targets[name], guided, cases, options.seed + number, log)
+            running[child] = name, log, time.monotonic()
         child, status = os.wait()
-        name, started = running.pop(child)
-        done, coverage, findings = _result(name, status)
+        name, log, started = running.pop(child)
+        done, coverage, findings = _result(name, log, status)
         total += done
         wrong += findings
         now = time.monotonic()
