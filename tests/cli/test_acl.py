@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from spark_rocket.cli import acl as module
+from spark_rocket.cli.connect import Link
 from spark_rocket.client import Admin
 from spark_rocket.client.admin.accounts import AclVersion
 from spark_rocket.errors import BrokerError
@@ -194,7 +194,7 @@ class _Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> _Brokers:
     found = _Brokers()
-    monkeypatch.setattr(module.Link, "admin", lambda link: found)
+    monkeypatch.setattr(Link, "admin", lambda link: found)
     return found
 
 

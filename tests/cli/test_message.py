@@ -36,7 +36,7 @@ from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceTy
 from spark_rocket.protocol.record import encode_record
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, Said
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import Answer, FakeCluster, says
 
 TEXT = '{"näme": "你好", "id": 7}'
 BINARY = bytes(range(256))
@@ -345,8 +345,8 @@ def one_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Cal
     host = pack_host(("127.0.0.1", 1))
     times = {"born_timestamp": now, "born_host": host, "store_timestamp": now, "store_host": host}
 
-    def late(answer: Callable[[RemotingCommand], RemotingCommand]) -> Callable[[RemotingCommand], RemotingCommand]:
-        def answered(request: RemotingCommand) -> RemotingCommand:
+    def late(answer: Answer) -> Answer:
+        def answered(request: RemotingCommand) -> RemotingCommand | None:
             return answer(request) if is_back.is_set() else RemotingCommand.response(request, 2, "not now")
 
         return answered
