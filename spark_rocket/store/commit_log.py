@@ -366,8 +366,12 @@ class CommitLog:
                 if high - low > len(starts) * _SPARSE:
                     return self._read_apart(file, [(a - base, b - base) for a, b in zip(starts, stops, strict=True)])
                 self._visit(low, high)
-            mm = file.mm
-            return b"".join([mm[start - base : stop - base] for start, stop in zip(starts, stops, strict=True)])
+            ranges = zip(starts, stops, strict=True)
+            if stops[0] - starts[0] < _LARGE:
+                mm = file.mm
+                return b"".join([mm[start - base : stop - base] for start, stop in ranges])
+            with memoryview(file.mm) as view:  # slices of which are no copies, but dearer to make
+                return b"".join([view[start - base : stop - base] for start, stop in ranges])
         return b"".join([self.read(start, stop - start) for start, stop in zip(starts, stops, strict=True)])
 
     @staticmethod

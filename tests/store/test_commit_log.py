@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.protocol.record import iter_records
 from spark_rocket.store import commit_log
 from spark_rocket.store.check import check_store
 from spark_rocket.store.commit_log import CommitLog
@@ -107,5 +108,24 @@ def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.Mo
         *((ends[3], 2 * file), (2 * file, ends[4])),
         *((ends[4], 3 * file), (3 * file, ends[5])),
     ]
+    store.close()
+    assert check_store(config.store_path, config) == []
+
+
+@pytest.mark.parametrize("size", [400, 70_000])
+def test_what_lies_apart_is_read_in_order_and_lets_the_file_go(tmp_path: Path, size: int) -> None:
+    """Two queues' records lie between each other; large ranges are copied once, from a view of the mapping."""
+    config = small(tmp_path, mapped_file_size_commit_log=-(-15 * size // 4096) * 4096)
+    store = opened(config)
+    expected = [bytes([number + 48]) * size for number in range(30)]
+    for number, body in enumerate(expected):
+        put(store, "t", number % 3, body)
+    found = store.get_message("t", 1, 0, 3, 8 << 20)
+    assert [record.body for record in iter_records(found.records)] == expected[1:9:3]
+    first = store._log.queue.find(0)
+    assert first is not None
+    assert first.is_mapped
+    first.close()  # StateError while there is a view of it
+    assert bodies(store, "t", 1) == expected[1::3]
     store.close()
     assert check_store(config.store_path, config) == []
