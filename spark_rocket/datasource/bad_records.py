@@ -66,6 +66,7 @@ class BadRecordCounter:
         """Say how many there were, at the end of the task."""
         if self._bad:
             what = {
+                BadRecords.FAIL: "fail the task",
                 BadRecords.DROP: "were dropped",
                 BadRecords.DEAD_LETTER: f"were sent to {self._settings.dead_letter_topic}",
             }.get(self._settings.bad_records, "have no values")

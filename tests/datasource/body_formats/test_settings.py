@@ -172,6 +172,7 @@ def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     where = r"orders/broker-a/3 at 101 cannot be decoded as json: \"x\" is not a whole number"
     with pytest.raises(RecordError, match=where):
         typed(schema, *values)
+    assert "2 of 4 messages could not be decoded as json and fail the task (badRecords=fail)" in caplog.text
     rows = [{"queueOffset": 100 + index, "id": value} for index, value in enumerate((1, None, 1, None))]
     assert typed(schema, *values, badRecords="null") == rows
     assert "2 of 4 messages could not be decoded as json and have no values" in caplog.text
