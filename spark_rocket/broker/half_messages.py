@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spark_rocket.broker.topics import HALF_TOPIC
+from spark_rocket.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
@@ -126,6 +126,20 @@ class Half(NamedTuple):
             reconsume_times=record.reconsume_times,
         )
         return RemotingCommand.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
+
+
+def given_up_half(raw: bytes | None) -> tuple[RecordView, bytes, int] | None:
+    """A record of TRANS_CHECK_MAX_TIME_TOPIC: itself, the properties of a half message that no check has counted, and
+    the queue offset of the first of its kind (-1: there was no other). None for any other record."""
+    try:
+        record = view_record(raw or b"")
+    except ProtocolError:
+        return None
+    if record.topic != CHECK_MAX_TIME_TOPIC.encode():
+        return None
+    properties = remove_property(remove_property(bytes(record.properties), _CRC32), CHECK_TIMES)
+    first = number(find_property(properties, FIRST_OFFSET), -1)
+    return record, append_property(properties, CHECK_TIMES, b"0"), first
 
 
 def number(text: bytes | None, default: int) -> int:

@@ -33,12 +33,20 @@ from spark_rocket.broker.clients import ClientManager
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.delayed import TIMER_PROPERTIES, Waiting
-from spark_rocket.broker.half_messages import CHECK_TIMES, FIRST_OFFSET, OP_PROPERTIES, Half, decided_offsets, op_body
+from spark_rocket.broker.half_messages import (
+    CHECK_TIMES,
+    FIRST_OFFSET,
+    OP_PROPERTIES,
+    Half,
+    decided_offsets,
+    given_up_half,
+    op_body,
+)
 from spark_rocket.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TopicConfigManager
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.properties import find_property
-from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_NONE
+from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
@@ -245,6 +253,34 @@ class TransactionalMessageService:
             queue.copies.pop(half.first, None)
             queue.remember(half.first)
             queue.advance()
+        return result
+
+    def resume(self, raw: bytes | None) -> PutResult:
+        """Have a message that was given up checked again, from the first time on. RefusedError for any other."""
+        given_up = given_up_half(raw)
+        if given_up is None:
+            raise RefusedError(
+                "there is no half message that was given up",
+                response_code=ResponseCode.SYSTEM_ERROR,
+                remedy=f"Give the id of a message in {CHECK_MAX_TIME_TOPIC}.",
+            )
+        record, properties, first = given_up
+        queue = self._queue(0)
+        if first in queue.lately:
+            raise RefusedError("The transaction was decided before", response_code=ResponseCode.SYSTEM_ERROR)
+        result = self._store.put_message(
+            HALF_TOPIC,
+            queue.queue_id,
+            record.body,
+            properties,
+            flag=record.flag,
+            sys_flag=record.sys_flag & ~TRANSACTION_MASK,
+            born_timestamp=record.born_timestamp,
+            born_host=record.born_host,
+            reconsume_times=record.reconsume_times,
+        )
+        if result.status is PutStatus.PUT_OK and first >= 0:
+            queue.copies[first] = result.queue_offset
         return result
 
     # --- checks -------------------------------------------------------------------------------------------------

@@ -367,6 +367,46 @@ def test_given_up_after_15_checks(serve: Any, clock: Clock, caplog: pytest.LogCa
         assert bodies(wire) == [b"nobody knows"]
 
 
+def give_up(server: Any, wire: Wire, producer: Producer, clock: Clock) -> str:
+    """The id of a message that is in TRANS_CHECK_MAX_TIME_TOPIC, after one check."""
+    clock.now += 6_001
+    for _ in range(2):
+        server.wake()
+        clock.now += 30_000
+    producer.question()
+    (given_up,) = wire.messages(GIVEN_UP)
+    return given_up.offset_msg_id
+
+
+def test_what_was_given_up_is_checked_again_when_a_tool_asks_for_it(serve: Any, clock: Clock) -> None:
+    with serve(transactionCheckMax=1) as (server, wire, producer):
+        producer.half(b"forgotten")
+        message_id = give_up(server, wire, producer, clock)
+        answer = wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic=GIVEN_UP, msgId=message_id)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        header, message = producer.question()
+        assert message.properties["TRANSACTION_CHECK_TIMES"] == "1", "it is counted from the beginning"
+        assert producer.end_checked(header, message, COMMIT).code == ResponseCode.SUCCESS
+        assert bodies(wire) == [b"forgotten"]
+        refused = wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, topic=GIVEN_UP, msgId=message_id)
+        assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "The transaction was decided before")
+
+
+def test_only_what_was_given_up_is_checked_again(serve: Any, clock: Clock) -> None:
+    with serve(transactionCheckMax=1) as (server, wire, producer):
+        sent = producer.half(b"late")
+        message_id = give_up(server, wire, producer, clock)
+        assert wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=message_id).code == ResponseCode.SUCCESS
+        producer.question()
+        producer.commit(sent)  # the sender decides after all: that is for the one that waits anew, too
+        clock.now += 30_000
+        server.wake()
+        assert producer.nothing_asked()
+        assert bodies(wire) == [b"late"]
+        for other in (wire.messages("Tx", queue_id=1)[0].offset_msg_id, sent.ext_fields["msgId"], "7F" * 16, "x"):
+            assert wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=other).code == ResponseCode.SYSTEM_ERROR
+
+
 def test_what_is_older_than_the_log_is_kept_is_given_up(serve: Any, clock: Clock) -> None:
     with serve(fileReservedTime=1) as (server, wire, producer):
         producer.half(b"old")

@@ -1,6 +1,8 @@
 """END_TRANSACTION (37): a producer decides a transaction, by itself or because it was asked (39).
+RESUME_CHECK_HALF_MESSAGE (323): one that was given up is asked about again.
 
-Corresponds to org.apache.rocketmq.broker.processor.EndTransactionProcessor, with its order of checks and its remarks.
+Corresponds to org.apache.rocketmq.broker.processor.EndTransactionProcessor, with its order of checks and its remarks,
+and to AdminBrokerProcessor.resumeCheckHalfMessage, which takes any message for a half message, decided ones too.
 Two refusals are our own: of an offset that is no half message, and of a second decision about the same transaction.
 """
 
@@ -8,12 +10,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from spark_rocket.broker.delayed import Waiting
 from spark_rocket.broker.half_messages import IMMUNITY, Half
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.topics import HALF_TOPIC
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.headers import EndTransactionRequestHeader
+from spark_rocket.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
+from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.remoting.server import Channel, Handler
@@ -27,7 +32,10 @@ class EndTransactionProcessor:
         self._service = service
 
     def handlers(self) -> dict[int, Handler]:
-        return {RequestCode.END_TRANSACTION: self.end_transaction}
+        return {
+            RequestCode.END_TRANSACTION: self.end_transaction,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
 
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = EndTransactionRequestHeader.from_ext(request.ext_fields)
@@ -61,6 +69,16 @@ class EndTransactionProcessor:
         with suppress(ValueError):  # rolled back because nobody can tell where it was to go
             topic, _ = half.real_place()
             counts[topic] = counts.get(topic, 0) + 1
+        return RemotingCommand.response(request)
+
+    def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = ResumeCheckHalfMessageRequestHeader.from_ext(request.ext_fields)
+        service = self._service
+        _, offset = decode_offset_msg_id(header.msg_id or "")
+        result = service.transactions.resume(service.store.look_message_by_offset(offset))
+        if result.status is not PutStatus.PUT_OK:
+            raise _refused(f"Put message back to {HALF_TOPIC} failed. {result.reason}")
+        service.message_waits(Waiting(HALF_TOPIC, 0, service.clock()))
         return RemotingCommand.response(request)
 
     def _is_too_late(self, half: Half) -> bool:
