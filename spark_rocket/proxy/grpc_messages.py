@@ -29,7 +29,7 @@ PREFIX_SIZE = 5
 
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
-_MAX_TEXT = 4096  # as written: clients take 8 KiB of metadata
+_MAX_TEXT = 3072  # as written: clients take 8 KiB of metadata, nginx 4 KiB before it asks for a setting
 _PLAIN = re.compile(r"[ -$&-~]*")
 # The window's bits that zlib wants for gzip's and for zlib's own header.
 _WINDOW_BITS = {b"gzip": 31, b"deflate": 15}

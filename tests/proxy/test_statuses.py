@@ -41,9 +41,9 @@ def test_what_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "界" * 3_000, "%" * 5_000, "a界" * 900 + "\ud800"], ids=len)
 def test_what_goes_wrong_is_said_in_as_many_bytes_as_clients_take(text: str) -> None:
-    """8 KiB of metadata: with more a call fails for that, and nobody learns why."""
+    """8 KiB of metadata, 4 KiB through nginx: with more a call fails for that, and nobody learns why."""
     raw = message_text(text)
-    assert len(raw) <= 4096
+    assert len(raw) <= 3072
     said = unquote_to_bytes(raw).decode()
     assert text.startswith(said)
-    assert len(said) > 400
+    assert len(said) > 300
