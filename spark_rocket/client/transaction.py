@@ -279,6 +279,7 @@ class TransactionProducer(Producer):
             topic=message.topic,
             from_transaction_check=True,
             transaction_id=header.transaction_id,
+            broker_name=header.broker_name,
         )
         self._trace(message, answer, state, address)
         try:

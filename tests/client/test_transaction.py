@@ -305,7 +305,9 @@ def test_a_broker_that_does_not_hear_will_ask(
 
 
 def question(group: str = "g") -> RemotingCommand:
-    header = CheckTransactionStateRequestHeader(tran_state_table_offset=3, commit_log_offset=255, transaction_id="T")
+    header = CheckTransactionStateRequestHeader(
+        tran_state_table_offset=3, commit_log_offset=255, transaction_id="T", broker_name="b0"
+    )
     body = encode_record(
         b"t",
         0,
@@ -339,6 +341,7 @@ def test_the_answer_to_a_question(brokers: FakeCluster, closing: Callable[[Any],
         topic="t",
         from_transaction_check=True,
         transaction_id="T",
+        broker_name="b0",  # by which a proxy of 5.x passes it on
     )
 
 

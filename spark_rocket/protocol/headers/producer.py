@@ -81,6 +81,7 @@ class CheckTransactionStateRequestHeader(Header):
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
+    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
 
 
 @dataclass(slots=True)
