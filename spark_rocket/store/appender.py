@@ -273,7 +273,7 @@ class MessageAppender:
             for code in [int(codes[0])] if bool((codes == codes[0]).all()) else set(codes.tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
         end = physical_offset + plan.total
-        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical.tolist())
+        return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         if not is_storable(topic, queue_id):

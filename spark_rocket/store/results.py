@@ -6,9 +6,13 @@ Names of the statuses are Apache's, because a pull answer carries them as its re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class PutStatus(Enum):
@@ -45,7 +49,7 @@ class PutResult:
     end_physical_offset: int = -1
     count: int = 0
     store_timestamp: int = 0
-    physical_offsets: Sequence[int] = ()
+    physical_offsets: npt.NDArray[np.int64] | tuple[()] = ()
     """Of every message of a batch; empty for a single message."""
     reason: str = ""
     """Why nothing was stored, for the answer's remark."""

@@ -43,7 +43,7 @@ def test_both_bounds_are_what_a_look_at_every_message_says(
         if batch:
             result = put_batch(store, "T", queue_id, [(0, b"x", b"")] * 3)
             times[queue_id] += [clock.now] * 3
-            physical[queue_id] += result.physical_offsets
+            physical[queue_id] += map(int, result.physical_offsets)
         else:
             times[queue_id].append(clock.now)
             physical[queue_id].append(put(store, "T", queue_id, b"x" * 50).physical_offset)

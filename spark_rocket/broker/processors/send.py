@@ -19,11 +19,12 @@ Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_rocket.broker.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.service import BrokerService, SendTarget
@@ -342,14 +343,12 @@ class SendMessageProcessor:
         )
 
 
-def message_ids(prefix: str, offsets: Sequence[int]) -> str:
+def message_ids(prefix: str, offsets: npt.ArrayLike) -> str:
     """The offset ids of a batch, joined with commas."""
-    count = len(offsets)
-    width = len(prefix) + 17
-    text = np.empty((count, width), np.uint8)
-    text[:, 0] = ord(",")
-    text[:, 1 : width - 16] = np.frombuffer(prefix.encode(), np.uint8)
-    text[:, width - 16 :] = _HEX[np.array(offsets, ">i8").view(np.uint8)].view(np.uint8).reshape(count, 16)
+    places = np.asarray(offsets, ">i8")
+    text = np.empty(len(places), [("prefix", f"V{len(prefix) + 1}"), ("offset", "V16")])
+    text["prefix"] = np.frombuffer(f",{prefix}".encode(), text["prefix"].dtype)
+    text["offset"] = _HEX.take(places.view(np.uint8)).view("V16")
     return text.tobytes()[1:].decode()
 
 
