@@ -56,6 +56,9 @@ logger = logging.getLogger(__name__)
 
 _answer = RemotingCommand.response
 
+# What brokers and clients of 5.x say when they were started with rocketmq.zone and rocketmq.zone.mode.
+_ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
+
 
 class NamesrvProcessor:
     """The name server's handlers."""
@@ -119,7 +122,7 @@ class NamesrvProcessor:
             filter_servers=body.filter_server_list,
             timeout_ms=header.heartbeat_timeout_millis,
             enable_acting_master=header.enable_acting_master,
-            zone_name=request.ext_fields.get("__ZONE_NAME"),
+            zone_name=request.ext_fields.get(_ZONE_NAME),
             channel=channel,
         )
         ext = RegisterBrokerResponseHeader(registered.ha_server_addr, registered.master_addr).to_ext()
@@ -175,6 +178,9 @@ class NamesrvProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic}",
             )
+        zone = request.ext_fields.get(_ZONE_NAME, "").strip()
+        if zone and request.ext_fields.get(_ZONE_MODE, "").lower() == "true":
+            route = _in_zone(route, zone)
         if self._is_on("orderMessageEnable"):
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, header.topic)
         standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
@@ -257,3 +263,19 @@ class NamesrvProcessor:
 
     def _is_on(self, setting: str) -> bool:
         return self._settings[setting] == "true"
+
+
+def _in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
+    """What a client of a zone is told: brokers of its zone, and those without a master, whose slaves it may need."""
+    near = [
+        broker
+        for broker in route.broker_datas
+        if broker.master_addr is None or (broker.zone_name or "").lower() == zone.lower()
+    ]
+    names = {broker.broker_name for broker in near}
+    addresses = {address for broker in near for address in broker.broker_addrs.values()}
+    return TopicRouteData(
+        queue_datas=[queues for queues in route.queue_datas if queues.broker_name in names],
+        broker_datas=near,
+        filter_server_table={key: value for key, value in route.filter_server_table.items() if key in addresses},
+    )

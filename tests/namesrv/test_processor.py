@@ -265,6 +265,25 @@ def test_both_spellings_of_a_route(ns: NameServer, version: int, ext: dict[str, 
     assert loads_tolerant(body)["queueDatas"][0]["brokerName"] == "broker-a"
 
 
+def test_a_client_of_a_zone_is_told_of_brokers_near_it(ns: NameServer) -> None:
+    """As Java's clients of 5.x that were started with rocketmq.zone and rocketmq.zone.mode."""
+    near, far, slave = {"__ZONE_NAME": "zone-a"}, {"__ZONE_NAME": "zone-b"}, {"enableActingMaster": "true"}
+    ns.register(T, name="near", **near)
+    ns.register(T, name="far", **far)
+    ns.register(T, name="orphan", id_=1, **far, **slave)  # its master is away
+
+    def told(**ext: str) -> tuple[set[str], set[str]]:
+        route = loads_tolerant(bytes(ns.ask(105, topic="T", **ext).body))
+        names = {broker["brokerName"] for broker in route["brokerDatas"]}
+        return names, {queues["brokerName"] for queues in route["queueDatas"]}
+
+    everyone = {"near", "far", "orphan"}
+    assert told(__ZONE_NAME="Zone-A", __ZONE_MODE="true") == ({"near", "orphan"}, {"near", "orphan"})
+    assert told(__ZONE_NAME="zone-a") == told(__ZONE_MODE="true", __ZONE_NAME=" ") == (everyone, everyone)
+    assert told(__ZONE_NAME="zone-c", __ZONE_MODE="TRUE") == ({"orphan"}, {"orphan"})
+    assert told() == (everyone, everyone)
+
+
 def test_an_unknown_topic(ns: NameServer) -> None:
     answer = ns.ask(105, topic="Nowhere")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
