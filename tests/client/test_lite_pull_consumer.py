@@ -500,11 +500,11 @@ def test_assigned_queues_are_nobody_elses_business(topic: str, producer: Produce
 
 def test_a_topic_that_comes_later(cluster: LocalCluster, producer: Producer, make: Make) -> None:
     topic = f"later-{next(_numbers)}"
-    consumer = make(topic)
+    consumer = make(topic, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     assert consumer.assignment() == []
     cluster.create_topic(topic, queues=1)
+    fill(producer, topic, 1)  # before the consumer hears of it
     consumer.rebalance()
-    fill(producer, topic, 1)
     assert bodies(drain(consumer, 1)) == ["0:0"]
     assert consumer.fetch_message_queues(topic) == consumer.assignment()
 
