@@ -46,6 +46,7 @@ class Channel(asyncio.Protocol):
 
     __slots__ = (
         "_idle",
+        "_is_plain",
         "_oneways",
         "_paused",
         "_server",
@@ -68,6 +69,7 @@ class Channel(asyncio.Protocol):
         self._server = server
         self._session: Session[asyncio.Future[RemotingCommand]] = Session(server.max_frame_length)
         self._transport: asyncio.Transport | None = None
+        self._is_plain = True  # what the socket receives is what the peer says: no TLS
         self.backlog: Backlog | None = None  # frames that wait for their turn, or until the peer reads its answers
         self._paused = False
         self._unusual = True  # paused, or with a backlog, or in the middle of a frame; or nothing has come yet
@@ -164,6 +166,7 @@ class Channel(asyncio.Protocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """Its peer speaks TLS: this is where it can be read."""
         self._transport = transport
+        self._is_plain = False
 
     def data_received(self, data: bytes) -> None:
         self._idle = 0
@@ -172,22 +175,54 @@ class Channel(asyncio.Protocol):
         except ProtocolError as error:
             self._garbage(CLIENT_HELLO if data[:2] == b"\x16\x03" else error)
             return
-        server = self._server
         if not frames:
             self._unusual = True
-            server.watch.unfinished(self)
+            self._server.watch.unfinished(self)
+            if self._is_plain and self._session.splitter.place() is not None:
+                self._receive_with(LargeFrame(self))
             return
+        self._take(frames, len(data))
+
+    def _take(self, frames: list[memoryview], size: int) -> None:
+        """Frames have come, in so many bytes."""
+        server = self._server
         if self._unusual:
             server.watch.spoke(self)
             server.watch.whole(self)
             self._unusual = self._paused or self.backlog is not None
         if server.over or self._unusual:
-            server.intake.take(self, frames, len(data))
+            server.intake.take(self, frames, size)
         else:
             handled = self.handle(frames, server.time_slice)
             if handled < len(frames):
-                server.intake.take(self, frames[handled:], len(data))
+                server.intake.take(self, frames[handled:], size)
         server._stay_awake()
+
+    def place(self) -> memoryview:
+        """For :class:`LargeFrame`: where what comes belongs."""
+        place = self._session.splitter.place()
+        assert place is not None
+        return place
+
+    def filled(self, count: int) -> None:
+        """For :class:`LargeFrame`: so many bytes have come to their place."""
+        self._idle = 0
+        frame = self._session.splitter.filled(count)
+        if frame is not None:
+            self._receive_with(self)
+            self._take([frame], len(frame))
+            return
+        self._server.watch.unfinished(self)
+        if self._session.splitter.place() is None:  # there is no memory for it, and the rest is thrown away
+            self._receive_with(self)
+
+    def _receive_with(self, protocol: asyncio.BaseProtocol) -> None:
+        """Let another protocol have what is received. uvloop's transports look at that when reading begins."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            transport.set_protocol(protocol)
+            transport.resume_reading()
 
     # --- for intake and watch ---------------------------------------------------------------------------------
 
@@ -383,3 +418,27 @@ def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> 
         logger.error("code %d from %s failed", command.code, channel, exc_info=error)
     # Text from anywhere may hold lone surrogates, which no header can carry.
     return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
+
+
+class LargeFrame(asyncio.BufferedProtocol):
+    """Stands in for a channel while the rest of a large frame comes, which is received straight into its place."""
+
+    __slots__ = ("_channel",)
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._channel.place()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._channel.filled(nbytes)
+
+    def pause_writing(self) -> None:
+        self._channel.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._channel.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._channel.connection_lost(exc)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol import frame as frame_module
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH, FrameSplitter
 
 # name, stream, the frames in it, bytes of a torn frame at its end
@@ -67,6 +69,41 @@ def test_any_frames_in_any_pieces(frames: list[bytes], cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     pieces = [stream[a:b] for a, b in itertools.pairwise(edges)]
     assert feed_all(pieces) == (frames, 0)
+
+
+@given(st.lists(st.binary(min_size=4, max_size=60), max_size=6), st.lists(st.integers(1, 30)), st.randoms())
+def test_large_frames_can_be_received_into_their_places(frames: list[bytes], steps: list[int], random: Random) -> None:
+    stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    splitter, found, at = FrameSplitter(), [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_module, "LARGE", 20)
+        for step in (*steps, *[len(stream)] * 7):
+            place = splitter.place()
+            piece = stream[at : at + step]
+            if place is not None and random.random() < 0.7:
+                piece = piece[: len(place)]
+                place[: len(piece)] = piece
+                whole = splitter.filled(len(piece))
+                found += [] if whole is None else [bytes(whole)]
+            else:
+                found += [bytes(frame) for frame in splitter.feed(piece)]
+            at += len(piece)
+            assert splitter.pending == at - sum(4 + len(frame) for frame in found)
+    assert (found, splitter.place()) == (frames, None)
+
+
+def test_a_large_frame_gets_a_place_when_an_eighth_of_it_has_come() -> None:
+    stream = (1_000_000).to_bytes(4, "big") + bytes(1_000_000)
+    splitter = FrameSplitter()
+    splitter.feed(stream[:100_000])
+    assert splitter.place() is None, "memory follows the bytes that have come"
+    splitter.feed(stream[100_000:130_000])
+    place = splitter.place()
+    assert place is not None
+    assert (len(place), splitter.pending) == (1_000_004 - 130_000, 130_000)
+    assert splitter.begun(5)[1] == len(place)
+    splitter.abandon()
+    assert (splitter.place(), splitter.pending) == (None, 0)
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, MAX_FRAME_LENGTH - 3, 0x7FFFFFFF, 0xFFFFFFFF])

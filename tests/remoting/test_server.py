@@ -51,6 +51,31 @@ def test_byte_at_a_time(serve: Serve, dial: Dial) -> None:
     assert bytes(client.receive().body) == b"and steady"
 
 
+@pytest.mark.parametrize("size", [200_000, 3_000_000])
+def test_large_requests_among_small_ones(serve: Serve, dial: Dial, loop_factory: object, size: int) -> None:
+    """What comes of them is received straight into its place."""
+    client = dial(serve(loop_factory=loop_factory).address)
+    bodies = [b"first", random.Random(size).randbytes(size), b"", random.Random(1).randbytes(size), b"last"]
+    stream = b"".join(request(ECHO, n, body).encode() for n, body in enumerate(bodies))
+    sender = threading.Thread(target=client.socket.sendall, args=(stream,))
+    sender.start()
+    for n, body in enumerate(bodies):
+        answer = client.receive()
+        assert (answer.opaque, bytes(answer.body)) == (n, body)
+    sender.join(30)
+
+
+def test_a_connection_that_ends_within_a_large_request_is_forgotten(
+    serve: Serve, dial: Dial, loop_factory: object
+) -> None:
+    server = serve(loop_factory=loop_factory)
+    client, other = dial(server.address), dial(server.address)
+    client.socket.sendall(request(ECHO, 1, bytes(2_000_000)).encode()[:1_500_000])
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.socket.recv(1) == b"", "the server closed it"
+    assert other.ask(request(ECHO, 2, b"x")).opaque == 2
+
+
 def test_many_requests_in_one_write_are_answered_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
     client = dial(serve(loop_factory=loop_factory).address)
     sizes = [0, 1, 20_000, 3, 400_000, 5] * 3  # small ones are joined, large ones are written beside their heads
