@@ -294,8 +294,12 @@ class RowEncoder:
         for topic, members in self._topics(count, columns):
             queues = self._queues_for(topic, members)
             chosen = self._choose(topic, queues, columns, members)
-            found = np.unique(chosen)
             base = len(places)
+            if chosen is None:
+                places.append((topic, None))
+                targets[members] = base
+                continue
+            found = np.unique(chosen)
             places += [(topic, None if index == FREE else queues[index]) for index in found.tolist()]
             targets[members] = base + np.searchsorted(found, chosen)
         return places, targets
@@ -328,16 +332,17 @@ class RowEncoder:
 
     def _choose(
         self, topic: str, queues: list[MessageQueue], columns: dict[str, pa.Array], members: I64
-    ) -> np.ndarray[Any, Any]:
-        """For each row of one topic the index of its queue, or FREE."""
+    ) -> np.ndarray[Any, Any] | None:
+        """For each row of one topic the index of its queue, or FREE; None if all are free."""
+        sharding, queue_id = columns.get("shardingkey"), columns.get("queueid")
+        if sharding is None and queue_id is None:
+            return None
         chosen = np.full(len(members), FREE, np.int64)
-        sharding = columns.get("shardingkey")
         if sharding is not None:
             encoded = sharding.take(pa.array(members)).dictionary_encode()
             places = [abs(java_hash(key)) % len(queues) for key in encoded.dictionary.to_pylist()]
             codes = encoded.indices.fill_null(len(places)).to_numpy()
             chosen = np.array([*places, FREE], np.int64)[codes]
-        queue_id = columns.get("queueid")
         if queue_id is not None:
             given = queue_id.take(pa.array(members)).cast(pa.int64())
             ids = given.fill_null(FREE).to_numpy()
@@ -361,7 +366,10 @@ class RowEncoder:
     def _lots(self, rows: I64, lengths: I64) -> I64:
         ends = self._lot_bytes + np.cumsum(lengths)
         starts = ends - lengths
-        base = np.maximum.accumulate(np.where(rows % LOT_ROWS == 0, starts, 0))
+        first = -int(rows[0]) % LOT_ROWS
+        base = np.zeros(len(rows), np.int64)
+        base[first::LOT_ROWS] = starts[first::LOT_ROWS]
+        np.maximum.accumulate(base, out=base)
         self._lot_bytes = int(ends[-1] - base[-1])
         lots: I64 = rows // LOT_ROWS << 32 | (starts - base) // LOT_BYTES
         return lots

@@ -119,7 +119,7 @@ def encode_properties_columns(
 def hex_strings(rows: _U8) -> pa.Array:
     """Upper-case hexadecimal of each row of an ``(n, width)`` array of bytes, as ids are written."""
     count, width = rows.shape
-    text = _HEX[rows]
+    text = _HEX.take(rows)
     offsets = np.arange(0, 2 * width * count + 1, 2 * width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
 
