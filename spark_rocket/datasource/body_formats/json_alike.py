@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, raw
+from spark_rocket.datasource.body_formats.json_numbers import decimal_numbers, whole_numbers
 
 _FRONT = 256  # bytes of room before the bodies, so that a text of up to 248 can be looked for before any place;
 _BACK = 16  # and behind them, to where white space before a value may lead
@@ -133,12 +134,13 @@ def _pattern(body: bytes) -> tuple[list[_Member], bytes]:
 class _Lines:
     """Bodies with equally many quotation marks: where they are, and the places of those marks."""
 
-    def __init__(self, data: _U8, rows: I64, starts: I64, ends: I64, marks: I64) -> None:
+    def __init__(self, data: _U8, rows: I64, starts: I64, ends: I64, marks: I64, *, is_ascii: bool) -> None:
         self.rows = rows
         self.starts = starts
         self.ends = ends
         self._data = data
         self._marks = marks  # a row for the first of every body, one for the second …
+        self._is_ascii = is_ascii
         self._eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
 
     @staticmethod
@@ -158,8 +160,11 @@ class _Lines:
             if not each or 2 * len(rows) < len(starts):
                 raise _InDoubtError
             grid = at[np.add.outer(bounds[rows], np.arange(each))]
-        lines = _Lines(data, rows, starts[rows], ends[rows], grid.T.astype(np.int32, order="C"))
-        if int(inside.min()) < 32 or bool((inside == _BACKSLASH).any()):
+        is_plain = int(inside.view(np.int8).min()) >= 32  # neither a control character nor a byte beyond ASCII
+        is_ascii = is_plain or int(inside.max()) < 128
+        marks = grid.T.astype(np.int64, order="C")
+        lines = _Lines(data, rows, starts[rows], ends[rows], marks, is_ascii=is_ascii)
+        if (not is_plain and int(inside.min()) < 32) or bool((inside == _BACKSLASH).any()):
             odd = np.flatnonzero((data == _BACKSLASH) | (data < 32))
             odd = odd[(odd >= edges[0]) & (odd < edges[-1])]
             fine = np.ones(len(starts), np.bool_)
@@ -176,6 +181,7 @@ class _Lines:
             self.starts[chosen],
             self.ends[chosen],
             np.ascontiguousarray(self._marks[:, chosen]),
+            is_ascii=self._is_ascii,
         )
 
     def following(self, members: list[_Member], last: bytes) -> _Mask:
@@ -242,16 +248,16 @@ class _Lines:
         nulls = (pa.nulls(len(self.rows), item.type) for item in fields)
         return [found.get(item.name, null) for item, null in zip(fields, nulls, strict=True)]
 
-    def _texts(self, start: I64, end: I64, missing: _Mask | None = None) -> pa.Array:
+    def _texts(self, start: I64, end: I64) -> pa.Array:
         count = len(start)
         bounds = np.zeros(2 * count + 1, np.int32)
         bounds[1::2], bounds[2::2] = start, end
         layout = [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
-        between = pa.Array.from_buffers(pa.binary(), 2 * count, layout)
-        return between.take(pa.array(np.arange(1, 2 * count, 2), mask=missing))
+        between = pa.Array.from_buffers(pa.string() if self._is_ascii else pa.binary(), 2 * count, layout)
+        return between.take(pa.array(np.arange(1, 2 * count, 2))).cast(pa.string())
 
     def _strings(self, start: I64, end: I64, kind: pa.DataType) -> pa.Array:
-        texts = self._texts(start, end).cast(pa.string())
+        texts = self._texts(start, end)
         if pa.types.is_string(kind):
             return texts
         if pa.types.is_timestamp(kind):
@@ -282,26 +288,62 @@ class _Lines:
         if not (is_whole or pa.types.is_floating(kind)):
             raise _InDoubtError
         data, missing = self._data, self._nulls(start, end)
-        texts = self._texts(start, end, missing)
         if missing is not None:
             start, end = start[~missing], end[~missing]
-        first = data[start]
-        if bool((first == _MINUS).any()):
-            start = start + (first == _MINUS)
-            first = data[start]
+        begin, first = start, data[start]
+        negative = first == _MINUS
+        if bool(negative.any()):
+            begin = start + negative
+            first = data[begin]
         if not bool((_is_digit(first) & _is_digit(data[end - 1])).all()):
             raise _InDoubtError
         zeros = first == _ZERO
         if bool(zeros.any()):
-            start, end = start[zeros], end[zeros]
-            if bool(((end - start > 1) & (is_whole | ~np.isin(data[start + 1], _BEHIND_ZERO))).any()):
+            at, length = begin[zeros], (end - begin)[zeros]
+            if bool(((length > 1) & (is_whole | ~np.isin(data[at + 1], _BEHIND_ZERO))).any()):
                 raise _InDoubtError
-        if not is_whole:
+        values = self._values(begin, end, negative, kind)
+        if values is None:
+            return self._cast_numbers(start, end, kind, missing)
+        if missing is None:
+            return pa.array(values)
+        spread = np.zeros(len(missing), values.dtype)
+        spread[~missing] = values
+        return pa.array(spread, mask=missing)
+
+    def _values(self, start: I64, end: I64, negative: _Mask, kind: pa.DataType) -> np.ndarray[Any, Any] | None:
+        """Numbers without their signs; None if the cast must see."""
+        values: np.ndarray[Any, Any] | None = None
+        if not len(start):
+            return None
+        if pa.types.is_integer(kind):
+            values = whole_numbers(self._eights, start, end)
+        elif pa.types.is_float64(kind):
+            values = decimal_numbers(self._eights, start, end)
+        if values is None:
+            return None
+        if bool(negative.any()):
+            np.negative(values, out=values, where=negative)
+        if pa.types.is_integer(kind):
+            narrow = values.astype(kind.to_pandas_dtype())
+            if not bool((narrow == values).all()):
+                raise _InDoubtError
+            return narrow
+        return values
+
+    def _cast_numbers(self, start: I64, end: I64, kind: pa.DataType, missing: _Mask | None) -> pa.Array:
+        """What of numbers has not been looked at is what is around points and behind zeros."""
+        texts = self._texts(start, end)
+        if not pa.types.is_integer(kind):
             digits, _ = raw(texts)
             dots = np.flatnonzero(digits == _DOT)  # neither first nor last of a number
             if not bool((_is_digit(digits[dots - 1]) & _is_digit(digits[dots + 1])).all()):
                 raise _InDoubtError
-        return texts.cast(pa.string()).cast(kind)
+        numbers = texts.cast(kind)
+        if missing is None:
+            return numbers
+        places = np.cumsum(~missing) - 1
+        return numbers.take(pa.array(places, mask=missing))
 
 
 def _is_digit(data: _U8) -> _Mask:
