@@ -34,7 +34,7 @@ from spark_rocket.protocol.acl import access_key_of
 from spark_rocket.protocol.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
 from spark_rocket.protocol.codes import CURRENT_VERSION, LanguageCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.subscription import TYPE_SQL92, TYPE_TAG
+from spark_rocket.protocol.subscription import MAX_EXPRESSION, TYPE_SQL92, TYPE_TAG
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.commands import CommandStream
 from spark_rocket.proxy.context import Context, GrpcCode, RpcError
@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 MAX_CLIENTS = 100_000
 MAX_TOPICS = 10_000
 MAX_GROUPS = 1_000
+MAX_SETTINGS = 4 << 20
+"""Bytes of a client's settings, which are kept as long as it lives."""
 ANSWER_SECONDS = 5.0
 _SCAN_SECONDS = 10.0
 _Code = definitions.Code
@@ -248,6 +250,9 @@ class ClientRegistry:
 
     def _checked(self, settings: Any) -> tuple[set[str], str | None, ConsumerData | None]:
         """What the settings name: topics to produce to, or a group with its subscriptions."""
+        size = settings.ByteSize()
+        if size > MAX_SETTINGS:
+            raise StatusError(_Code.BAD_REQUEST, f"the settings have {size} bytes, at most {MAX_SETTINGS} are taken")
         kind, which = settings.client_type, settings.WhichOneof("pub_sub")
         if kind in _LITE:
             raise StatusError(
@@ -282,6 +287,12 @@ class ClientRegistry:
         subscriptions = []
         for entry in settings.subscription.subscriptions:
             kind = _EXPRESSIONS.get(entry.expression.type, TYPE_TAG)
+            length = len(entry.expression.expression)
+            if kind == TYPE_SQL92 and length > MAX_EXPRESSION:
+                raise StatusError(
+                    _Code.ILLEGAL_FILTER_EXPRESSION,
+                    f"an SQL92 expression has {length} characters, {MAX_EXPRESSION} are possible",
+                )
             try:
                 built = SubscriptionData.build(topic_of(entry.topic), entry.expression.expression, now, kind)
             except ProtocolError as error:

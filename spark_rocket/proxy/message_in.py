@@ -110,6 +110,8 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     tag: str = system.tag
     if tag:
         pairs.append(f"TAGS\x01{tag}")
+    if len(system.keys) > MAX_USER_PROPERTY_BYTES:
+        raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many keys, max is {MAX_USER_PROPERTY_BYTES}")
     keys: list[str] = system.keys[:]
     if keys:
         pairs.append(f"KEYS\x01{' '.join(keys)}")
@@ -191,8 +193,7 @@ def _check_texts(message: Any) -> None:
         _no_control(_Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the value of property {name[:80]}", value)
         size += len(name.encode()) + len(value.encode())
     _no_control(_Code.ILLEGAL_MESSAGE_TAG, "tag", system.tag)
-    for key in system.keys:
-        _no_control(_Code.ILLEGAL_MESSAGE_KEY, "key", key)
+    _no_control(_Code.ILLEGAL_MESSAGE_KEY, "key", " ".join(system.keys))
     if size > MAX_USER_PROPERTY_BYTES:
         raise StatusError(
             _Code.MESSAGE_PROPERTIES_TOO_LARGE,

@@ -65,6 +65,8 @@ MAX_INVISIBLE_MS = 12 * 3_600_000
 MIN_POLLING_MS = 5_000
 MAX_POLLING_MS = 20_000
 MAX_ATTEMPT_ID = 256
+MAX_ACKS = 4_096
+"""Of one request: the others wait meanwhile. Java's client sends 1,024."""
 
 _CLIENT_VERSION = "x-mq-client-version"
 _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
@@ -299,6 +301,10 @@ class ReceiveFamily(Family):
         entries = request.entries
         if not entries:
             raise StatusError(_Code.BAD_REQUEST, "the request names no message to ack")
+        if len(entries) > MAX_ACKS:
+            raise StatusError(
+                _Code.BAD_REQUEST, f"{len(entries)} messages to ack in one request, at most {MAX_ACKS} are taken"
+            )
         client_id = context.metadata[CLIENT_ID]
         receipts = self.receipts
         results: list[StatusError | None] = [None] * len(entries)

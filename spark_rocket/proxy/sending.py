@@ -17,6 +17,7 @@ ProducerProcessor of org.apache.rocketmq.proxy.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -89,7 +90,17 @@ class SendFamily(Family):
         if len(messages) == 1:
             incoming = [read_message(messages[0], topic, now, most)]
         else:
-            incoming = [read_message(message, topic, now, most) for message in messages]
+            incoming = []
+            left = most
+            for message in messages:
+                incoming.append(read_message(message, topic, now, most))
+                left -= len(incoming[-1].body) + len(incoming[-1].properties)
+                if left < 0:  # before all of 130 MiB are looked at
+                    raise StatusError(
+                        _Code.MESSAGE_BODY_TOO_LARGE, f"the messages have more than {most} bytes together"
+                    )
+                if incoming[-1].sys_flag:  # to pack a body anew takes time
+                    await asyncio.sleep(0)
             _check_alike(request, incoming)
         first = incoming[0]
         _check_type(config, first.kind)

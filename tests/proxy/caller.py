@@ -134,12 +134,14 @@ def producer_settings(*topics: str) -> Any:
     return settings
 
 
-def consumer_settings(group: str, *topics: str, kind: str = "SIMPLE_CONSUMER", expression: str = "*") -> Any:
+def consumer_settings(
+    group: str, *topics: str, kind: str = "SIMPLE_CONSUMER", expression: str = "*", filter_type: str = "TAG"
+) -> Any:
     settings = definitions.Settings(client_type=definitions.ClientType.Value(kind))
     settings.subscription.group.CopyFrom(resource(group))
     for topic in topics:
         entry = settings.subscription.subscriptions.add(topic=resource(topic))
-        entry.expression.type = definitions.FilterType.TAG
+        entry.expression.type = definitions.FilterType.Value(filter_type)
         entry.expression.expression = expression
     return settings
 

@@ -417,6 +417,7 @@ def test_a_batch_too_large(client: Caller, wire: Wire, topic: str) -> None:
         ({"user": {"a\x01b": "v"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         ({"user": {"a": "v\x02TAGS\x01t"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         ({"user": {"a": "\x7f"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"keys": [""] * (16 << 10 | 1)}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
         ({"user": {str(i): "v" for i in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
         ({"user": {"a": "v" * (16 << 10)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
         ({"user": {"a": "é" * (8 << 10)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
