@@ -119,6 +119,7 @@ class AccessControl:
         is_heartbeat = code == RequestCode.HEART_BEAT
         key_of_fields = key_of(code)
         find = self._account
+        signed = is_signed_by
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
             try:
@@ -139,7 +140,19 @@ class AccessControl:
                 raise
             return handler(channel, request)
 
-        return guarded
+        if key_of_fields is None:
+            return guarded
+
+        def quick(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            """Most requests: of an account without a white list, for what it was found to be permitted, and signed.
+            Few steps, since sends and pulls take not many more. Whatever else it is goes the long way."""
+            ext = request.ext_fields
+            account = self.rules.signing.get(ext.get(ACCESS_KEY, ""))
+            if account is not None and key_of_fields(ext) in account.met and signed(request, account.key):
+                return handler(channel, request)
+            return guarded(channel, request)
+
+        return quick
 
     def _account(self, channel: Channel, request: RemotingCommand) -> Account | None:
         """Who has signed the request; None if its address is enough."""

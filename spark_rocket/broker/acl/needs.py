@@ -43,8 +43,8 @@ from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 
 Needs = tuple[Need, ...]
-#: What a request's needs depend on: two requests with the same key have the same. None for those that look further.
-Key = Callable[[dict[str, str]], tuple[object, ...]]
+#: What a request's needs depend on: two requests with the same key, of whatever codes, have the same.
+Key = Callable[[dict[str, str]], object]
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _REPLY_SUFFIX = "_REPLY_TOPIC"
@@ -146,11 +146,14 @@ NEEDS: dict[int, Callable[[RemotingCommand], Needs]] = {
 
 
 def key_of(code: int) -> Key | None:
-    """For the codes whose needs are in fields alone: what to remember a decision by, sooner made than the needs."""
+    """For the codes whose needs are in fields alone: what to remember a decision by, sooner made than the needs.
+
+    Of a send its topic, of what reads topic and group; None, which is not remembered, if there is no topic.
+    """
     if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
-        return lambda ext: (code, ext.get("b"))
+        return lambda ext: ext.get("b")
     if NEEDS.get(code) is _read:
-        return lambda ext: (code, ext.get("topic"), ext.get("consumerGroup"))
+        return lambda ext: (ext.get("topic"), ext.get("consumerGroup"))
     return None
 
 

@@ -98,7 +98,7 @@ class Account:
         self._owned = {TOPIC: topics or {}, GROUP: groups or {}}
         self._everything = admin and not topics and not groups
         #: What was found to be permitted, by whatever the caller knows it by.
-        self.met: set[tuple[object, ...]] = set()
+        self.met: set[object] = set()
 
     def __repr__(self) -> str:
         return f"Account({self.access_key})"
@@ -123,7 +123,7 @@ class Account:
         owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
         return DENY if any(self._owned[GROUP][group] & DENY for group in owned) else self._defaults[GROUP]
 
-    def remember(self, key: tuple[object, ...]) -> None:
+    def remember(self, key: object) -> None:
         """That this is permitted. What is too long to be a name is asked again."""
         if len(repr(key)) > _MAX_KEY:
             return
@@ -138,6 +138,8 @@ class AclRules:
     def __init__(self, accounts: Iterable[Account], white: Iterable[AddressPattern] = ()) -> None:
         self.accounts = {account.access_key: account for account in accounts}
         self.white = tuple(white)
+        #: Those of whom no address is on a white list, so that every request of theirs is signed.
+        self.signing = {} if self.white else {key: found for key, found in self.accounts.items() if found.white is None}
 
     @classmethod
     def from_file(cls, path: Path) -> AclRules:

@@ -144,6 +144,36 @@ def test_what_was_altered_on_its_way(cluster: LocalCluster) -> None:
         refused(ask(lambda request: request.ext_fields.update(AccessKey="root-key")), "did not make")
 
 
+def test_what_was_permitted_once_is_checked_every_time(cluster: LocalCluster, as_: Callable[..., Wire]) -> None:
+    """The way of most requests is a short one: no less is looked at."""
+    control, wire = control_of(cluster), as_(ALICE)
+    before = control.rules
+    try:
+        for _ in range(2):
+            assert wire.send("orders").code == ResponseCode.SUCCESS
+        address, forged = cluster.broker_address, RequestSigner(Credentials("alice-key", "another-s3cr3t"))
+        with RemotingClient() as client:
+            plain = {name: str(value) for name, value in _send_fields("orders", "", 0).items()}
+            for fields in (plain, plain | {"Signature": ""}):
+                request = RemotingCommand.request(
+                    RequestCode.SEND_MESSAGE_V2, fields | {"AccessKey": "alice-key"}, b"x"
+                )
+                assert client.invoke(address, request, 20).code == ResponseCode.NO_PERMISSION
+            request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, plain, b"x")
+            forged.sign(request)
+            assert client.invoke(address, request, 20).code == ResponseCode.NO_PERMISSION
+        control.take(rules(ACCOUNTS.replace("orders=PUB", "orders=SUB")))
+        assert wire.send("orders").code == ResponseCode.NO_PERMISSION
+        control.take(rules(ACCOUNTS.replace("al1ce-s3cr3t", "al1ce-new-s3cr3t")))
+        assert wire.send("orders").code == ResponseCode.NO_PERMISSION
+        control.take(rules(ACCOUNTS + "globalWhiteRemoteAddresses: [127.0.0.1]\n"))
+        allowed = control.allowed_by_white_list
+        assert wire.send("orders").code == ResponseCode.SUCCESS
+        assert control.allowed_by_white_list > allowed
+    finally:
+        control.take(before)
+
+
 def test_a_signed_request_can_be_sent_again_and_as_another_code_of_the_same_fields(cluster: LocalCluster) -> None:
     """As with Apache's: docs/security.md says so. What the other code needs is still asked for."""
     ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
