@@ -53,9 +53,16 @@ class GroupApi:
             return {"names": sorted(name for name, record in self._sampler.groups.items() if not record.is_own)}
 
     def show(self, asked: Asked) -> dict[str, Any]:
-        record = self._record(asked.path["group"])
+        """As it is now; with ``known`` what is known of it already, if it is: for a page's first moment."""
+        group = asked.path["group"]
+        known = self._sampler.groups.get(group) if asked.flag("known") else None
+        refresh = 0 if known is not None else self._context.fresh_ms()
+        record = known or self._record(group)
         with self._sampler.lock:
-            return {"refresh": self._context.fresh_ms(), "group": record.to_json(), **self._details(record)}
+            shown = {"refresh": refresh, "group": record.to_json(), **self._details(record)}
+        if known is not None and known.state is None:  # nothing is known, which is not that there is nothing
+            shown |= {"queues": None, "members": None, "subscriptions": None}
+        return shown
 
     def _record(self, group: str) -> GroupRecord:
         record = self._sampler.fresh_group(group)

@@ -10,7 +10,7 @@ from typing import Any
 from spark_rocket.console.api_cluster import place
 from spark_rocket.console.context import Asked, Context, page_of
 from spark_rocket.console.sampler import TOPICS
-from spark_rocket.console.state import GroupRecord, is_listed
+from spark_rocket.console.state import GroupRecord, TopicRecord, is_listed
 from spark_rocket.console.trouble import Refused, describe
 from spark_rocket.errors import RocketError, TopicNotFoundError
 
@@ -55,7 +55,12 @@ class TopicApi:
         return {"names": names}
 
     def show(self, asked: Asked) -> dict[str, Any]:
+        """As it is now; with ``known`` what is known of it already, if it is: for a page's first moment."""
         topic = asked.path["topic"]
+        if asked.flag("known"):
+            known = self._known(topic)
+            if known is not None:
+                return known
         record = self._sampler.fresh_topic(topic)
         if record is None:
             raise TopicNotFoundError(
@@ -73,31 +78,11 @@ class TopicApi:
             groups = []
             problems.append(describe(error).to_json())
         with self._sampler.lock:
-            offsets = sorted(record.stats.offset_table.items()) if record.stats else []
             readers = [self._reader(self._sampler.groups.get(name), name, topic) for name in groups]
-            row = record.to_json()
-        return {
+            shown = self._shown(record)
+        return shown | {
             "refresh": self._context.fresh_ms(),
-            "topic": row,
-            "offsets": [
-                {
-                    **place(queue),
-                    "min": offset.min_offset,
-                    "max": offset.max_offset,
-                    "lastUpdate": offset.last_update_timestamp or None,
-                }
-                for queue, offset in offsets
-            ],
-            "configs": {
-                name: {
-                    "readQueues": config.read_queue_nums,
-                    "writeQueues": config.write_queue_nums,
-                    "perm": config.perm,
-                    "order": config.order,
-                    "attributes": config.attributes,
-                }
-                for name, config in sorted(record.info.configs.items())
-            },
+            "offsets": shown["offsets"] or [],
             "route": []
             if route is None
             else [
@@ -110,6 +95,47 @@ class TopicApi:
             ],
             "groups": readers,
             "problems": problems,
+        }
+
+    def _known(self, topic: str) -> dict[str, Any] | None:
+        """What the sampler has. What it has not is None, which the page leaves open: it asks again at once."""
+        with self._sampler.lock:
+            record = self._sampler.topics.get(topic)
+            if record is None:
+                return None
+            readers = [
+                self._reader(group, name, topic)
+                for name, group in sorted(self._sampler.groups.items())
+                if not group.is_own and group.state is not None and topic in group.state.topics
+            ]
+            return self._shown(record) | {"refresh": 0, "route": None, "groups": readers or None, "problems": []}
+
+    def _shown(self, record: TopicRecord) -> dict[str, Any]:
+        """With the sampler's lock held."""
+        stats = record.stats
+        return {
+            "topic": record.to_json(),
+            "offsets": None
+            if stats is None
+            else [
+                {
+                    **place(queue),
+                    "min": offset.min_offset,
+                    "max": offset.max_offset,
+                    "lastUpdate": offset.last_update_timestamp or None,
+                }
+                for queue, offset in sorted(stats.offset_table.items())
+            ],
+            "configs": {
+                name: {
+                    "readQueues": config.read_queue_nums,
+                    "writeQueues": config.write_queue_nums,
+                    "perm": config.perm,
+                    "order": config.order,
+                    "attributes": config.attributes,
+                }
+                for name, config in sorted(record.info.configs.items())
+            },
             "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
         }
 

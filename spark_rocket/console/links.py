@@ -24,10 +24,15 @@ REQUEST_SECONDS = 4.0
 
 
 class Links:
-    """An admin and a reader, started by their first use."""
+    """An admin and a reader for pages, started by their first use, and an admin for the sampler.
+
+    That has connections of its own: on a large cluster it asks for hundreds of things at once, and the answer to a
+    page would come behind all of theirs.
+    """
 
     def __init__(self, name_server: str, connecting: Mapping[str, Any]) -> None:
         self.admin = Admin(name_server, request_timeout=REQUEST_SECONDS, **connecting)
+        self.sampling = Admin(name_server, request_timeout=REQUEST_SECONDS, instance_name="sampler", **connecting)
         self.reader = Reader(name_server, request_timeout=REQUEST_SECONDS, **connecting)
         self._name_server = name_server
         self._pool = ThreadPoolExecutor(THREADS, "console-page")
@@ -60,4 +65,5 @@ class Links:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.reader.close()
+        self.sampling.close()
         self.admin.close()

@@ -4,7 +4,7 @@
 while somebody looks   brokers, and topics or groups if their pages are open, every ``interval`` seconds, or as
                        much more seldom that asking takes no more than a tenth of a core
 while nobody looks     brokers' rates and groups' lag every ``SLOW`` seconds, so that the lines have a past; no topics
-a page of one topic    asks for that one itself if what is known is older than a second
+a page of one topic    shows what is known, then asks for that one itself, on connections of its own
 =====================  =====================================================================================
 
 Pages read what is here and wait for nobody; what is not known yet is None. A broker that does not answer is noted with
@@ -19,11 +19,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from spark_rocket.client.admin import TopicInfo, TopicKind
+from spark_rocket.client.admin import Admin, TopicInfo, TopicKind
 from spark_rocket.console.links import REQUEST_SECONDS, Links
 from spark_rocket.console.series import Series
 from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRecord
@@ -90,6 +91,7 @@ class Sampler:
         self.fast, self._slow = fast, slow
         self._looked: dict[str, float] = {}
         self._listed = 0.0
+        self._listing = threading.Lock()
         self._unlisted: dict[str, RocketError] = {}  # did not say which there are
         self._is_due = False
         self._wake = threading.Event()
@@ -122,7 +124,9 @@ class Sampler:
         return what in self.sampled
 
     def ask_lists_again(self) -> None:
-        """Something was created or deleted."""
+        """Something was created or deleted: the lists have it on return, and the figures soon."""
+        with suppress(RocketError):  # what was done is done
+            self._ask_lists(self._links.admin, {})
         self._listed = 0.0
         self._is_due = True
         self._wake.set()
@@ -136,22 +140,24 @@ class Sampler:
 
     def fresh_topic(self, topic: str) -> TopicRecord | None:
         """The topic as it is now; None if no broker has it."""
+        admin = self._links.admin
         record = self.topics.get(topic)
         if record is None:
-            self._ask_lists({})
+            self._ask_lists(admin, {})
             record = self.topics.get(topic)
         if record is not None and time.time() - record.sampled >= FRESH:
-            self._ask_topics([record.info], {})
-            self._measure([record])
+            self._ask_topics(admin, [record.info], {})
+            self._measure(admin, [record])
         return record
 
     def fresh_group(self, group: str) -> GroupRecord | None:
+        admin = self._links.admin
         record = self.groups.get(group)
         if record is None:
-            self._ask_lists({})
+            self._ask_lists(admin, {})
             record = self.groups.get(group)
         if record is not None and time.time() - record.detailed >= FRESH:
-            self._ask_groups([group], {}, delays=True)
+            self._ask_groups(admin, [group], {}, delays=True)
         return record
 
     # --- the thread -------------------------------------------------------------------------------------------
@@ -188,19 +194,20 @@ class Sampler:
         if self.trouble is not None:
             return
         self.sampled[OVERVIEW] = time.monotonic()
+        admin = self._links.sampling
         if time.monotonic() - self._listed >= LISTS * self.fast:
-            self._ask_lists(failed)
+            self._ask_lists(admin, failed)
         if TOPICS in looking:
             for infos in _pieces([record.info for record in self.topics.values()]):
-                self._ask_topics(infos, failed)
-            self._measure(list(self.topics.values()))
+                self._ask_topics(admin, infos, failed)
+            self._measure(admin, list(self.topics.values()))
             self.sampled[TOPICS] = time.monotonic()
         elif OVERVIEW in looking:  # which counts them
             dead = (record.info for record in self.topics.values() if record.info.kind is TopicKind.DLQ)
             for infos in _pieces(list(dead)):
-                self._ask_topics(infos, failed)
+                self._ask_topics(admin, infos, failed)
         for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
-            self._ask_groups(piece, failed)
+            self._ask_groups(admin, piece, failed)
         self.sampled[GROUPS] = time.monotonic()
         self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self._gone()
 
@@ -226,7 +233,7 @@ class Sampler:
 
     def _ask_brokers(self) -> None:
         try:
-            found = self._links.admin.brokers()
+            found = self._links.sampling.brokers()
         except RocketError as error:
             self.trouble = describe(error)
             return
@@ -245,9 +252,12 @@ class Sampler:
             rates = [record.rates() for record in self.brokers.values()]
             self.rates.add(now, {"in": sum(r[0] for r in rates), "out": sum(r[1] for r in rates)})
 
-    def _ask_lists(self, failed: dict[str, RocketError]) -> None:
+    def _ask_lists(self, admin: Admin, failed: dict[str, RocketError]) -> None:
         """Which there are. What only a broker has that does not answer stays."""
-        admin = self._links.admin
+        with self._listing:  # so that what was asked later is what stays
+            self._take_lists(admin, failed)
+
+    def _take_lists(self, admin: Admin, failed: dict[str, RocketError]) -> None:
         lost: dict[str, RocketError] = {}
         topics = {info.name: info for info in admin.topic_list(failed=lost)}
         groups = {info.name: info for info in admin.groups(failed=lost)}
@@ -271,8 +281,8 @@ class Sampler:
                     self.groups[name] = GroupRecord(group)
         self._unlisted, self._listed = lost, time.monotonic()
 
-    def _ask_topics(self, infos: list[TopicInfo], failed: dict[str, RocketError]) -> None:
-        found = self._links.admin.topics_stats(infos, failed=failed)
+    def _ask_topics(self, admin: Admin, infos: list[TopicInfo], failed: dict[str, RocketError]) -> None:
+        found = admin.topics_stats(infos, failed=failed)
         now = time.time()
         with self.lock:
             for name, stats in found.items():
@@ -284,8 +294,10 @@ class Sampler:
                     stats.offset_table.update((q, o) for q, o in kept if q.broker_name in failed)
                 record.answered(now, stats)
 
-    def _ask_groups(self, names: list[str], failed: dict[str, RocketError], *, delays: bool = False) -> None:
-        found = self._links.admin.group_states(names, delays=delays, failed=failed)
+    def _ask_groups(
+        self, admin: Admin, names: list[str], failed: dict[str, RocketError], *, delays: bool = False
+    ) -> None:
+        found = admin.group_states(names, delays=delays, failed=failed)
         now = time.time()
         with self.lock:
             for name, state in found.items():
@@ -293,7 +305,7 @@ class Sampler:
                 if record is not None:
                     record.answered(now, state, delays=delays)
 
-    def _measure(self, records: Iterable[TopicRecord]) -> None:
+    def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
         """How large a message is, of topics of which that is not known, or was known long ago."""
         now = time.time()
         due = (r for r in records if r.stats is not None and r.messages and now - r.measured > MEASURE_AGAIN)
@@ -303,7 +315,7 @@ class Sampler:
             queue, offset = max(record.stats.offset_table.items(), key=_newest)
             first = max(offset.min_offset, offset.max_offset - MEASURED)
             try:
-                page = self._links.admin.consume_queue(queue, first, offset.max_offset - first)
+                page = admin.consume_queue(queue, first, offset.max_offset - first)
             except RocketError as error:
                 _log.info("the size of messages of %s is not known: %s", record.info.name, error)
                 continue

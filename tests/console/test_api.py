@@ -16,6 +16,7 @@ import pytest
 
 from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.console import serve
+from spark_rocket.console.sampler import Sampler
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.message_trace import (
     TRACE_TOPIC,
@@ -113,6 +114,43 @@ def test_a_topic_with_its_queues_groups_and_route(page: Page, cluster: LocalClus
     assert {group["name"] for group in data["groups"]} >= {"billing", "etl"}
     assert data["route"][0]["addresses"] == {"0": cluster.broker_address}
     assert data["configs"]["broker-a"]["readQueues"] == 4
+
+
+def test_a_page_shows_at_once_what_is_known_and_then_what_is(
+    console: Console, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first visit waits for no broker: nothing is asked."""
+    eventually(lambda: page.get("/api/groups/billing", known="1"), lambda data: data["queues"] is not None)
+    eventually(lambda: page.get("/api/topics/orders", known="1"), lambda data: data["groups"] is not None)
+
+    def asked(*given: object, **named: object) -> None:
+        raise AssertionError("somebody was asked")
+
+    with monkeypatch.context() as patched:
+        for name in ("fresh_topic", "fresh_group"):
+            patched.setattr(Sampler, name, asked)
+        topic = page.get("/api/topics/orders", known="1")
+        group = page.get("/api/groups/billing", known="1")
+    assert topic["refresh"] == group["refresh"] == 0
+    assert topic["route"] is None
+    assert topic["configs"]["broker-a"]["readQueues"] == 4
+    assert {reader["name"] for reader in topic["groups"]} >= {"billing", "etl"}
+    assert group["group"]["lag"] == sum(queue["lag"] for queue in group["queues"])
+    whole = page.get("/api/topics/orders")
+    assert whole["refresh"] > 0
+    assert whole["route"]
+    assert {reader["name"] for reader in whole["groups"]} >= {reader["name"] for reader in topic["groups"]}
+    assert whole.keys() == topic.keys()
+
+
+def test_of_what_is_not_known_the_first_answer_is_the_whole_one(page: Page, cluster: LocalCluster) -> None:
+    cluster.create_topic("just-made", 1)
+    cluster.create_group("just-made")
+    topic = page.get("/api/topics/just-made", known="1")
+    assert topic["topic"]["name"] == "just-made"
+    assert page.get("/api/groups/just-made", known="1")["group"]["name"] == "just-made"
+    assert page.get("/api/topics/nothing-like-it", 404, known="1")["code"] == "TOPIC_NOT_FOUND"
+    assert page.get("/api/groups/nothing-like-it", 400, known="1")["code"] == "NO_SUCH_GROUP"
 
 
 def test_a_topic_that_is_not_there_is_said(page: Page) -> None:

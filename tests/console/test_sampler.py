@@ -93,7 +93,7 @@ class FakeAdmin:
 
 
 def sampler_of(admin: FakeAdmin, fast: float = 2.0) -> Sampler:
-    return Sampler(SimpleNamespace(admin=admin, name_servers=[]), fast=fast)  # type: ignore[arg-type]
+    return Sampler(SimpleNamespace(admin=admin, sampling=admin, name_servers=[]), fast=fast)  # type: ignore[arg-type]
 
 
 def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None:
@@ -214,6 +214,33 @@ def test_a_cluster_that_is_lost_is_found_again() -> None:
     sampler.sample(ALL)
     assert sampler.trouble is None
     assert len(sampler.groups["g"].lag) == 1
+
+
+def test_pages_and_sampler_have_connections_of_their_own() -> None:
+    """On a large cluster a page's answer would come behind hundreds that the sampler asked for."""
+    own, page = FakeAdmin(), FakeAdmin()
+    sampler = Sampler(SimpleNamespace(admin=page, sampling=own, name_servers=[]), fast=2.0)  # type: ignore[arg-type]
+    sampler.sample(ALL)
+    assert page.asked == []
+    asked = len(own.asked)
+    for record in (*sampler.topics.values(), *sampler.groups.values()):
+        record.sampled = 0.0
+    assert sampler.fresh_topic("t") is not None
+    assert sampler.fresh_group("g") is not None
+    assert page.asked == ["topics", "groups"]
+    assert len(own.asked) == asked
+
+
+def test_what_was_made_is_in_the_lists_at_once() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    admin.dead = True
+    sampler.ask_lists_again()
+    assert "%DLQ%g" in sampler.topics
+    admin.topic_list = lambda *, failed: (_ for _ in ()).throw(AWAY)  # type: ignore[method-assign]
+    sampler.ask_lists_again()  # the change itself was made
+    assert "%DLQ%g" in sampler.topics
 
 
 def test_a_broker_that_refuses_is_not_one_that_is_silent() -> None:

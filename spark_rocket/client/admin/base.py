@@ -71,12 +71,20 @@ class AdminBase(Client):
     """The exchange with name servers and brokers."""
 
     def __init__(
-        self, name_server: str | None = None, *, request_timeout: float = 5.0, **connecting: Unpack[Connecting]
+        self,
+        name_server: str | None = None,
+        *,
+        request_timeout: float = 5.0,
+        instance_name: str = "",
+        **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(ClientConfig.of(name_server, **connecting))
+        """Clients of one ``instance_name`` share their connections."""
+        super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self._timeout = request_timeout
         self._connecting = connecting
-        self._reader = Reader(name_server, group=DEFAULT_GROUP, request_timeout=request_timeout, **connecting)
+        self._reader = Reader(
+            name_server, group=DEFAULT_GROUP, request_timeout=request_timeout, instance_name=instance_name, **connecting
+        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -121,6 +129,13 @@ class AdminBase(Client):
             address = data.broker_addrs.get(MASTER_ID) if data is not None else None
             if address is not None:
                 masters[name] = address
+        if not masters and broker in info.broker_addr_table:
+            slaves = ", ".join(info.broker_addr_table[broker].broker_addrs.values())
+            raise ClientError(
+                f"Broker {broker!r} has no master now.",
+                remedy=f"Start it again; its slave is at {slaves}, which can be asked by that address.",
+                retriable=True,
+            )
         if not masters:
             who = f"named {broker!r}" if broker else f"in cluster {cluster!r}" if cluster else "at all"
             raise ClientError(
@@ -135,7 +150,7 @@ class AdminBase(Client):
     def _every_broker(self, broker: str | None = None) -> dict[str, str]:
         """For questions: one address of each broker name, a slave's where there is no master; or of one broker."""
         if broker is not None:
-            return {broker: self._address(broker)}
+            return {broker: self._any_address(broker)}
         return _one_address_each(self._known_brokers().broker_addr_table.values())
 
     def _topic_masters(self, topic: str) -> dict[str, str]:
@@ -152,6 +167,21 @@ class AdminBase(Client):
     def _address(self, broker: str) -> str:
         """A broker's address, of its name or of itself."""
         return next(iter(self._masters(broker, None).values()))
+
+    def _any_address(self, broker: str) -> str:
+        """For questions: as ``_address``, a slave's where there is no master."""
+        data = self._known_brokers().broker_addr_table.get(broker)
+        return (data.select_addr() if data is not None else None) or self._address(broker)
+
+    def masters_away(self, cluster: str | None = None) -> list[str]:
+        """Names of brokers that have slaves only: changes do not reach them. Those without any are not known."""
+        info = self.cluster_info()
+        names = info.broker_addr_table if cluster is None else names_in(info, cluster)
+        return sorted(
+            name
+            for name in names
+            if name in info.broker_addr_table and MASTER_ID not in info.broker_addr_table[name].broker_addrs
+        )
 
     def _fresh(self, topic: str) -> tuple[MessageQueue, ...]:
         return TopicRoute.of(topic, self._instance().routes.fetch(topic)).readable

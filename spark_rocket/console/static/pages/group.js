@@ -66,8 +66,10 @@ export default function group(view) {
     section("Lag over time", h("div", { class: "card" }, chart.element, drawn)), section("Queues", queues.element),
     h("div", { class: "halves" }, section("Members", members.element), section("Subscriptions", subscriptions.element)), section("Settings", settings));
   let said = "";
+  let known = "1"; // first what the console knows already, and at once; then what the brokers say
   view.poll(async () => {
-    data = await get(path, {}, { signal: view.gone.signal });
+    data = await get(path, { known }, { signal: view.gone.signal });
+    known = "";
     const g = data.group;
     stream.hidden = g.kind !== "stream";
     tiles.set("lag", brief(g.lag), { sub: g.lag >= 100000 ? count(g.lag) : "" });
@@ -77,12 +79,13 @@ export default function group(view) {
     tiles.set("state", stateText(g), { tone: isLeft(g) ? "words warn" : "words" });
     const shown = Object.keys(data.series.columns).filter((column) => column !== "total");
     const sameTopic = new Set(shown.map((column) => column.split(" · ")[0])).size === 1;
-    chart.update(data.series, [["total", "all queues"], ...(data.queues.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
-    drawn.hidden = data.queues.length <= data.drawn;
-    put(drawn, data.queues.length > data.drawn ? `Drawn are the ${data.drawn} queues that are furthest behind.` : "");
-    queues.update(data.queues);
-    members.update(data.members);
-    subscriptions.update(data.subscriptions);
+    chart.update(data.series, [["total", "all queues"], ...(shown.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
+    const isMore = data.queues?.length > data.drawn;
+    drawn.hidden = !isMore;
+    put(drawn, isMore ? `Drawn are the ${data.drawn} queues that are furthest behind.` : "");
+    if (data.queues) queues.update(data.queues);
+    if (data.members) members.update(data.members);
+    if (data.subscriptions) subscriptions.update(data.subscriptions);
     const now = JSON.stringify(data.configs);
     if (now !== said) {
       said = now;

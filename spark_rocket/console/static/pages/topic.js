@@ -53,8 +53,10 @@ export default function topic(view) {
     section("Queues", queues.element), section("Groups that read it", readers.element),
     h("div", { class: "halves" }, section("Settings", settings), section("Where it is", route)));
   let said = "";
+  let known = "1"; // first what the console knows already, and at once; then what the brokers say
   view.poll(async () => {
-    data = await get(`/api/topics/${encodeURIComponent(name)}`, {}, { signal: view.gone.signal });
+    data = await get(`/api/topics/${encodeURIComponent(name)}`, { known }, { signal: view.gone.signal });
+    known = "";
     const t = data.topic;
     troubles.show([...data.problems.map((problem) => ["", problem]), ...Object.entries(data.failed)]);
     tiles.set("messages", brief(t.messages), { sub: t.messages >= 100000 ? count(t.messages) : "" });
@@ -62,16 +64,16 @@ export default function topic(view) {
     tiles.set("rate", rate(t.rate));
     tiles.set("queues", count(t.queues), { sub: t.brokers.length > 1 ? `on ${t.brokers.length} brokers` : "" });
     tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? `${moment(t.lastUpdate)} ${zone(t.lastUpdate)}` : "" });
-    queues.update(data.offsets);
-    readers.update(data.groups);
+    if (data.offsets) queues.update(data.offsets);
+    if (data.groups) readers.update(data.groups);
     const now = JSON.stringify([data.configs, data.route]);
     if (now !== said) {
       said = now;
       settings.replaceChildren(...Object.entries(data.configs).map(([broker, c]) => [h("h3", {}, broker), facts([
         ["Queues to read", count(c.readQueues)], ["Queues to write", count(c.writeQueues)], ["Permission", permission(c.perm)], ["Keeps order", c.order ? "yes" : "no"], ...Object.entries(c.attributes),
       ])]).flat());
-      route.replaceChildren(...data.route.map((r) => [h("h3", {}, r.broker), facts([["Cluster", r.cluster], ...Object.entries(r.addresses).map(([id, a]) => [id === "0" ? "Master" : `Slave ${id}`, a])])]).flat());
-      if (!data.route.length) route.replaceChildren(h("p", { class: "muted" }, "The name servers have no route for it."));
+      if (data.route) route.replaceChildren(...data.route.map((r) => [h("h3", {}, r.broker), facts([["Cluster", r.cluster], ...Object.entries(r.addresses).map(([id, a]) => [id === "0" ? "Master" : `Slave ${id}`, a])])]).flat());
+      if (data.route?.length === 0) route.replaceChildren(h("p", { class: "muted" }, "The name servers have no route for it."));
     }
     return data.refresh;
   });
