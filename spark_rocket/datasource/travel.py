@@ -3,8 +3,9 @@
 The source, readers and writers are pickled by reference to their class, so a worker without the package could only say
 ``No module named 'spark_rocket'``. A ``Traveller`` is pickled as a call of a small function, which is carried by value:
 it needs nothing of ours to run. It looks for the package among the files that Spark sent too, for Spark itself puts
-them on the path only for formats that were registered after; and where there is none it names the machine, its Python
-and the remedy.
+them on the path only for formats that were registered after, and looks for a stream's in a directory of the session's
+own, which has those of addArtifact, while those of --py-files lie one above. Where there is none it names the machine,
+its Python and the remedy.
 
 Values only. Corresponds to nothing in RocketMQ.
 """
@@ -30,7 +31,9 @@ def unpack(packed):
 
         from pyspark import SparkFiles
 
-        sys.path[1:1] = sorted(glob.glob(os.path.join(SparkFiles.getRootDirectory(), "spark_rocket*.zip")))
+        here = SparkFiles.getRootDirectory()
+        for directory in (here, os.path.dirname(here)):
+            sys.path[1:1] = sorted(glob.glob(os.path.join(directory, "spark_rocket*.zip")))
         importlib.invalidate_caches()
         try:
             import spark_rocket.datasource
