@@ -40,7 +40,7 @@ _ROWS_A_RUN = 1000  # on average, from which on a batch is worth cutting into ru
 class _Column(NamedTuple):
     """Values of a column: their bytes, and where each begins."""
 
-    data: pa.Buffer | None
+    data: Any  # a buffer, or None if all are empty
     offsets: _I64
 
 

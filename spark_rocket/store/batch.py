@@ -23,10 +23,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.columnar_scratch import column_extremes
+from spark_rocket.store.alike import layout_of
 from spark_rocket.store.layout import MAX_PROPERTIES
 from spark_rocket.store.results import PutStatus
-from spark_rocket.store.tags import tags_code, tags_codes
+from spark_rocket.store.tags import code_of, tags_codes
 
 _FIXED = 22  # of one message in a batch body, without body and properties
 _INT = Struct(">i")
@@ -183,31 +183,16 @@ def _matrix_properties(rows: npt.NDArray[np.uint8]) -> tuple[frozenset[bytes] | 
     count, width = rows.shape
     if not width:
         return frozenset(), np.zeros(count, np.int64)
-    least, greatest = column_extremes(rows)
-    if not least.all():
+    layout = layout_of(rows)
+    if layout.has_nul:
         raise _nul()
-    same = least == greatest
-    first = rows[0]
-    # Separators stand in the same columns of every row, and nowhere else.
-    if bool(same[first <= _SEPARATOR].all()) and bool((least[first > _SEPARATOR] > _SEPARATOR).all()):
-        names: list[bytes] = []
-        shared = tagged = True
-        at = 0
-        for pair in first.tobytes().split(b"\x02"):
-            end = at + len(pair)
-            name, separator, _ = pair.partition(b"\x01")
-            shared = shared and bool(same[at : at + len(name)].all())
-            if name == b"TAGS" and separator:
-                tagged = tagged and bool(same[at:end].all())
-            names.append(name)
-            at = end + 1
-        if shared:
-            if tagged:
-                return frozenset(names), np.full(count, tags_code(first.tobytes()), np.int64)
-            ends = np.arange(1, count + 1, dtype=np.int64) * width
-            return frozenset(names), np.array(tags_codes(rows.tobytes(), ends - width, ends), np.int64)
     ends = np.arange(1, count + 1, dtype=np.int64) * width
-    return None, np.array(tags_codes(rows.tobytes(), ends - width, ends), np.int64)
+    if layout.values is None:
+        return None, np.array(tags_codes(rows.tobytes(), ends - width, ends), np.int64)
+    start, end = layout.values.get(b"TAGS", (0, 0))
+    if layout.same[start:end].all():
+        return layout.names, np.full(count, code_of(rows[0, start:end].tobytes()), np.int64)
+    return layout.names, np.array(tags_codes(rows.tobytes(), ends - width, ends), np.int64)
 
 
 def build_records(

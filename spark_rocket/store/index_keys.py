@@ -16,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.subscription import java_hash, java_hash_many
+from spark_rocket.store.alike import layout_of
 from spark_rocket.store.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from spark_rocket.store.record_scan import Ints, RecordBlock
 
 _UNIQ_KEY = re.compile(b"UNIQ_KEY\x01")
 _KEYS = re.compile(b"KEYS\x01")
+_FEWEST = 16  # records that are looked at as rows of a matrix
 _LONGEST = 1 << 15
 _POWERS = np.ones(_LONGEST + 1, np.uint32)
 _POWERS[1:] = 31
@@ -49,6 +51,9 @@ def _absolute(hashes: npt.NDArray[np.uint32]) -> Hashes:
 def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
     """Of each key of a block: the index of its record, and its hash; in the order in which the index takes them."""
     source = np.frombuffer(block.data, np.uint8)
+    found = _keys_of_alike(block)
+    if found is not None:
+        return found
     topics = block.topics()
     uniq_records, starts, ends = _values(block, source, _UNIQ_KEY, 9)
     hashes = _hash_values(block, source, topics, uniq_records, starts, ends)
@@ -80,6 +85,44 @@ def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
     chosen = np.lexsort((places_all, numbers))
     chosen = chosen[keep[chosen]]
     return numbers[chosen], hashes_all[chosen]
+
+
+def _keys_of_alike(block: RecordBlock) -> tuple[Ints, Hashes] | None:
+    """The same for records of one topic whose properties have the same names in the same places; None for others."""
+    count = len(block)
+    if count < _FEWEST:
+        return None
+    begin, end = int(block.property_starts[0]), int(block.property_ends[0])
+    topic_begin, topic_end = int(block.topic_starts[0]), int(block.topic_ends[0])
+    step = int(block.property_starts[1]) - begin
+    places = np.arange(count) * step
+    columns = block.property_starts, block.property_ends, block.topic_starts, block.topic_ends
+    firsts = begin, end, topic_begin, topic_end
+    if not all(bool((column - places == first).all()) for column, first in zip(columns, firsts, strict=True)):
+        return None
+    topics = np.ndarray((count, topic_end - topic_begin), np.uint8, block.data, topic_begin, (step, 1))
+    if not (topics == topics[0]).all():
+        return None
+    rows = np.ascontiguousarray(np.ndarray((count, end - begin), np.uint8, block.data, begin, (step, 1)))
+    values = layout_of(rows).values if end > begin else None
+    if values is None:
+        return None
+    prefix = _prefix_hash(topics[0].tobytes().decode("utf-8", "replace"))
+    hashes = []
+    for name in (b"UNIQ_KEY", b"KEYS"):
+        if name in values:
+            start, stop = values[name]
+            units = rows[:, start:stop]
+            if start == stop or units.max() >= 0x80 or (name == b"KEYS" and (units == ord(" ")).any()):
+                return None
+            powers = _POWERS[: stop - start][::-1]
+            before = np.uint32(prefix * int(_POWERS[stop - start]) & 0xFFFFFFFF)
+            hashes.append(_absolute(units.astype(np.uint32) @ powers + before))
+    if not hashes:
+        return None
+    numbers = np.repeat(np.arange(count), len(hashes))
+    keep = (block.sys_flags[numbers] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK
+    return numbers[keep], np.stack(hashes, axis=1).reshape(-1)[keep]
 
 
 def _values(

@@ -34,6 +34,7 @@ _PADDING = bytes(64)
 _SHORT = 64 << 10  # bytes in which a walk is as quick as anything
 _STEP = 512  # bytes of a record: through larger ones, too
 _SMALL = 2_048  # bytes
+_ALIKE = 16  # records
 
 Ints = npt.NDArray[np.int64]
 Bytes2D = npt.NDArray[np.uint8]
@@ -152,7 +153,15 @@ def _chain(data: bytes) -> tuple[list[int], int]:
     Every place with a record's magic may be a record. Those of which each begins where the one before ends are: a walk
     would go the same way. It ends before the first that does not, such as bytes in a body that look like a record.
     """
-    if len(data) < _SHORT or int.from_bytes(data[:4], "big") > _STEP:
+    size = int.from_bytes(data[:4], "big")
+    count = len(data) // max(size, FIXED_SIZE)
+    if count >= _ALIKE and size >= FIXED_SIZE and data[4:8] in _MAGICS:
+        # Most records are followed by others of their size.
+        heads = np.ndarray((count,), ">u8", data, 0, (size,))
+        alike = _first_false(heads == heads[0])
+        if 2 * alike >= count:
+            return list(range(0, alike * size, size)), alike * size
+    if len(data) < _SHORT or size > _STEP:
         return [], 0
     source = np.frombuffer(data, np.uint8)
     places = find_all(source, _MAGICS[0], 1) - 4

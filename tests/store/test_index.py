@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from spark_rocket.errors import StoreError
 from spark_rocket.protocol.record import decode_record
 from spark_rocket.protocol.subscription import java_hash
-from spark_rocket.store import MessageStore, index_file, index_search, index_service
+from spark_rocket.store import MessageStore, index_file, index_keys, index_search, index_service
 from spark_rocket.store.check import check_store
 from spark_rocket.store.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index_keys import key_hash
 from spark_rocket.store.index_service import IndexService
+from spark_rocket.store.record_scan import LogScan
 from tests.store.conftest import MakeStore
 from tests.store.helpers import START, Clock, opened, put, put_batch, small
 
@@ -499,6 +500,40 @@ def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
     assert query(store, "T", "k0") == [b"0"]
     store.close()
     assert check_store(config.store_path, config) == []
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        "UNIQ_KEY\x01{n:032X}\x02KEYS\x01key{n:04d}\x02TAGS\x01A",
+        "KEYS\x01key{n:04d}\x02UNIQ_KEY\x01{n:032X}\x02",
+        "KEYS\x01no\x02TAGS\x01A\x02KEYS\x01key{n:04d}",
+        "XKEYS\x01{n:02d}\x02KEYS\x02UNIQ_KEY\x01a\x01b{n:02d}",
+        "KEYS\x01key {n:02d}\x02UNIQ_KEY\x01{n:02d}",
+        "KEYS\x01größe{n:02d}\x02UNIQ_KEY\x01{n:02d}",
+        "KEYS\x01\x02UNIQ_KEY\x01{n:02d}",
+        "UNIQ_KEY\x01\x02KEYS\x01{n:02d}",
+        "{n:02d}\x01name\x02KEYS\x01{n:02d}",
+        "KEYS\x01{n}",  # not all as long
+        "TAGS\x01{n:02d}",
+        "",
+    ],
+)
+@pytest.mark.parametrize("topics", ["T", "TU", "Größe"])
+def test_keys_of_records_that_are_alike(
+    properties: str, topics: str, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics if len(topics) > 2 else ""
+    for n in range(40):
+        put(
+            store, topic or topics[n % len(topics)], 0, b"body", properties.format(n=n).encode(), sys_flag=12 * (n == 7)
+        )
+    (block,) = LogScan(store._log.queue, 0, store.max_physical_offset)
+    numbers, hashes = index_keys.keys_of(block)
+    monkeypatch.setattr(index_keys, "_FEWEST", 1000)
+    one_by_one = index_keys.keys_of(block)
+    assert numbers.tolist() == one_by_one[0].tolist()
+    assert hashes.tolist() == one_by_one[1].tolist()
 
 
 def test_keys_of_one_word_of_several_and_of_none(store: MessageStore) -> None:
