@@ -307,4 +307,4 @@ def _build_general(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offse
 
 
 def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
-    return list(chain.from_iterable(Struct(f"{matrix.shape[1]}s").iter_unpack(matrix.reshape(-1))))
+    return list(chain.from_iterable(Struct(f"{matrix.shape[1]}s").iter_unpack(matrix.reshape(-1).data)))
