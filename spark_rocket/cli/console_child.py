@@ -15,9 +15,16 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from spark_rocket.remoting.tls import TlsSettings
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE
+from spark_rocket.console.settings import PASSWORD_VARIABLE
 
 _STOP_SECONDS = 5.0
+_NO_ACCOUNT = (
+    "  It has no account, where requests must be signed. Start with "
+    f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} set;\n"
+    f"  or with {PASSWORD_VARIABLE}: behind that login it acts with the broker's own account, if it has one."
+)
 
 
 class ConsoleWanted(Protocol):
@@ -31,20 +38,28 @@ class ConsoleWanted(Protocol):
     def ready_fd(self) -> int | None: ...
 
 
-def start_console(
-    servers: AsyncExitStack, options: ConsoleWanted, name_server: str, tls: TlsSettings | None = None
-) -> None:
+def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: str, config: BrokerConfig) -> None:
     """Start it beside the servers, without waiting: it says by itself where it is, or why it is not.
 
-    It calls them with TLS if they, with ``tls``, call each other so.
+    It calls them with TLS if they call each other so. With access control its requests are signed by the account of the
+    environment. Without one, a console that has a login takes the brokers' own; one that is open to all does not.
 
     A program that starts ``rocket up`` (``--ready-fd``) has none unless it names a port.
     """
     if options.no_console or (options.ready_fd is not None and options.console_port is None):
         return
     port = 8080 if options.console_port is None else options.console_port
-    called = tls.client_environment() if tls is not None and tls.is_client else {}
-    task = asyncio.create_task(_run(name_server, port, called))
+    tls = config.tls_settings()
+    called = tls.client_environment() if tls.is_client else {}
+    missing = ""
+    if config.acl_enable and not os.environ.get(ACCESS_KEY_VARIABLE):
+        own = config.own_credentials if os.environ.get(PASSWORD_VARIABLE) else None
+        if own is None:
+            missing = f"\n{_NO_ACCOUNT}"
+        else:
+            called |= {ACCESS_KEY_VARIABLE: own.access_key, SECRET_KEY_VARIABLE: own.secret_key}
+            called |= {SECURITY_TOKEN_VARIABLE: own.security_token} if own.security_token else {}
+    task = asyncio.create_task(_run(name_server, port, called, missing))
 
     async def stop() -> None:
         task.cancel()
@@ -54,7 +69,7 @@ def start_console(
     servers.push_async_callback(stop)
 
 
-async def _run(name_server: str, port: int, environment: dict[str, str]) -> None:
+async def _run(name_server: str, port: int, environment: dict[str, str], note: str) -> None:
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         say(f"No console: {' and '.join(missing)} are not installed.")
@@ -86,7 +101,7 @@ async def _run(name_server: str, port: int, environment: dict[str, str]) -> None
         words = asyncio.create_task(_last_words(process.stderr))
         line = await _line(ready_read)
         if line:
-            say(f"Console: {json.loads(line)['console']}")
+            say(f"Console: {json.loads(line)['console']}{note}")
         status = await process.wait()
         said = (await words).removeprefix("rocket: ") or f"It ended with status {status}."
         say(f"The console has ended. {said}" if line else f"No console: {said}")

@@ -136,7 +136,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
             snippet(name_server, config),
             "Ctrl-C stops it.",
         )
-        start_console(servers, options, name_server, config.tls_settings())
+        start_console(servers, options, name_server, config)
         await stopping()
     with contextlib.suppress(OSError):  # the terminal may be gone
         say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")

@@ -185,7 +185,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             snippet(name_server, config),
             "Ctrl-C stops it.",
         )
-        start_console(servers, options, name_server, config.tls_settings())
+        start_console(servers, options, name_server, config)
         watching = [asyncio.create_task(_watch(broker, data)) for broker in brokers]
         await stop
     for task in watching:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import select
@@ -11,17 +12,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.cli import console_child
 from spark_rocket.cli.console import console
 from spark_rocket.console.passwords import is_right
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, run
-from tests.console.conftest import WAIT
+from tests.console.conftest import WAIT, eventually
 
 __all__ = ["run"]
 
@@ -134,6 +140,70 @@ def test_rocket_up_starts_it_and_it_dies_with_its_parent() -> None:
             time.sleep(0.05)
     finally:
         rocket.close()
+
+
+ACCOUNTS = "accounts:\n- {accessKey: broker-key, secretKey: br0ker-s3cr3t, admin: true}\n"
+OWN = '{"accessKey": "broker-key", "secretKey": "br0ker-s3cr3t"}'
+
+
+def test_behind_a_login_it_has_the_brokers_own_account(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"aclEnable=true\naclFile={tmp_path}/plain_acl.yml\ninnerClientAuthenticationCredentials={OWN}\n")
+    given = {"ROCKET_CONSOLE_PASSWORD": "correct horse"}
+    rocket = Rocket(*UP, "--console-port", "0", "--config", str(conf), env=given)
+    try:
+        url = rocket.until(r"Console: (http://127\.0\.0\.1:\d+)")[1]
+        assert httpx.get(f"{url}/api/topics").status_code == 401
+        answer = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})
+        cookies = dict(answer.cookies)
+        data = eventually(
+            lambda: httpx.get(f"{url}/api/topics?kind=all", cookies=cookies).json(), lambda data: data["rows"]
+        )
+        assert not data["failed"]
+        assert "s3cr3t" not in rocket.said
+        assert "no account" not in rocket.said
+    finally:
+        rocket.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "passed", "is_told"),
+    [
+        ({}, {}, True),
+        ({"ROCKETMQ_ACCESS_KEY": "ada-key", "ROCKETMQ_SECRET_KEY": "ada-s3cr3t"}, {}, False),  # which it has anyway
+        (
+            {"ROCKET_CONSOLE_PASSWORD": "correct horse"},
+            {"ROCKETMQ_ACCESS_KEY": "broker-key", "ROCKETMQ_SECRET_KEY": "br0ker-s3cr3t"},
+            False,
+        ),
+    ],
+)
+def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
+    environment: dict[str, str], passed: dict[str, str], is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKET_CONSOLE_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    started: list[tuple[dict[str, str], str]] = []
+
+    async def note(name_server: str, port: int, environment: dict[str, str], note: str) -> None:
+        started.append((environment, note))
+
+    monkeypatch.setattr(console_child, "_run", note)
+    config = BrokerConfig(acl_enable=True, inner_client_authentication_credentials=OWN)
+    options: Any = SimpleNamespace(no_console=False, ready_fd=None, console_port=0)
+
+    async def start() -> None:
+        async with AsyncExitStack() as servers:
+            console_child.start_console(servers, options, "127.0.0.1:9876", config)
+            await asyncio.sleep(0)
+
+    asyncio.run(start())
+    ((environment, said),) = started
+    assert environment == passed
+    assert ("no account" in said) == is_told
 
 
 def test_rocket_up_goes_on_where_the_port_is_taken() -> None:

@@ -74,9 +74,14 @@ class MessageAdmin(OffsetAdmin):
     """Messages."""
 
     def __init__(
-        self, name_server: str | None = None, *, request_timeout: float = 5.0, **connecting: Unpack[Connecting]
+        self,
+        name_server: str | None = None,
+        *,
+        request_timeout: float = 5.0,
+        instance_name: str = "",
+        **connecting: Unpack[Connecting],
     ) -> None:
-        super().__init__(name_server, request_timeout=request_timeout, **connecting)
+        super().__init__(name_server, request_timeout=request_timeout, instance_name=instance_name, **connecting)
         self._producer: Producer | None = None
         self._producer_lock = threading.Lock()
 
