@@ -64,6 +64,8 @@ class Projection:
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give decoded columns their target types. Nothing is copied but what has another type, which none has."""
+        if batch.schema.equals(self.target):
+            return batch
         arrays = [
             array if array.type.equals(field.type) else retype(array, field.type)
             for array, field in zip((batch.column(name) for name in self.columns), self.target, strict=True)

@@ -15,6 +15,9 @@ How it is done, step by step:
    alternate between what is wanted and the gaps;
 4. property strings are split in one scan (``columnar_properties.py``).
 
+Records of one size whose parts are as long need none of this: their heads and what is behind their bodies are put
+together as rows, and a field that the least and the greatest of its bytes show to be the same everywhere is made once.
+
 Compressed bodies and inner batches are rare, and are first rewritten into plain records (``columnar_unwrap.py``), one
 at a time. Nothing is decompressed that is not asked for: neither bodies without the body column, nor records outside
 the offsets, so a damaged body spoils only what would show it. Records with IPv6 hosts or the v2 magic are vectorised as
@@ -32,6 +35,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any
 
@@ -42,8 +46,9 @@ import pyarrow.compute as pc
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.columnar_encode import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.columnar_properties import PropertyColumns, to_strings
-from spark_rocket.protocol.columnar_scratch import Scratch, borrowed_scratch
-from spark_rocket.protocol.columnar_unwrap import needs_unwrap, record_name, unwrap_records
+from spark_rocket.protocol.columnar_scratch import Scratch, Tails, borrowed_scratch, column_extremes
+from spark_rocket.protocol.columnar_starts import gather, record_starts, refuse
+from spark_rocket.protocol.columnar_unwrap import needs_unwrap, unwrap_records
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host
 from spark_rocket.protocol.record import BORN_HOST_V6, COMPRESSED, FIXED_SIZE, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 
@@ -90,9 +95,6 @@ STORED_SCHEMA: pa.Schema = pa.schema(
     ]
 )
 
-_MAGIC_FIRST_BYTE = MAGIC_V1 >> 24
-_SCAN_BELOW = 640  # record size in bytes under which one scan is faster than following the chain
-_BLOCK = 1 << 20
 _MAX_BUFFER = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
 _MAX_MILLIS = (2**63 - 1) // 1000
 
@@ -115,9 +117,11 @@ _HEAD = np.dtype(
         ("bodyLength", ">i4"),
     ]
 )
-_REMEDY = "The answer or file is damaged or cut short: read it again, or check the store."
+_ENDS = np.cumsum([_HEAD[name].itemsize for name in _HEAD.names or ()]).tolist()
+_FIELDS = [(name, end - _HEAD[name].itemsize, end) for name, end in zip(_HEAD.names or (), _ENDS, strict=True)]
+_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_OF_TAILS = frozenset({"topic", "tags", "keys", "properties", "msgId"})
 _INT = Struct(">i")
-_LONG = Struct(">q")
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
@@ -145,7 +149,26 @@ def decode_records(
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
     beyond ``columnar_unwrap.MAX_RUN``: decode with that error's ``queue_offset`` as the end, then from there on.
     """
-    described = ARROW_SCHEMA if schema is None else schema
+    made = _usual_schema(tuple(columns)) if schema is None else _schema_of(columns, schema)
+    with borrowed_scratch() as scratch:
+        with_tails = tags is not None or not _OF_TAILS.isdisjoint(columns)
+        run = _Run(buffer, scratch, with_tails=with_tails)
+        run.keep_offsets(start_offset, end_offset)
+        if check_crc:
+            run.check_crc()
+        wrapped = run.wrapped(bodies="body" in columns)
+        if wrapped is not None:
+            run = _Run(run.unwrapped(wrapped, start_offset, end_offset, damaged), scratch, with_tails=with_tails)
+            run.keep_offsets(start_offset, end_offset)
+        maker = _Columns(run, broker_name, scratch)
+        batch = pa.RecordBatch.from_arrays([maker.column(field) for field in made], schema=made)
+        if tags is not None:
+            wanted = pa.array(sorted(tags), pa.string())
+            batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
+    return batch
+
+
+def _schema_of(columns: Sequence[str], described: pa.Schema) -> pa.Schema:
     fields = []
     for name in columns:
         if name in STORED_SCHEMA.names:
@@ -155,64 +178,87 @@ def decode_records(
         if index < 0 or name not in COLUMNS:
             raise ProtocolError(f"Records have no column {name!r}.", remedy=f"Columns are {', '.join(COLUMNS)}.")
         fields.append(described.field(index))
+    return pa.schema(fields)
 
-    with borrowed_scratch() as scratch:
-        run = _Run(buffer, scratch)
-        run.keep_offsets(start_offset, end_offset)
-        if check_crc:
-            run.check_crc()
-        wrapped = needs_unwrap(run.number("sysFlag"), bodies="body" in columns)
-        if wrapped.any():
-            run = _Run(run.unwrapped(wrapped, start_offset, end_offset, damaged), scratch)
-            run.keep_offsets(start_offset, end_offset)
-        maker = _Columns(run, broker_name, scratch)
-        arrays = [maker.column(field) for field in fields]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-        if tags is not None:
-            wanted = pa.array(sorted(tags), pa.string())
-            batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
-    return batch
+
+@lru_cache(64)
+def _usual_schema(columns: tuple[str, ...]) -> pa.Schema:
+    return _schema_of(columns, ARROW_SCHEMA)
 
 
 class _Run:
     """A run of records whose lengths have all been checked: positions of every part, and the fixed header fields."""
 
-    def __init__(self, buffer: bytes | bytearray | memoryview, scratch: Scratch) -> None:
+    def __init__(self, buffer: bytes | bytearray | memoryview, scratch: Scratch, *, with_tails: bool) -> None:
         raw: _U8 = np.frombuffer(buffer, np.uint8) if len(buffer) else np.empty(0, np.uint8)
         if len(raw) > _MAX_BUFFER:
             raise ProtocolError(f"{len(raw):,} bytes of records are too many to decode at once.", remedy="Pull fewer.")
         self.raw = raw
-        self._step = _equal_size(raw)  # of each record; 0: they differ
+        self._same: dict[str, int] = {}  # fields that all records have alike
+        self._step = self._equal_step(scratch)  # of each record; 0: they differ
         if self._step:
             self.starts = np.arange(0, len(raw), self._step)
-            self._heads = np.ndarray((len(self.starts),), _HEAD, raw, strides=(self._step,))
         else:
-            self.starts = _record_starts(raw, scratch)
+            self.starts = record_starts(raw, scratch)
             padded = raw if len(raw) else np.zeros(_HEAD.itemsize, np.uint8)
             self._heads = np.ndarray((len(padded) - 87,), "V88", padded, strides=(1,))[self.starts].view(_HEAD)
         self.parted_alike = False  # whether all records are as long, and so is each of their parts
+        self.tails: Tails | None = None  # then, and if asked for, everything behind the bodies
         self.sizes = self.number("size")
+        self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
+        self.store_extra: int | _I64 = 0
+        self.plain = self._same.get("magic") == MAGIC_V1 and not self._same.get("sysFlag", -1) & _V6
+        if self.plain and self._find_equal_parts(scratch if with_tails else None):
+            self.parted_alike = True
+            return
         sys_flags = self.number("sysFlag").astype(np.int32)
         magic = self._heads["magic"].astype(np.uint32)
         v1 = magic == MAGIC_V1
-        self.plain = bool(v1.all()) and not bool((sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
-        self.born_extra: int | _I64 = 0  # bytes that IPv6 hosts take more: 0 or 12
-        self.store_extra: int | _I64 = 0
+        self.plain = bool(v1.all()) and not bool((sys_flags & _V6).any())
         self._find_parts(v1, magic, sys_flags)
 
-    def _find_equal_parts(self) -> bool:
+    def _equal_step(self, scratch: Scratch) -> int:
+        """Of records of one size, as sensors and counters send them: if each says so, the chain is proven. Else 0.
+
+        Their heads are put together, so that what is asked of them later is found in few places of the memory.
+        """
+        raw = self.raw
+        first: int = _INT.unpack_from(raw.data, 0)[0] if len(raw) >= FIXED_SIZE else 0
+        if first < FIXED_SIZE or len(raw) % first:
+            return 0
+        count = len(raw) // first
+        heads = scratch.bytes("heads", count * _HEAD.itemsize).reshape(count, -1)
+        heads[:] = np.ndarray(heads.shape, np.uint8, raw, strides=(first, 1))
+        low, high = column_extremes(heads)
+        if low[:4].tobytes() != high[:4].tobytes():
+            return 0
+        self._heads = heads.view(_HEAD)[:, 0]
+        for name, at, end in _FIELDS:
+            if low[at:end].tobytes() == high[at:end].tobytes():
+                self._same[name] = int(self._heads[name][0])
+        return first
+
+    def _find_equal_parts(self, scratch: Scratch | None) -> bool:
         """Where the first record's parts say it for all. What is wrong with others is found by ``_find_parts``."""
-        raw, step = self.raw, self._step
-        body_end = 88 + _INT.unpack_from(raw.data, 84)[0]
+        raw, step, count = self.raw, self._step, len(self.starts)
+        body_end = 88 + self._same.get("bodyLength", -1)
         if not 88 <= body_end <= step - 3:
             return False
         topic_end = body_end + 1 + int(raw[body_end])
         if topic_end + 2 > step or topic_end + 2 + int.from_bytes(raw[topic_end : topic_end + 2].tobytes()) != step:
             return False
-        for at, length in ((84, 4), (body_end, 1), (topic_end, 2)):
-            fields = self.cells(at, at + length)
-            if not bool((fields == fields[0]).all()):
+        if scratch is None:
+            for at, length in ((body_end, 1), (topic_end, 2)):
+                fields = self.cells(at, at + length)
+                if not bool((fields == fields[0]).all()):
+                    return False
+        else:
+            rows = scratch.bytes("tails", count * (step - body_end)).reshape(count, -1)
+            rows[:] = self.cells(body_end, step)
+            tails = Tails(rows, *column_extremes(rows))
+            if tails.vary(0, 1) or tails.vary(topic_end - body_end, topic_end - body_end + 2):
                 return False
+            self.tails = tails
         self.body_start, self.body_end = self.starts + 88, self.starts + body_end
         self.topic_start, self.topic_end = self.body_end + 1, self.starts + topic_end
         self.properties_start, self.properties_end = self.topic_end + 2, self.starts + step
@@ -224,59 +270,69 @@ class _Run:
 
     def _find_parts(self, v1: _Any, magic: _Any, sys_flags: _Any) -> None:
         raw, starts = self.raw, self.starts
-        if self._step and self.plain and self._find_equal_parts():
-            self.parted_alike = True
-            return
         ends = starts + self.sizes
         if self.plain:
             self.body_start = starts + 88
             body_length = self.number("bodyLength")
             topic_prefix: int | _I64 = 1
         else:
-            _refuse(~v1 & (magic != MAGIC_V2), raw, starts, "has an unknown magic number")
+            refuse(~v1 & (magic != MAGIC_V2), raw, starts, "has an unknown magic number")
             self.born_extra = 12 * ((sys_flags & BORN_HOST_V6) != 0)
             self.store_extra = 12 * ((sys_flags & STORE_HOST_V6) != 0)
             self.body_start = starts + 88 + self.born_extra + self.store_extra
             topic_prefix = np.where(v1, 1, 2)
-            _refuse(self.body_start + topic_prefix + 2 > ends, raw, starts, "is shorter than its fixed fields")
-            body_length = _gather(raw, self.body_start - 4, ">i4")
+            refuse(self.body_start + topic_prefix + 2 > ends, raw, starts, "is shorter than its fixed fields")
+            body_length = gather(raw, self.body_start - 4, ">i4")
         self.body_end = self.body_start + body_length
         wrong = (body_length < 0) | (self.body_end + topic_prefix + 2 > ends)
-        _refuse(wrong, raw, starts, "has a body that does not fit")
+        refuse(wrong, raw, starts, "has a body that does not fit")
         topic_length = raw[self.body_end].astype(np.int64)
         if not self.plain:
             two = topic_prefix == 2
-            topic_length[two] = _gather(raw, self.body_end[two], ">i2")
+            topic_length[two] = gather(raw, self.body_end[two], ">i2")
         self.topic_start = self.body_end + topic_prefix
         self.topic_end = self.topic_start + topic_length
-        _refuse((topic_length < 0) | (self.topic_end + 2 > ends), raw, starts, "has a topic that does not fit")
+        refuse((topic_length < 0) | (self.topic_end + 2 > ends), raw, starts, "has a topic that does not fit")
         self.properties_start = self.topic_end + 2
-        properties_length = _gather(raw, self.topic_end, ">i2") if len(starts) else np.empty(0, np.int64)
+        properties_length = gather(raw, self.topic_end, ">i2") if len(starts) else np.empty(0, np.int64)
         self.properties_end = self.properties_start + properties_length
         wrong = (properties_length < 0) | (self.properties_end != ends)
-        _refuse(wrong, raw, starts, "has properties that do not end where it ends")
+        refuse(wrong, raw, starts, "has properties that do not end where it ends")
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def number(self, name: str) -> _I64:
         """A field of the first 56 bytes, or any field when ``plain``, as native 64-bit integers."""
+        if name in self._same:
+            return np.full(len(self.starts), self._same[name])
         values: _I64 = self._heads[name].astype(np.int64)
         return values
+
+    def same_number(self, name: str) -> int | None:
+        """That field, if every record has the same; None: perhaps they have."""
+        return self._same.get(name) if self.plain else None
+
+    def wrapped(self, *, bodies: bool) -> _Any | None:
+        """Which records are not plain; None: all are."""
+        flags = self.number("sysFlag") if "sysFlag" not in self._same else np.array([self._same["sysFlag"]])
+        if not needs_unwrap(flags, bodies=bodies).any():
+            return None
+        return needs_unwrap(self.number("sysFlag"), bodies=bodies)
 
     def number_after_hosts(self, name: str, position: int) -> _I64:
         """A field that IPv6 hosts push back; ``position`` is that in a record with IPv4 hosts."""
         if self.plain:
             return self.number(name)
         moved = self.starts + position + self.born_extra + (self.store_extra if position > 64 else 0)
-        return _gather(self.raw, moved, _HEAD[name].str)
+        return gather(self.raw, moved, _HEAD[name].str)
 
     def check_crc(self) -> None:
         view = self.raw.data
         crc32 = zlib.crc32
         spans = zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)
         real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & 0x7FFFFFFF
-        _refuse(real != self.number("crc"), self.raw, self.starts, "has a body that does not match its CRC")
+        refuse(real != self.number("crc"), self.raw, self.starts, "has a body that does not match its CRC")
 
     def unwrapped(self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None) -> bytearray:
         """The same records with compressed bodies and inner batches undone."""
@@ -300,6 +356,10 @@ class _Run:
         if start is None and end is None:
             return
         offsets = self.number("queueOffset")
+        if not len(offsets):
+            return
+        if (start is None or int(offsets.min()) >= start) and (end is None or int(offsets.max()) < end):
+            return
         keep = np.ones(len(offsets), bool)
         if start is not None:
             keep &= offsets >= start
@@ -309,7 +369,7 @@ class _Run:
             keep |= needs_unwrap(self.number("sysFlag"), bodies=False)
         if keep.all():
             return
-        self._step, self.parted_alike = 0, False
+        self._step, self.parted_alike, self.tails = 0, False, None
         self._heads = self._heads[keep]
         for name in ("starts", "sizes", "body_start", "body_end", "topic_start", "topic_end"):
             setattr(self, name, getattr(self, name)[keep])
@@ -335,13 +395,25 @@ class _Columns:
         maker = _MAKERS.get(name)
         if maker is not None:
             return maker(self)
-        values = self._run.number(name)
-        return pa.array(values) if name == "queueOffset" else _int32(values)
+        if name == "queueOffset":
+            return pa.array(self._run.number(name))
+        return self._int32(name)
+
+    def _int32(self, name: str, position: int | None = None) -> pa.Array:
+        run = self._run
+        same = run.same_number(name)
+        if same is not None and len(run):
+            return pa.repeat(pa.scalar(same, pa.int32()), len(run))
+        values = run.number(name) if position is None else run.number_after_hosts(name, position)
+        return pa.array(values.astype(np.int32))
 
     def properties(self) -> PropertyColumns:
         if self._properties is None:
             run = self._run
-            self._properties = PropertyColumns(run.raw, run.properties_start, run.properties_end, self._scratch)
+            tails = None
+            if run.tails is not None:
+                tails = run.tails.behind(int(run.properties_start[0] - run.body_end[0]))
+            self._properties = PropertyColumns(run.raw, run.properties_start, run.properties_end, self._scratch, tails)
         return self._properties
 
     def _part(self, which: int) -> pa.Array:
@@ -370,12 +442,13 @@ class _Columns:
         length = int(run.topic_end[0] - run.topic_start[0])
         if length and (run.parted_alike or bool((run.topic_end - run.topic_start == length).all())):
             # One topic is the usual case: compare, and write it down once.
-            if run.parted_alike:
-                topics = run.cells(int(run.topic_start[0]), int(run.topic_end[0]))
+            if run.tails is not None:
+                topics, is_one = run.tails.rows[:, 1 : 1 + length], not run.tails.vary(1, 1 + length)
             else:
                 view = np.ndarray((len(run.raw) - length + 1, length), np.uint8, run.raw, strides=(1, 1))
                 topics = view[run.topic_start]
-            if bool((topics == topics[0]).all()):
+                is_one = bool((topics == topics[0]).all())
+            if is_one:
                 return pa.repeat(pa.scalar(topics[0].tobytes().decode("utf-8", "replace"), pa.string()), len(run))
         return to_strings(self._part(3))
 
@@ -424,9 +497,13 @@ class _Columns:
             raw = run.raw.data
             spans = zip(begin.tolist(), np.add(extra, 8).tolist(), strict=True)
             return pa.array([_host_text(bytes(raw[at : at + size])) for at, size in spans], pa.string())
-        values = run.number("bornHost") if name == "bornHost" else run.number_after_hosts("storeHost", 64)
-        if count and bool((values == values[0]).all()):
-            return pa.repeat(pa.scalar(_host_text(int(values[0]).to_bytes(8, "big", signed=True)), pa.string()), count)
+        same = run.same_number(name)
+        if same is None or not count:
+            values = run.number("bornHost") if name == "bornHost" else run.number_after_hosts("storeHost", 64)
+            if count and bool((values == values[0]).all()):
+                same = int(values[0])
+        if count and same is not None:
+            return pa.repeat(pa.scalar(_host_text(same.to_bytes(8, "big", signed=True)), pa.string()), count)
         coded = pa.array(values).dictionary_encode()
         texts = [_host_text(value.to_bytes(8, "big", signed=True)) for value in coded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(coded.indices)
@@ -446,90 +523,8 @@ _MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
     "storeTimestamp": lambda make: _times(make._run.number_after_hosts("storeTimestamp", 56)),
     "bornHost": lambda make: make._host("bornHost"),
     "storeHost": lambda make: make._host("storeHost"),
-    "reconsumeTimes": lambda make: _int32(make._run.number_after_hosts("reconsumeTimes", 72)),
+    "reconsumeTimes": lambda make: make._int32("reconsumeTimes", 72),
 }
-
-
-def _equal_size(raw: _U8) -> int:
-    """Of records of one size, as sensors and counters send them: if each says so, the chain is proven. 0 for others."""
-    first: int = _INT.unpack_from(raw.data, 0)[0] if len(raw) >= FIXED_SIZE else 0
-    if first < FIXED_SIZE or len(raw) % first:
-        return 0
-    sizes = np.ndarray((len(raw) // first,), ">i4", raw, strides=(first,))
-    return first if bool((sizes == first).all()) else 0
-
-
-def _record_starts(raw: _U8, scratch: Scratch) -> _I64:
-    """Where each record starts. Guarantees: first at 0, each where the one before ends, the last ends the buffer."""
-    end = len(raw)
-    if end == 0:
-        return np.empty(0, np.int64)
-    first = _INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
-    if first < FIXED_SIZE or first > end:
-        raise ProtocolError(f"The record at byte 0 says it is {first} bytes long, of {end} received.", remedy=_REMEDY)
-    if first < _SCAN_BELOW:
-        # Candidates by the first byte of the magic, then by all of it; the chain check makes it a proof.
-        found: _I64 = _positions(raw[4 : end - FIXED_SIZE + 5], _MAGIC_FIRST_BYTE, scratch)
-        magic = _gather(raw, found + 4, ">u4")
-        found = found[(magic == MAGIC_V1) | (magic == MAGIC_V2)]
-        if len(found) and found[0] == 0:
-            sizes = _gather(raw, found, ">i4")
-            ends = found + sizes
-            if ends[-1] == end and bool((ends[:-1] == found[1:]).all()) and bool((sizes >= FIXED_SIZE).all()):
-                return found
-    starts: list[int] = []
-    append, size_at, at, last = starts.append, _INT.unpack_from, 0, end - FIXED_SIZE
-    view = raw.data
-    while at <= last:
-        append(at)
-        (size,) = size_at(view, at)
-        if size < FIXED_SIZE:
-            after = f", after the {_record(raw, starts[-2])}," if len(starts) > 1 else ""
-            raise ProtocolError(f"The record at byte {at}{after} says it is {size} bytes long.", remedy=_REMEDY)
-        at += size
-    if at != end:
-        raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, starts[-1])}.", remedy=_REMEDY)
-    return np.array(starts, np.int64)
-
-
-def _positions(data: _U8, byte: int, scratch: Scratch) -> _I64:
-    """Where a rare byte occurs: words of eight first, then the bytes of the words that have it.
-
-    In blocks, because fresh memory for a mask of everything would cost more than the search.
-    """
-    mask = scratch.bytes("mask", min(_BLOCK, -(-len(data) // 8) * 8)).view(bool)
-    found = []
-    for start in range(0, len(data), _BLOCK):
-        block = data[start : start + _BLOCK]
-        np.equal(block, byte, out=mask[: len(block)])
-        mask[len(block) :] = False
-        words = np.flatnonzero(mask.view(np.uint64) != 0)
-        inside = np.flatnonzero(mask.reshape(-1, 8)[words])
-        found.append(words[inside >> 3] * 8 + (inside & 7) + start)
-    return np.concatenate(found)
-
-
-def _gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
-    """Integers at any byte positions, which the caller has checked to be inside."""
-    width = np.dtype(dtype).itemsize
-    if len(positions) == 0:
-        return np.empty(0, np.int64)
-    every = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))
-    found: _I64 = every[positions].view(dtype).astype(np.int64)
-    return found
-
-
-def _refuse(wrong: _Any, raw: _U8, starts: _I64, what: str) -> None:
-    if wrong.any():
-        raise ProtocolError(f"The {_record(raw, int(starts[wrong.argmax()]))}, {what}.", remedy=_REMEDY)
-
-
-def _record(raw: _U8, start: int) -> str:
-    return record_name(_LONG.unpack_from(raw.data, start + 20)[0], start)
-
-
-def _int32(values: _I64) -> pa.Array:
-    return pa.array(values.astype(np.int32))
 
 
 def _times(millis: _I64) -> pa.Array:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.protocol.columnar_scratch import Scratch, column_extremes
+from spark_rocket.protocol.columnar_scratch import Scratch, Tails, column_extremes
 from spark_rocket.protocol.properties import decode_properties
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,7 +49,8 @@ def to_strings(array: pa.Array) -> pa.Array:
 class PropertyColumns:
     """The properties of ``len(starts)`` records that lie in ``raw`` at ``starts`` … ``ends``."""
 
-    def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> None:
+    def __init__(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch, tails: Tails | None = None) -> None:
+        """``tails``: the same strings as rows, if they are all as long and somebody has them."""
         self._count = len(starts)
         self._pair_offsets: _I64 = np.zeros(self._count + 1, np.int64)
         self._per_record: int | None = None  # pairs in every record, when they are equally many
@@ -58,9 +59,14 @@ class PropertyColumns:
         self._texts: pa.Array | None = None  # separator, text, separator, text … where the usual path was taken
         self._layout: list[bytes] | None = None  # the names of every record, when all have the same
         self._rows: _U8 | None = None  # the strings of all records, when names and values lie in the same places
-        ways = (self._split_alike, self._split) if self._count else ()
-        if not any(split(raw, starts, ends, scratch) for split in ways):
-            self._split_slowly(raw, starts, ends)
+        if self._count:
+            if tails is None:
+                tails = self._as_rows(raw, starts, ends, scratch)
+            if tails is not None and self._split_alike(tails):
+                return
+            if self._split(raw, starts, ends, scratch):
+                return
+        self._split_slowly(raw, starts, ends)
 
     def map_array(self, map_type: pa.DataType) -> pa.Array:
         """All properties as a column of ``map_type``, a map of string to string."""
@@ -92,18 +98,19 @@ class PropertyColumns:
 
     # --- records with the same names in the same places -------------------------------------------------------
 
-    def _split_alike(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> bool:
+    def _as_rows(self, raw: _U8, starts: _I64, ends: _I64, scratch: Scratch) -> Tails | None:
+        """The strings, if they are all as long."""
         count, length = self._count, int(ends[0] - starts[0])
         if not bool((ends - starts == length).all()):
-            return False
-        step = int(starts[1] - starts[0]) if count > 1 else length
+            return None
         rows = scratch.bytes("rows", count * length).reshape(count, length)
-        if bool((np.diff(starts) == step).all()) and step >= length:
-            rows[:] = np.ndarray((count, length), np.uint8, raw, int(starts[0]), (step, 1))
-        elif length:
+        if length:
             every = np.ndarray((len(raw) - length + 1,), f"V{length}", raw, strides=(1,))
             rows.view(f"V{length}")[:, 0] = every[starts]
-        low, high = column_extremes(rows)
+        return Tails(rows, *column_extremes(rows))
+
+    def _split_alike(self, tails: Tails) -> bool:
+        count, rows, low, high = self._count, tails.rows, tails.low, tails.high
         varies = low != high
         if bool((low[varies] <= 2).any()) or bool((high[varies] > 127).any()):
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,22 @@ class Scratch:
             if len(block) <= _KEEP_BYTES:
                 self._blocks[name] = block
         return block[:size]
+
+
+@dataclass(frozen=True)
+class Tails:
+    """What is behind the body, of records that are parted alike: a row for each, and each column's extremes."""
+
+    rows: _U8
+    low: _U8
+    high: _U8
+
+    def vary(self, start: int, end: int) -> bool:
+        return self.low[start:end].tobytes() != self.high[start:end].tobytes()
+
+    def behind(self, start: int) -> Tails:
+        """The rest of them."""
+        return Tails(self.rows[:, start:], self.low[start:], self.high[start:])
 
 
 _idle: list[Scratch] = []

@@ -219,6 +219,43 @@ def test_any_records_equal_the_single_record_codec(run: list[bytes]) -> None:
     assert rows_of(decode_records(data, broker_name="b", check_crc=True)) == expected
 
 
+V4, OTHER_V4 = struct.pack(">Ii", 0x7F000001, 10911), struct.pack(">Ii", 0xFFFFFFFF, 1)
+of_one_size = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from([b"TopicTest", b"Topic\xff\xfe!!"]),
+        "queue": st.sampled_from([0, -1]),
+        "body": st.sampled_from([b"aaaa", b"\0\xff\0\1"]),
+        "properties": st.sampled_from([b"TAGS\1a\2KEYS\1b", b"TAGS\1b\2KEYS\1b", b"KEYS\1a\2TAGS\1b", b"\2" * 13]),
+        "queue_offset": st.sampled_from([0, -1, 2**63 - 1]),
+        "physical_offset": st.sampled_from([0, 2**62]),
+        "born_timestamp": st.sampled_from([0, -1]),
+        "store_timestamp": st.sampled_from([0, 2**43]),
+        "born_host": st.sampled_from([V4, OTHER_V4]),
+        "store_host": st.sampled_from([V4, OTHER_V4]),
+        "flag": st.sampled_from([0, -(2**31)]),
+        "reconsume_times": st.sampled_from([0, 2**31 - 1]),
+    }
+)
+
+
+@given(st.lists(of_one_size, min_size=1, max_size=4), st.sampled_from([[name] for name in COLUMNS] + [list(COLUMNS)]))
+@settings(max_examples=200, deadline=None)
+def test_records_of_one_size_equal_the_single_record_codec(run: list[dict[str, Any]], columns: list[str]) -> None:
+    """What all of them have alike is made once, whatever else differs; one column, or all."""
+    head = ("topic", "queue", "body", "properties")
+    data = b"".join(
+        encode_record(*(one[name] for name in head), **{name: one[name] for name in one if name not in head})
+        for one in run
+    )
+    expected = [row_of(message) for message in decode_messages(data, "b")]
+    batch = decode_records(data, list(COLUMNS), broker_name="b", check_crc=True)
+    batch.validate(full=True)
+    assert rows_of(batch) == expected
+    some = decode_records(data, columns, broker_name="b", start_offset=0)
+    kept = pa.array([one["queue_offset"] >= 0 for one in run])
+    assert some.equals(batch.filter(kept).select(columns))
+
+
 @given(st.lists(raw_properties, min_size=1, max_size=8))
 @settings(max_examples=150, deadline=None)
 def test_any_property_strings_equal_the_single_codec(strings: list[bytes]) -> None:
