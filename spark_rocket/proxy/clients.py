@@ -50,7 +50,8 @@ MAX_CLIENTS = 100_000
 MAX_TOPICS = 10_000
 MAX_GROUPS = 1_000
 MAX_SETTINGS = 4 << 20
-"""Bytes of a client's settings, which are kept as long as it lives."""
+MAX_ALL_SETTINGS = 256 << 20
+"""Bytes of a client's settings, and of all clients': they are kept, and are larger in memory."""
 ANSWER_SECONDS = 5.0
 _SCAN_SECONDS = 10.0
 _Code = definitions.Code
@@ -84,6 +85,7 @@ class Client:
         "settings",
         "shown",
         "since",
+        "size",
         "streams",
         "topics",
         "version",
@@ -98,6 +100,8 @@ class Client:
         """As the client sent them."""
         self.shown: Any = None
         """As it was told them last."""
+        self.size = 0
+        """Bytes of its settings."""
         self.kind: int = settings.client_type
         self.language = LanguageCode.OTHER.name
         self.version = ""
@@ -160,6 +164,7 @@ class ClientRegistry:
         self._broker = broker
         self._service = broker.service
         self._clients: dict[str, Client] = {}
+        self._size = 0  # of all settings
         self._publishers: dict[str, dict[Client, None]] = {}
         self._members: dict[str, dict[Client, None]] = {}
         self.on_request: dict[int, Requested] = {}
@@ -312,6 +317,12 @@ class ClientRegistry:
         if client is not None and not client.channel.is_active:  # the broker has closed it
             self.forget(client)
             client = None
+        size = settings.ByteSize()
+        more = size - (0 if client is None else client.size)
+        if more > 0 and self._size + more > MAX_ALL_SETTINGS:
+            raise StatusError(
+                _Code.TOO_MANY_REQUESTS, f"the settings of all clients have {self._size} bytes, which is the most"
+            )
         if client is None:
             if len(self._clients) >= MAX_CLIENTS:
                 raise StatusError(_Code.TOO_MANY_REQUESTS, f"there are {MAX_CLIENTS} clients, which is the most")
@@ -320,6 +331,8 @@ class ClientRegistry:
             channel.on_request = partial(self._requested, client)
             client.access_key = access_key_of(context.metadata)
         client.settings = settings
+        client.size = size
+        self._size += more
         client.kind = settings.client_type
         client.language = _language(context.metadata.get("x-mq-language", ""))
         client.version = context.metadata.get("x-mq-client-version", "")
@@ -369,6 +382,7 @@ class ClientRegistry:
         if self._clients.get(client.id) is not client:
             return
         del self._clients[client.id]
+        self._size -= client.size
         groups = tuple(client.groups)
         self._settle_topics(client, set())
         for group in groups:

@@ -191,7 +191,7 @@ def test_many_clients_come_and_go_and_nothing_stays(
 ) -> None:
     def sizes() -> tuple[int, ...]:
         tables = (registry._clients, registry._publishers, registry._members)
-        return (*map(len, tables), len(service.clients.producers), len(service.clients.consumers))
+        return (*map(len, tables), len(service.clients.producers), len(service.clients.consumers), registry._size)
 
     before = sizes()
     with Caller(cluster.grpc_endpoint, "") as caller:
@@ -212,10 +212,11 @@ def test_many_clients_come_and_go_and_nothing_stays(
     assert sizes() == before
 
 
+@pytest.mark.parametrize("limit", ["MAX_CLIENTS", "MAX_ALL_SETTINGS"])
 def test_more_clients_than_there_may_be(
-    client: Caller, topic: str, registry: ClientRegistry, monkeypatch: pytest.MonkeyPatch
+    client: Caller, topic: str, registry: ClientRegistry, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(clients_module, "MAX_CLIENTS", 0)
+    monkeypatch.setattr(clients_module, limit, 0)
     with client.telemetry() as stream:
         stream.say(settings=producer_settings(topic))
         code, details = refused(stream)
