@@ -273,13 +273,14 @@ def _values(body: Body) -> dict[str, Any]:
 @cluster_option
 def create(
     link: Link, names: tuple[str, ...], ordered: bool | None, attempts: int | None, cluster_name: str | None
-) -> None:
+) -> int:
     """Create consumer groups on every broker of the name server; those that are there are changed."""
     with link.admin() as admin:
         for name in names:
             retries = None if attempts is None else attempts - 1
             admin.create_group(name, ordered=ordered, retry_max_times=retries, cluster=cluster_name)
             print(_description(admin, name))
+        return show.masters_away(admin, cluster_name)
 
 
 def _description(admin: Admin, name: str) -> str:
@@ -316,4 +317,4 @@ def delete(
         for name in names:
             gone = admin.delete_group(name, offsets=not keep_offsets, topics=topics, cluster=cluster_name)
             print(f"Group {name} is deleted{', and ' + ', '.join(gone) if gone else ''}.")
-    return 0
+        return show.masters_away(admin, cluster_name)

@@ -32,8 +32,8 @@ _LAG = (
     Column("topic"),
     Column("brokerName", "BROKER"),
     Column("queueId", "QUEUE"),
-    Column("consumerOffset", "COMMITTED"),
-    Column("brokerOffset", "END"),
+    Column("consumerOffset", "COMMITTED", spare=True),
+    Column("brokerOffset", "END", spare=True),
     Column("lag", form=count_text, right=True),
     Column("delayMs", "BEHIND", form=lambda ms: duration_text(ms) if ms else "-", right=True),
     Column("lastTimestamp", "CONSUMED UP TO", form=second_text, right=False, spare=True),
@@ -64,7 +64,7 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
                     row["member"] = holders.get(found.queue)
             columns = (*_LAG, _MEMBER) if members else _LAG
             foot = show.away(failed, watch)
-            return _lag_document(state, rows), replace(_lag_table(state, rows), columns=columns, foot=foot)
+            return _lag_document(state, rows), replace(_lag_table(state, rows, topic), columns=columns, foot=foot)
 
         show.looked(look, watch, as_json)
     return show.failures(failed)
@@ -91,7 +91,7 @@ def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
     ]
 
 
-def _lag_table(state: GroupState, rows: list[dict[str, Any]]) -> Table:
+def _lag_table(state: GroupState, rows: list[dict[str, Any]], topic: str | None) -> Table:
     count = len(state.members)
     online = f"{count} member{'s' * (count > 1)} online" if count else "nobody is online"
     return Table(
@@ -99,7 +99,7 @@ def _lag_table(state: GroupState, rows: list[dict[str, Any]]) -> Table:
         _LAG,
         title=f"{state.group}: {online}, {state.consume_tps:,.1f} messages/s",
         total={"topic": "all", "lag": state.lag, "delayMs": state.delay_ms},
-        empty="It has consumed nothing yet.",
+        empty="It has consumed nothing yet." if topic is None else f"It has consumed nothing of topic {topic} yet.",
         marked=lambda row: row["delayMs"] > LATE_MS,
     )
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import heapq
 import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from spark_rocket.client import Admin, PullResult, Reader
     from spark_rocket.client.admin import Failures
     from spark_rocket.model import MessageExt, MessageQueue
+
+_T = TypeVar("_T")
 
 SUSPEND_MS = 10_000
 _LOOK_SECONDS = 10.0
@@ -170,14 +173,19 @@ class _Follower:
         waiting: dict[Future[PullResult], MessageQueue] = {}
         resting: dict[MessageQueue, float] = {}
         looked = time.monotonic()
+        looking: Future[tuple[dict[MessageQueue, int], Failures]] | None = None
         while True:
             now = time.monotonic()
-            if now - looked >= _LOOK_SECONDS:
-                looked = now
-                self._look_for_queues()
+            if looking is not None and looking.done():
+                self._take_queues(*looking.result())
+                looking, looked = None, now
+            elif looking is None and now - looked >= _LOOK_SECONDS:
+                looking = _in_background(self._new_queues)  # a broker that hangs must not keep the others waiting
             busy = set(waiting.values())
             for queue in [one for one in self._offsets if one not in busy and resting.get(one, 0.0) <= now]:
                 waiting[self._pull(queue)] = queue
+            if not waiting:
+                time.sleep(_PAUSE_SECONDS)
             done, _ = wait(waiting, timeout=_PAUSE_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
                 queue = waiting.pop(future)
@@ -208,20 +216,27 @@ class _Follower:
             if message.queue_offset >= offset and (self._sql is not None or self._wanted.matches(message.tags)):
                 yield message
 
-    def _look_for_queues(self) -> None:
-        """Queues that are new, or whose broker was away: read from where this one began."""
-        try:
-            queues = [queue for queue in self._reader.refresh(self._topic) if self._only in (None, queue)]
-        except RocketError as error:
-            self._is_away(_NAME_SERVER, error)
-            return
-        self._is_back(_NAME_SERVER)
-        for queue in queues:
-            if queue not in self._offsets:
-                try:
-                    self._offsets[queue] = self._reader.offset_for_time(queue, self._begin_ms)
-                except RocketError as error:
-                    self._is_away(queue.broker_name, error)
+    def _new_queues(self) -> tuple[dict[MessageQueue, int], Failures]:
+        """Queues that are new, or whose broker was away: read from where this one began. And who does not answer."""
+        from spark_rocket.client.admin.base import put_aside
+
+        found: dict[MessageQueue, int] = {}
+        failed: Failures = {}
+        with put_aside(failed, _NAME_SERVER):
+            for queue in self._reader.refresh(self._topic):
+                if self._only in (None, queue) and queue not in self._offsets and queue.broker_name not in failed:
+                    with put_aside(failed, queue.broker_name):
+                        found[queue] = self._reader.offset_for_time(queue, self._begin_ms)
+        return found, failed
+
+    def _take_queues(self, found: dict[MessageQueue, int], failed: Failures) -> None:
+        if _NAME_SERVER not in failed:
+            self._is_back(_NAME_SERVER)
+        for queue, offset in found.items():
+            self._offsets[queue] = offset
+            self._is_back(queue.broker_name)
+        for who, error in failed.items():
+            self._is_away(who, error)
 
     def _is_away(self, who: str, error: RocketError) -> None:
         """Said once: it is tried again until it answers."""
@@ -234,3 +249,17 @@ class _Follower:
         if who in self._away:
             self._away.remove(who)
             print(f"rocket: {who} answers again.", file=sys.stderr)
+
+
+def _in_background(work: Callable[[], _T]) -> Future[_T]:
+    """On a thread that nobody waits for at the end."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tail-queues", daemon=True).start()
+    return future

@@ -26,6 +26,8 @@ from spark_rocket.errors import RocketError, StateError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spark_rocket.client import Admin
+
 __all__ = [
     "Column",
     "Progress",
@@ -38,6 +40,7 @@ __all__ = [
     "failures",
     "line",
     "looked",
+    "masters_away",
     "record",
     "table",
     "watch",
@@ -290,6 +293,14 @@ def failures(failed: Mapping[str, RocketError]) -> int:
     for text in _reasons(failed):
         print(f"rocket: {text}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def masters_away(admin: Admin, cluster: str | None, broker: str | None = None) -> int:
+    """Say on stderr which brokers a change did not reach, for they have no master now; the exit status."""
+    names = admin.masters_away(cluster) if broker is None else []
+    for name in names:
+        print(f"rocket: {name} has no master now: nothing is changed there.", file=sys.stderr)
+    return 1 if names else 0
 
 
 def away(failed: Mapping[str, RocketError], watch: float | None) -> str:

@@ -86,7 +86,7 @@ def moment(text: str) -> int:
     except (ValueError, OverflowError):
         raise click.BadParameter(
             f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00 or Z), milliseconds "
-            "since 1970, or how long ago: 2h, 30m, 1d (with a minus only after =, as in --at=-2h)"
+            "since 1970, or how long ago: 2h, 30m, 1d (-2h only behind an =, as in --from=-2h)"
         ) from None
 
 

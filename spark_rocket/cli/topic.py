@@ -138,21 +138,22 @@ def _info_row(info: TopicInfo) -> dict[str, Any]:
 @_topic_argument
 @connection
 @json_option
-def show_topic(link: Link, topic: str, as_json: bool) -> None:
+def show_topic(link: Link, topic: str, as_json: bool) -> int:
     """Show a topic: its settings on each broker, how many messages it has, and who reads it."""
+    failed: Failures = {}
     with link.admin() as admin:
         route = admin.topic_route(topic)
-        names = sorted({queues.broker_name for queues in route.queue_datas})
+        stats = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
+        names = sorted({queues.broker_name for queues in route.queue_datas} - failed.keys())
         found = {name: admin.topic_config(topic, broker=name) for name in names}
         configs = {name: config for name, config in found.items() if config is not None}
-        stats = _stats_rows(topic, admin.topic_stats(topic))
-        groups = admin.groups_of(topic)
+        groups = admin.groups_of(topic, failed=failed)
     settings = [_config_row(name, config) for name, config in configs.items()]
     total = _total(stats)
     if as_json:
         whole = {"topic": topic, "messages": total["messages"], "lastUpdateTimestamp": total["lastUpdateTimestamp"]}
         show.document(whole | {"brokers": settings, "groups": groups})
-        return
+        return show.failures(failed)
     order = {"order": route.order_topic_conf} if route.order_topic_conf else {}
     shown: dict[str, object] = {
         "messages": f"{count_text(total['messages'])} in {len(stats)} queues",
@@ -163,6 +164,7 @@ def show_topic(link: Link, topic: str, as_json: bool) -> None:
     show.record(shown, topic)
     print()
     show.table(settings, _SETTINGS)
+    return show.failures(failed)
 
 
 _SETTINGS = (
@@ -329,7 +331,7 @@ def create(
     attributes: tuple[str, ...],
     broker: str | None,
     cluster_name: str | None,
-) -> None:
+) -> int:
     """Create topics on every broker of the name server; those that are there are changed."""
     with link.admin() as admin:
         for name in names:
@@ -350,6 +352,7 @@ def create(
             taken = message_type or _type_of(admin, name) or "messages of any type"
             was = f" (it was there, with {before})" if before not in (None, queues) else ""
             print(f"Topic {name} has {queues} queues{was}{written} and takes {taken}.")
+        return show.masters_away(admin, cluster_name, broker)
 
 
 @topic.command(short_help="change a topic; what is not given stays")
@@ -376,7 +379,7 @@ def update(
     broker: str | None,
     cluster_name: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Change a topic on every broker that has it; what is not given stays as it is.
 
     To take queues away from a topic in use, let fewer be written first (--write-queues), and when every group has read
@@ -402,11 +405,13 @@ def update(
             cluster=cluster_name,
         )
         now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
+        status = show.masters_away(admin, cluster_name, broker)
     rows = [_config_row(name, config) for name, config in sorted(now.items())]
     if as_json:
         show.document(rows)
     else:
         show.table(rows, _SETTINGS)
+    return status
 
 
 def _attributes(texts: tuple[str, ...]) -> str | None:
@@ -432,7 +437,7 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
         for name in names:
             admin.delete_topic(name, cluster=cluster_name)
             print(f"Topic {name} is deleted.")
-    return 0
+        return show.masters_away(admin, cluster_name)
 
 
 def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:

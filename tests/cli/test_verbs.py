@@ -86,6 +86,22 @@ def offsets(admin: Admin, group: str) -> set[int | None]:
     return set(admin.committed_offsets(group, "orders").values())
 
 
+def test_what_a_change_does_not_reach_is_said(rocket: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Admin, "masters_away", lambda admin, cluster: ["c"])
+        for arguments in (
+            ("topic", "create", "partly"),
+            ("topic", "update", "partly", "--perm", "R"),
+            ("topic", "delete", "partly", "--yes"),
+            ("group", "create", "partly"),
+            ("group", "delete", "partly", "--yes"),
+        ):
+            said = rocket(*arguments)
+            assert (said.status, said.err) == (1, "rocket: c has no master now: nothing is changed there.\n")
+        assert rocket("topic", "create", "partly", "--broker", "a").status == 0
+    assert rocket("topic", "delete", "partly", "--yes").status == 0
+
+
 # --- cluster ---------------------------------------------------------------------------------------------------------
 
 

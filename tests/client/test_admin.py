@@ -236,3 +236,21 @@ def test_keys_are_compared_not_only_their_hashes(mq: FakeCluster, admin: Admin) 
 def test_what_is_no_message_id(admin: Admin) -> None:
     with pytest.raises(ClientError, match="query_messages"):
         admin.view_message("AC")
+
+
+def test_a_broker_without_a_master_is_asked_by_its_slave_and_not_changed(mq: FakeCluster, admin: Admin) -> None:
+    slave = mq.brokers[1]
+    brokers = {
+        "b0": BrokerData("c0", "b0", {0: mq.brokers[0].address}),
+        "b1": BrokerData("c0", "b1", {1: slave.address}),
+    }
+    info = ClusterInfo(brokers, {"c0": ["b0", "b1"]})
+    mq.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+    mq.add("t", 1)
+    mq.everywhere(RequestCode.GET_TOPIC_CONFIG, says(17, "no"))
+    assert admin.topic_config("t", broker="b1") is None
+    assert asked(mq, RequestCode.GET_TOPIC_CONFIG) == [0, 1]
+    assert admin.masters_away() == admin.masters_away("c0") == ["b1"]
+    with pytest.raises(ClientError, match="Broker 'b1' has no master now") as caught:
+        admin.update_broker_config("b1", {"a": "b"})
+    assert slave.address in caught.value.remedy

@@ -85,7 +85,7 @@ class GroupAdmin(TopicAdmin):
     def subscription_groups(self, broker: str) -> dict[str, SubscriptionGroupConfig]:
         """All consumer groups that a broker (its name or address) knows."""
         code, header = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, GetAllSubscriptionGroupRequestHeader()
-        address = self._address(broker)
+        address = self._any_address(broker)
         return self._group_table(address, self._ask(address, code, header, _GROUPS))
 
     def _group_table(self, address: str, answer: RemotingCommand) -> dict[str, SubscriptionGroupConfig]:
@@ -178,7 +178,7 @@ class GroupAdmin(TopicAdmin):
         """How far a group is on a broker, in all of its topics or in one."""
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
         what = f"the question how far group {group} is"
-        answer = self._ask(self._address(broker), RequestCode.GET_CONSUME_STATS, header, what)
+        answer = self._ask(self._any_address(broker), RequestCode.GET_CONSUME_STATS, header, what)
         return ConsumeStats.from_json(answer.body)
 
     # --- who is there -----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class GroupAdmin(TopicAdmin):
 
     def consumer_connection(self, group: str, *, broker: str) -> ConsumerConnection | None:
         """The group's members that are connected to a broker; None if there are none."""
-        return self._consumer_connection(group, self._address(broker))
+        return self._consumer_connection(group, self._any_address(broker))
 
     def _consumer_connection(self, group: str, address: str) -> ConsumerConnection | None:
         header = GetConsumerConnectionListRequestHeader(consumer_group=group)
@@ -205,7 +205,7 @@ class GroupAdmin(TopicAdmin):
         """The producers of a group that are connected to a broker; None if there are none."""
         header = GetProducerConnectionListRequestHeader(producer_group=group)
         code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
-        return _producer_connection(self._ask(self._address(broker), code, header, what, allowed=ONLINE_OR_NOT))
+        return _producer_connection(self._ask(self._any_address(broker), code, header, what, allowed=ONLINE_OR_NOT))
 
     def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
         """The producers of a group that are connected, sorted by client id."""

@@ -120,7 +120,10 @@ class MessageAdmin(OffsetAdmin):
             raise ClientError(error.message, remedy=remedy) from None
         address = format_address(*host)
         answer = self._ask(
-            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset), f"message {offset_msg_id}"
+            address,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            ViewMessageRequestHeader(offset=offset),
+            f"the look-up of message {offset_msg_id}",
         )
         return decode_messages(answer.body, self._names_by_address().get(address, ""))[0]
 

@@ -88,7 +88,7 @@ class TopicAdmin(BrokerAdmin):
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
         """All topics of a broker (its name or address), the system's among them."""
         code, header = RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader()
-        address = self._address(broker)
+        address = self._any_address(broker)
         return self._topic_table(address, self._ask(address, code, header, _TOPICS))
 
     def _topic_table(self, address: str, answer: RemotingCommand) -> dict[str, TopicConfig]:
@@ -103,7 +103,7 @@ class TopicAdmin(BrokerAdmin):
 
     def topic_config(self, topic: str, *, broker: str) -> TopicConfig | None:
         """A topic's settings on a broker; None if it does not have it."""
-        address = self._address(broker)
+        address = self._any_address(broker)
         what = f"the question for topic {topic}"
         header = GetTopicConfigRequestHeader(topic=topic)
         answer = self._ask(address, RequestCode.GET_TOPIC_CONFIG, header, what, allowed=_CONFIG_CODES)
@@ -116,7 +116,7 @@ class TopicAdmin(BrokerAdmin):
     def topic_stats(self, topic: str, *, broker: str | None = None, failed: Failures | None = None) -> TopicStatsTable:
         """First and last offset of every queue on every broker, or on one, and when it last got a message."""
         whole = TopicStatsTable()
-        addresses = self._topic_masters(topic) if broker is None else {broker: self._address(broker)}
+        addresses = self._topic_brokers(topic) if broker is None else {broker: self._any_address(broker)}
         for name, address in addresses.items():
             with put_aside(failed, name):
                 answer = self._ask(
@@ -159,15 +159,17 @@ class TopicAdmin(BrokerAdmin):
             _add_stats(found.setdefault(question.key, TopicStatsTable()), part)
         return found
 
-    def groups_of(self, topic: str) -> list[str]:
+    def groups_of(self, topic: str, *, failed: Failures | None = None) -> list[str]:
         """Groups that consume a topic, as its brokers know them, sorted."""
         groups: set[str] = set()
-        for address in self._topic_brokers(topic).values():
+        for name, address in self._topic_brokers(topic).items():
+            if name in (failed or {}):
+                continue
             header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
-            answer = self._ask(
-                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header, f"the groups of topic {topic}", topic=topic
-            )
-            groups.update(GroupList.from_json(answer.body).group_list)
+            code, what = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, f"the groups of topic {topic}"
+            with put_aside(failed, name):
+                answer = self._ask(address, code, header, what, topic=topic)
+                groups.update(GroupList.from_json(answer.body).group_list)
         return sorted(groups)
 
     # --- changes ----------------------------------------------------------------------------------------------
