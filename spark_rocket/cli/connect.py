@@ -159,18 +159,23 @@ def _of_a_verb_above(name: str, value: Any) -> Any:
 
 
 def complete_topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """For ``click.argument("topic", shell_complete=complete_topics)``."""
-    return _complete(context, incomplete, lambda admin: admin.topics())
+    """For ``click.argument("topic", shell_complete=complete_topics)``. RocketMQ's own only once their name is begun."""
+
+    def names(admin: Admin) -> list[str]:
+        from spark_rocket.client.admin import TopicKind, topic_kind
+
+        info = admin.cluster_info()
+        own = {*info.broker_addr_table, *info.cluster_addr_table}
+        return [name for name in admin.topics() if incomplete or topic_kind(name, own) is TopicKind.USER]
+
+    return _complete(context, incomplete, names)
 
 
 def complete_groups(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return _complete(
-        context,
-        incomplete,
-        lambda admin: {
-            group for name in admin.cluster_info().broker_addr_table for group in admin.subscription_groups(name)
-        },
-    )
+    def names(admin: Admin) -> list[str]:
+        return [info.name for info in admin.groups(failed={}) if incomplete or not info.is_system]
+
+    return _complete(context, incomplete, names)
 
 
 def complete_brokers(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

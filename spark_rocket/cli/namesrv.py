@@ -6,6 +6,8 @@ Corresponds to mqadmin's getNamesrvConfig, updateNamesrvConfig, updateKvConfig, 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from spark_rocket.cli import show
@@ -14,6 +16,9 @@ from spark_rocket.cli.broker import change_settings, show_settings
 from spark_rocket.cli.connect import Link, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.errors import ClientError
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
 
 
 @click.command(short_help="settings of name servers; set some of them")
@@ -80,9 +85,7 @@ def list_entries(link: Link, namespace: str, as_json: bool) -> None:
 def get(link: Link, namespace: str, key: str, as_json: bool) -> None:
     """Print the value of KEY in NAMESPACE."""
     with link.admin() as admin:
-        value = admin.get_kv_config(namespace, key)
-    if value is None:
-        raise ClientError(f"There is no entry {key} in {namespace}.", remedy="`rocket namesrv kv list` shows them.")
+        value = _entry(admin, namespace, key)
     if as_json:
         show.document({"namespace": namespace, "key": key, "value": value})
     else:
@@ -109,12 +112,16 @@ def set_entry(link: Link, namespace: str, key: str, value: str) -> None:
 def delete(link: Link, namespace: str, key: str, yes: bool) -> int:
     """Delete KEY from NAMESPACE at every name server."""
     with link.admin() as admin:
-        value = admin.get_kv_config(namespace, key)
-        if value is None:
-            raise ClientError(f"There is no entry {key} in {namespace}.", remedy="`rocket namesrv kv list` shows them.")
-        print(f"{namespace}/{key} is {value}.")
+        print(f"{namespace}/{key} is {_entry(admin, namespace, key)}.")
         if not show.confirm("Delete it?", yes):
             return 1
         admin.delete_kv_config(namespace, key)
     print("It is deleted.")
     return 0
+
+
+def _entry(admin: Admin, namespace: str, key: str) -> str:
+    value = admin.get_kv_config(namespace, key)
+    if value is None:
+        raise ClientError(f"There is no entry {key} in {namespace}.", remedy="`rocket namesrv kv list` shows them.")
+    return value

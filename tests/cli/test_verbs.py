@@ -530,6 +530,7 @@ def test_credentials_that_are_half(rocket: Run, tmp_path: object) -> None:
         ("rocket to", {"topic"}),
         ("rocket group re", {"reset-offset"}),
         ("rocket topic show or", {"orders"}),
+        ("rocket topic show TBW", {"TBW102"}),
         ("rocket group show TOOLS", {"TOOLS_CONSUMER"}),
         ("rocket broker runtime ", {"a", "b"}),
         ("rocket topic create --ty", {"--type"}),
@@ -544,6 +545,20 @@ def test_the_shell_completes(
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     assert main() == 0
     assert {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()} == found
+
+
+def test_what_is_rocketmqs_own_is_completed_when_it_is_begun(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", servers.addresses)
+    monkeypatch.setenv("_ROCKET_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    for kind, own in (("topic", "TBW102"), ("group", "TOOLS_CONSUMER")):
+        monkeypatch.setenv("COMP_WORDS", f"rocket {kind} show ")
+        assert main() == 0
+        found = capsys.readouterr().out
+        assert own not in found
+        assert kind == "group" or "orders" in found
 
 
 def test_where_nobody_answers_nothing_is_completed(

@@ -37,7 +37,7 @@ _LOOKED_AT = 1_000  # inputs of a run, the shortest first
 _ROUNDS = 10
 _ROUND_CASES = 1_000  # at least, of a target
 #: Cases of these take long (Arrow, files, large tables): they get a fiftieth.
-_SLOW = {"frame", "columnar", "console_body", "broker_conf", "broker_conf_update", "offsets_option", "config_json"}
+_SLOW = {"frame", "columnar", "broker_conf", "broker_conf_update"}
 
 
 def _targets() -> tuple[dict[str, Target], bool]:
