@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.spark.sessions import ON_CONNECT, ROOT, Found, classic_session, connect_session
+from tests.spark.sessions import ON_CONNECT, ROOT, Found, classic_session, connect_session, workers_python
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if ON_CONNECT:
+        os.environ["PYSPARK_PYTHON"] = workers_python(tmp_path_factory.mktemp("workers"))
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([others] if others else [])])
     warehouse = str(tmp_path_factory.mktemp("warehouse"))

@@ -40,6 +40,19 @@ def classic_session(warehouse: str, **more: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def workers_python(directory: Path) -> str:
+    """This interpreter, with PySpark as it is installed. Spark would have its processes take it from a zip, and compile
+    it each time: a second of each start, and more of those that Spark Connect makes, for which it waits ten."""
+    script = directory / "python"
+    script.write_text(
+        "#!/bin/sh\n"
+        "PYTHONPATH=$(echo \"$PYTHONPATH\" | sed -E 's#[^:]*/python/lib/(pyspark|py4j)[^:]*[.]zip:?##g')\n"
+        f'export PYTHONPATH\nexec {sys.executable} "$@"\n'
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
 @contextmanager
 def connect_session(warehouse: str) -> Iterator[SparkSession]:
     """A session of a Spark Connect server that is started for it."""
