@@ -46,7 +46,14 @@ import pyarrow.compute as pc
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.columnar_encode import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.columnar_properties import PropertyColumns, to_strings
-from spark_rocket.protocol.columnar_scratch import Scratch, Tails, borrowed_scratch, column_extremes
+from spark_rocket.protocol.columnar_scratch import (
+    Scratch,
+    Tails,
+    borrowed_scratch,
+    column_extremes,
+    even_edges,
+    repeated_text,
+)
 from spark_rocket.protocol.columnar_starts import gather, record_starts, refuse
 from spark_rocket.protocol.columnar_unwrap import needs_unwrap, unwrap_records
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host
@@ -422,8 +429,7 @@ class _Columns:
         if which == 1 and run.parted_alike:
             bodies = run.cells(int(run.body_start[0]), int(run.body_end[0])).copy()
             count, length = bodies.shape
-            bounds = np.arange(count + 1, dtype=np.int32) * np.int32(length)
-            return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(bodies)])
+            return pa.Array.from_buffers(pa.binary(), count, [None, even_edges((length,), count), pa.py_buffer(bodies)])
         if self._parts is None:
             bounds = np.zeros(4 * len(run) + 1, np.int32)
             bounds[1::4], bounds[2::4] = run.body_start, run.body_end
@@ -433,7 +439,7 @@ class _Columns:
         return self._parts.take(pa.array(np.arange(which, 4 * len(run), 4)))
 
     def _broker(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._broker_name, pa.string()), len(self._run))
+        return repeated_text(self._broker_name, len(self._run))
 
     def _topic(self) -> pa.Array:
         run = self._run
@@ -449,7 +455,7 @@ class _Columns:
                 topics = view[run.topic_start]
                 is_one = bool((topics == topics[0]).all())
             if is_one:
-                return pa.repeat(pa.scalar(topics[0].tobytes().decode("utf-8", "replace"), pa.string()), len(run))
+                return repeated_text(topics[0].tobytes().decode("utf-8", "replace"), len(run))
         return to_strings(self._part(3))
 
     def _stored_body(self) -> pa.Array:
@@ -503,7 +509,7 @@ class _Columns:
             if count and bool((values == values[0]).all()):
                 same = int(values[0])
         if count and same is not None:
-            return pa.repeat(pa.scalar(_host_text(same.to_bytes(8, "big", signed=True)), pa.string()), count)
+            return repeated_text(_host_text(same.to_bytes(8, "big", signed=True)), count)
         coded = pa.array(values).dictionary_encode()
         texts = [_host_text(value.to_bytes(8, "big", signed=True)) for value in coded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(coded.indices)

@@ -23,7 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.protocol.columnar_scratch import Scratch, Tails, column_extremes
+from spark_rocket.protocol.columnar_scratch import (
+    Scratch,
+    Tails,
+    column_extremes,
+    even_edges,
+    repeated_text,
+    repeated_texts,
+)
 from spark_rocket.protocol.properties import decode_properties
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -138,19 +145,9 @@ class PropertyColumns:
         assert self._rows is not None
         count, length = self._count, end - start
         if not bool(self._varies[start:end].any()):
-            return pa.repeat(pa.scalar(self._rows[0, start:end].tobytes().decode(), pa.string()), count)
-        bounds = np.arange(count + 1, dtype=np.int32) * np.int32(length)
+            return repeated_text(self._rows[0, start:end].tobytes().decode(), count)
         data = pa.py_buffer(self._rows[:, start:end].copy())
-        return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(bounds), data])
-
-    def _repeated(self, texts: list[bytes]) -> tuple[_U8, pa.Buffer]:
-        """As many texts for every record: the bytes, a row for each, and the offsets."""
-        ends = np.cumsum([len(text) for text in texts], dtype=np.int32)
-        bounds = np.zeros(self._count * len(texts) + 1, np.int32)
-        if texts:
-            bounds[1:] = np.add.outer(np.arange(self._count, dtype=np.int32) * ends[-1], ends).ravel()
-        data = np.frombuffer(bytearray(b"".join(texts) * self._count), np.uint8).reshape(self._count, -1)
-        return data, pa.py_buffer(bounds)
+        return pa.Array.from_buffers(pa.string(), count, [None, even_edges((length,), count), data])
 
     # --- the usual path ---------------------------------------------------------------------------------------
 
@@ -248,10 +245,7 @@ class PropertyColumns:
     def _name_array(self) -> pa.Array:
         if self._names is None and self._rows is not None:
             assert self._layout is not None
-            data, bounds = self._repeated(self._layout)
-            self._names = pa.Array.from_buffers(
-                pa.string(), self._count * len(self._layout), [None, bounds, pa.py_buffer(data)]
-            )
+            self._names = repeated_texts(tuple(self._layout), self._count)
         if self._names is None:
             self._names = self._take_texts(np.arange(1, 4 * int(self._pair_offsets[-1]), 4))
         return self._names
@@ -259,14 +253,16 @@ class PropertyColumns:
     def _value_array(self) -> pa.Array:
         if self._values is None and self._rows is not None:
             rows, places = self._rows, self._places
-            data, bounds = self._repeated([rows[0, start:end].tobytes() for start, end in places])
+            first = b"".join([rows[0, start:end].tobytes() for start, end in places])
+            data = np.frombuffer(bytearray(first * self._count), np.uint8).reshape(self._count, -1)
             at = 0
             for start, end in places:
                 if bool(self._varies[start:end].any()):
                     data[:, at : at + end - start] = rows[:, start:end]
                 at += end - start
+            edges = even_edges(tuple(end - start for start, end in places), self._count)
             self._values = pa.Array.from_buffers(
-                pa.string(), self._count * len(places), [None, bounds, pa.py_buffer(data)]
+                pa.string(), self._count * len(places), [None, edges, pa.py_buffer(data)]
             )
         if self._values is None:
             self._values = self._take_texts(np.arange(3, 4 * int(self._pair_offsets[-1]), 4))
