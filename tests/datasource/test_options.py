@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.datasource.option_parsers import Position, Pushdown, Start, can_be_written
-from spark_rocket.datasource.option_table import OPTIONS, Scope
+from spark_rocket.datasource.option_table import OPTIONS, READS, WRITES, Scope
 from spark_rocket.datasource.options import check_options, parse_read_options, parse_write_options
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue
@@ -246,6 +247,10 @@ def test_every_option_is_documented_with_its_default_and_its_meaning() -> None:
     for option in OPTIONS:
         shown = f"`{option.default}`" if option.default else "—"
         assert f"| `{option.name}` | {shown} | {option.meaning}" in page, option.name
+    for heading, scopes in (("Options when reading", READS), ("Options when writing", WRITES)):
+        part = page.partition(f"## {heading}\n")[2].partition("\n|")[2].partition("\n\n")[0]
+        documented = re.findall(r"^\| `(\w+)` \|", part, re.M)
+        assert sorted(documented) == sorted(option.name for option in OPTIONS if option.scopes & scopes), heading
 
 
 def test_filter_pushdown() -> None:
