@@ -46,7 +46,8 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(name, self.list_commands(ctx))
-            ctx.fail(f"No such command {name!r}.{' Did you mean ' * bool(near)}{' or '.join(near)}{'?' * bool(near)}")
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            ctx.fail(f"No such command {name!r}.{meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -351,7 +351,9 @@ def create(
             written = "" if write_queues is None else f" ({write_queues} of them written to)"
             taken = message_type or _type_of(admin, name) or "messages of any type"
             was = f" (it was there, with {before})" if before not in (None, queues) else ""
-            print(f"Topic {name} has {queues} queues{was}{written} and takes {taken}.")
+            brokers = len(admin.topic_route(name).queue_datas)
+            each = f" on each of {brokers} brokers" if brokers > 1 else ""
+            print(f"Topic {name} has {queues} queue{'s' * (queues != 1)}{each}{was}{written} and takes {taken}.")
         return show.masters_away(admin, cluster_name, broker)
 
 

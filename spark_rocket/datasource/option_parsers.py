@@ -119,17 +119,17 @@ def one_of(choices: type[E]) -> Callable[[str, str], E]:
     return parse
 
 
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+_HIGHEST = 2**63 - 1
+
+
 def number(lowest: int, highest: int | None = None) -> Parser:
     wanted = f"a whole number from {lowest} to {highest}" if highest else f"a whole number of at least {lowest}"
 
     def parse(option: str, text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise bad_value(option, text, wanted) from None
-        if value < lowest or (highest is not None and value > highest):
+        if not _WHOLE.fullmatch(text.strip()) or not lowest <= int(text) <= (highest or _HIGHEST):
             raise bad_value(option, text, wanted)
-        return value
+        return int(text)
 
     return parse
 
@@ -142,13 +142,14 @@ def boolean(option: str, text: str) -> bool:
 
 
 def tag_expression(option: str, text: str) -> tuple[str, ...] | None:
-    """The tags in order; None is all."""
+    """The tags in order; None is all. A comma or a single ``|`` would be a tag's own, and read nothing without a word."""
     try:
-        if text.strip():
-            return tuple(sorted(parse_tags(text).tags)) or None
+        tags = parse_tags(text).tags if text.strip() else ("|",)
+        if not any("|" in tag or "," in tag for tag in tags):
+            return tuple(sorted(tags)) or None
     except ProtocolError:
         pass
-    raise bad_value(option, text[:100], "tags as a || b, or * for all")
+    raise bad_value(option, text[:100], "tags as a || b, or * for all (sqlFilter=\"TAGS = 'a,b'\" means one with a comma)")
 
 
 def sql_expression(option: str, text: str) -> str:
@@ -275,7 +276,7 @@ def name_servers(option: str, text: str) -> str:
     addresses = [address.strip() for address in text.split(";") if address.strip()]
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or "," in address or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not host or "," in address or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
             raise bad_value(option, text, "host:port, several of them separated by semicolons")
     if not addresses:
         raise bad_value(option, text, "host:port, several of them separated by semicolons")
@@ -309,10 +310,11 @@ def duration(lowest_ms: int, highest_ms: int) -> Parser:
     wanted = f"a duration such as 500ms, 90s, 15m, 2h or 1d, from {lowest_ms} ms to {highest_ms // 3_600_000} h"
 
     def parse(option: str, text: str) -> int:
-        found = _SPAN.fullmatch(text.strip().lower())
-        if found is None and not re.fullmatch("[0-9]{1,18}", text.strip()):
+        bare = text.strip()  # of more than int() would: of control characters, too
+        found = _SPAN.fullmatch(bare.lower())
+        if found is None and not re.fullmatch("[0-9]{1,18}", bare):
             raise bad_value(option, text, wanted)
-        span = int(found[1]) * _UNITS_MS[found[2]] if found else int(text)
+        span = int(found[1]) * _UNITS_MS[found[2]] if found else int(bare)
         if not lowest_ms <= span <= highest_ms:
             raise bad_value(option, text, wanted)
         return span

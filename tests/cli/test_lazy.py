@@ -54,11 +54,11 @@ def test_help_lists_every_verb(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["gruop"], "Did you mean group?"),
-        (["group", "lagg"], "Did you mean lag?"),
-        (["brokr", "config"], "Did you mean broker"),
-        (["broker", "confg"], "Did you mean config?"),
-        (["message", "reset"], "Did you mean resend?"),
+        (["gruop"], "Did you mean 'group'?"),
+        (["group", "lagg"], "Did you mean 'lag'?"),
+        (["brokr", "config"], "Did you mean 'broker'"),
+        (["broker", "confg"], "Did you mean 'config'?"),
+        (["message", "reset"], "Did you mean 'resend'?"),
     ],
 )
 def test_a_mistyped_verb_is_told_what_is_meant(run: Run, words: list[str], meant: str) -> None:
