@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hmac
 import pickle
+from base64 import b64encode
 from dataclasses import replace
 
 import pytest
@@ -120,6 +122,31 @@ def test_whatever_is_signed_is_found_signed(ext: dict[str, str], body: bytes, se
     request = signed(ext, body, Credentials("somebody", secret))
     assert is_signed_by(request, SecretKey(secret))
     assert not is_signed_by(request, SecretKey(secret + "x"))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.dictionaries(st.sampled_from("abcdeZ\uffff\U0001f600"), st.text(max_size=3), min_size=1, max_size=4),
+            st.sampled_from((acl.V4_9_3, acl.V4_9_3 + 1)),
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_came_before_all_fields_are_signed(requests: list[tuple[dict[str, str], int]]) -> None:
+    """What is remembered of the requests before leaves no field out, and mixes none up."""
+    for ext, version in requests:
+        request = RemotingCommand.request(310, ext, b"body")
+        request.version = version
+        RequestSigner(ALICE).sign(request)
+        fields = ext | {"AccessKey": ALICE.access_key}
+        in_order = sorted(fields, key=lambda name: name.encode("utf-16-be"))
+        content = "".join(fields[name] for name in in_order).encode() + b"body"
+        right = b64encode(hmac.digest(ALICE.secret_key.encode(), content, "sha1")).decode()
+        assert request.ext_fields["Signature"] == right
+        assert is_signed_by(request, SecretKey(ALICE.secret_key))
+        request.ext_fields["f"] = "smuggled in"
+        assert not is_signed_by(request, SecretKey(ALICE.secret_key))
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
