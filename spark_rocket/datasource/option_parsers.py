@@ -142,14 +142,17 @@ def boolean(option: str, text: str) -> bool:
 
 
 def tag_expression(option: str, text: str) -> tuple[str, ...] | None:
-    """The tags in order; None is all. A comma or a single ``|`` would be a tag's own, and read nothing without a word."""
+    """The tags in order; None is all.
+
+    A comma or a single ``|`` would be a tag's own, and read nothing without a word."""
     try:
         tags = parse_tags(text).tags if text.strip() else ("|",)
         if not any("|" in tag or "," in tag for tag in tags):
             return tuple(sorted(tags)) or None
     except ProtocolError:
         pass
-    raise bad_value(option, text[:100], "tags as a || b, or * for all (sqlFilter=\"TAGS = 'a,b'\" means one with a comma)")
+    wanted = "tags as a || b, or * for all (one with a comma in it: sqlFilter=\"TAGS = 'a,b'\")"
+    raise bad_value(option, text[:100], wanted)
 
 
 def sql_expression(option: str, text: str) -> str:

@@ -14,9 +14,9 @@ TIME = ["", "yesterday", "2026", "20260131", "9" * 19, "9" * 5000, "-2", "-h", "
 TIME += ["1700000000", "99999999999", "100000000"]
 JSON_OF_QUEUES = ["", "{", "[]", "{}", "1", '{"orders": 1}', '{"orders": {"b": 1}}', '{"orders": {"b": {"x": 1}}}']
 JSON_OF_QUEUES += ['{"orders": {"b": {"0": 1, "0": 2}}}', "[" * 100_000]
-COUNT = ["", "0", "-1", "1.5", "many", "1e3", "0x10", "١٢x"]
+COUNT = ["", "0", "-1", "1.5", "many", "1e3", "0x10", "١٢x", "٣", "1_000", "9" * 30, "9" * 19]
 WRONG: dict[str, list[str]] = {
-    "nameServer": ["", ";", "localhost", "a:1,b:2", "a:99999", ":9876", "a:0", "a:b"],
+    "nameServer": ["", ";", "localhost", "a:1,b:2", "a:99999", ":9876", "a:0", "a:b", "http://a:1"],
     "subscribe": NAMES,
     "subscribePattern": ["", " ", "(", "a{2,1}", "[z-a]", "(?<x>a)\\k<y>"],
     "assign": [
@@ -49,7 +49,7 @@ WRONG: dict[str, list[str]] = {
     "minPartitions": [*COUNT, "100001"],
     "maxRecordsPerPartition": COUNT,
     "filterPushdown": ["", "yes", "on"],
-    "tags": ["", " ", "|| ||"],
+    "tags": ["", " ", "|| ||", "a,b", "a|b", "a || b,c"],
     "sqlFilter": ["", " ", "a >", "(a = 1"],
     "pullBatchSize": [*COUNT, "1000001"],
     "pullBatchBytes": [*COUNT, "1023", "12582913"],
