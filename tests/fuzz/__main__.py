@@ -189,6 +189,7 @@ def _keep(names: list[str]) -> int:
     from tests.fuzz.engine import Tracer, check
     from tests.fuzz.targets import TARGETS
 
+    logging.disable(logging.CRITICAL)
     for name in names or TARGETS:
         target = TARGETS[name]
         tracer = Tracer()
