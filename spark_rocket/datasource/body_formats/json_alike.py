@@ -9,10 +9,11 @@ that differs are the values, and where these begin and end follows from where th
 So all quotation marks of a batch are found in one scan. Every body that has as many as the one taken as the pattern,
 and the pattern's texts before and behind them, is an object of the same members; what is between the texts are the
 values: in strings there is neither a quotation mark nor a backslash, and numbers are looked at as JSON's grammar has
-them. Bodies that differ are left to the parser. So is a batch of which anything is in doubt (a value that does not fit
+them. Where all bodies are alike it is enough to count the marks, and to find those that end names, a third of them.
+Bodies that differ are left to the parser. So is a batch of which anything is in doubt (a value that does not fit
 its column, a string that is no UTF-8): this either gives what the parser gives, or nothing.
 
-Of 16,384 bodies of 147 bytes and 8 members a body takes 0.7 µs, where Arrow's parser takes 1.0 to 1.1.
+Of 16,384 bodies of 147 bytes and 8 members a body takes half of what Arrow's parser takes.
 
 Belongs to one task. Corresponds to nothing in RocketMQ.
 """
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, raw
 from spark_rocket.datasource.body_formats.json_numbers import decimal_numbers, whole_numbers
+from spark_rocket.protocol.columnar_scratch import even_edges
 
 _FRONT = 256  # bytes of room before the bodies, so that a text of up to 248 can be looked for before any place;
 _BACK = 16  # and behind them, to where white space before a value may lead
@@ -81,6 +83,15 @@ class AlikeDecoder:
         padded[:_FRONT] = padded[-_BACK:] = 0
         padded[_FRONT:-_BACK] = data[edges[0] : edges[-1]]
         edges = edges - (edges[0] - _FRONT)
+        every: _Lines | None = None
+        try:
+            members, last = _pattern(padded[edges[0] : edges[1]].tobytes())
+            every = _Lines.by_names(padded, edges, members, last)
+            all_alike = every is not None and bool(every.following(members, last).all())
+        except _InDoubtError:
+            all_alike = False  # the first body may be the one that is not
+        if every is not None and all_alike:
+            return None, every.columns(members, last, self._fields)
         lines = _Lines.find(padded, edges)
         members, last = _pattern(padded[lines.starts[0] : lines.ends[0]].tobytes())
         alike = lines.following(members, last)
@@ -132,16 +143,55 @@ def _pattern(body: bytes) -> tuple[list[_Member], bytes]:
 
 
 class _Lines:
-    """Bodies with equally many quotation marks: where they are, and the places of those marks."""
+    """Bodies with equally many quotation marks: where they are, and the places of every second of those marks."""
 
-    def __init__(self, data: _U8, rows: I64, starts: I64, ends: I64, marks: I64, *, is_ascii: bool) -> None:
+    def __init__(self, data: _U8, rows: I64, starts: I64, ends: I64, marks: list[I64], *, is_ascii: bool) -> None:
         self.rows = rows
         self.starts = starts
         self.ends = ends
         self._data = data
-        self._marks = marks  # a row for the first of every body, one for the second …
+        self._marks = marks  # the second of every body, the fourth …: where a name ends, or a string
         self._is_ascii = is_ascii
         self._eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+
+    @staticmethod
+    def by_names(data: _U8, edges: I64, members: list[_Member], last: bytes) -> _Lines | None:
+        """All of the bodies, if they have as many marks as the pattern has together, and as many names.
+
+        Then values end where the text before the next begins, and if all of them follow the pattern, no mark is left
+        that could be within a value.
+        """
+        starts, ends = edges[:-1], edges[1:]
+        inside = data[_FRONT:-_BACK]
+        behind_names = {member.before[len(member.before) - member.gap + 1] for member in members}
+        quotes = data == _QUOTE
+        marks_of_pattern = last.count(_QUOTE) + sum(member.before.count(_QUOTE) for member in members)
+        if len(behind_names) > 1 or int(np.count_nonzero(quotes)) != marks_of_pattern * len(starts):
+            return None
+        is_ascii = int(inside.view(np.int8).min()) >= 32
+        if (not is_ascii and int(inside.min()) < 32) or bool((inside == _BACKSLASH).any()):
+            return None
+        at = np.flatnonzero(quotes[:-1] & (data[1:] == behind_names.pop()))
+        if len(at) != len(members) * len(starts):
+            return None
+        grid = at.reshape(-1, len(members))
+        if not bool((grid[:, 0] >= starts).all() and (grid[:, -1] < ends).all()):
+            return None
+        names = grid.T.astype(np.int64, order="C")
+        marks: list[I64] = []
+        for number, member in enumerate(members):
+            marks.append(names[number])
+            if not member.is_string:
+                continue
+            if number + 1 < len(members):
+                behind = members[number + 1]
+                end = names[number + 1] + (behind.gap - len(behind.before))
+            else:
+                end = ends - len(last)
+            if not bool((end >= names[number] + member.gap).all()):
+                return None
+            marks.append(end)
+        return _Lines(data, np.arange(len(starts)), starts, ends, marks, is_ascii=is_ascii)
 
     @staticmethod
     def find(data: _U8, edges: I64) -> _Lines:
@@ -162,8 +212,10 @@ class _Lines:
             grid = at[np.add.outer(bounds[rows], np.arange(each))]
         is_plain = int(inside.view(np.int8).min()) >= 32  # neither a control character nor a byte beyond ASCII
         is_ascii = is_plain or int(inside.max()) < 128
-        marks = grid.T.astype(np.int64, order="C")
-        lines = _Lines(data, rows, starts[rows], ends[rows], marks, is_ascii=is_ascii)
+        if each % 2:
+            raise _InDoubtError
+        marks = grid[:, 1::2].T.astype(np.int64, order="C")
+        lines = _Lines(data, rows, starts[rows], ends[rows], list(marks), is_ascii=is_ascii)
         if (not is_plain and int(inside.min()) < 32) or bool((inside == _BACKSLASH).any()):
             odd = np.flatnonzero((data == _BACKSLASH) | (data < 32))
             odd = odd[(odd >= edges[0]) & (odd < edges[-1])]
@@ -180,7 +232,7 @@ class _Lines:
             self.rows[chosen],
             self.starts[chosen],
             self.ends[chosen],
-            np.ascontiguousarray(self._marks[:, chosen]),
+            [marks[chosen] for marks in self._marks],
             is_ascii=self._is_ascii,
         )
 
@@ -191,15 +243,15 @@ class _Lines:
         end: I64 | None = self.starts  # of the value before, if its end is known
         mark = 0
         for member in members:
-            if mark + 1 >= len(marks):
+            if mark + member.is_string >= len(marks):
                 raise _InDoubtError
-            start = marks[mark + 1] + member.gap
+            start = marks[mark] + member.gap
             alike &= self._have(start, member.before, end)
-            mark += 2
+            mark += 1
             end = None
             if member.is_string:
-                end = marks[mark + 1]
-                mark += 2
+                end = marks[mark]
+                mark += 1
         if mark != len(marks):
             raise _InDoubtError
         alike &= self._have(self.ends, last, end)
@@ -225,18 +277,18 @@ class _Lines:
         marks, mark = self._marks, 0
         kinds = dict(zip(fields.names, fields.types, strict=True))
         for number, member in enumerate(members):
-            start = marks[mark + 1] + member.gap
+            start = marks[mark] + member.gap
             name = member.name.decode()
             kind = kinds.get(name)
+            mark += 1
             if member.is_string:
-                end = marks[mark + 3]
-                mark += 4
+                end = marks[mark]
+                mark += 1
                 if kind is not None:
                     found[name] = self._strings(start, end, kind)
                 continue
-            mark += 2
             behind = members[number + 1] if number + 1 < len(members) else None
-            end = self.ends - len(last) if behind is None else marks[mark + 1] + behind.gap - len(behind.before)
+            end = self.ends - len(last) if behind is None else marks[mark] + (behind.gap - len(behind.before))
             if not bool((end > start).all()):
                 raise _InDoubtError
             if kind is not None and pa.types.is_boolean(kind):
@@ -250,6 +302,12 @@ class _Lines:
 
     def _texts(self, start: I64, end: I64) -> pa.Array:
         count = len(start)
+        length = int(end[0] - start[0]) if count else 0
+        if length and self._is_ascii and bool((end - start == length).all()):
+            every = np.ndarray((len(self._data) - length + 1,), f"V{length}", self._data, strides=(1,))
+            return pa.Array.from_buffers(
+                pa.string(), count, [None, even_edges((length,), count), pa.py_buffer(every[start])]
+            )
         bounds = np.zeros(2 * count + 1, np.int32)
         bounds[1::2], bounds[2::2] = start, end
         layout = [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]

@@ -223,3 +223,27 @@ def test_a_body_with_bytes_changed(junk: bytes, at: int, length: int) -> None:
     odd = usual[:at] + junk + usual[at + length :]
     check([usual, odd, usual, usual])
     check([odd] * 3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ['"a"', '"b:"', '"c:d"'],
+        ['":"', '""', '"::"'],
+        ['"a":"b"', '"x"', "1"],
+        ['"a""', '"', '"b"'],
+        ['"","name":""', '"x"', '""'],
+        ['1,"name":"x"', '"', '""'],
+        ['"x" ', '"x"', ' "x"'],
+    ],
+)
+def test_marks_and_colons_that_add_up(values: list[str]) -> None:
+    """As many marks, and as many before colons, as if all were alike."""
+    for bodies in ([body(USUAL | {"name": value}) for value in values], [body({"name": value}) for value in values]):
+        for some in (bodies, bodies[::-1], bodies[1:] + bodies[:1]):
+            found = AlikeDecoder(FIELDS).decode(pa.array(some, pa.binary()))
+            if found is None:
+                continue
+            rows, columns = found
+            for row, name in enumerate(columns[FIELDS.get_field_index("name")].to_pylist()):
+                assert name == json.loads(some[row if rows is None else rows[row]])["name"]
