@@ -16,7 +16,8 @@ batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
+from functools import lru_cache
+from itertools import accumulate, chain
 from struct import Struct
 from zlib import crc32
 
@@ -214,39 +215,11 @@ def _build_uniform(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offse
     body_length, property_length, size = int(plan.body_lengths[0]), int(plan.property_lengths[0]), int(plan.sizes[0])
     suffix = plan.suffixes[int(plan.needs_separator[0])]
     middle = topic_field + _SHORT.pack(property_length + len(suffix))
-    body_at, middle_at = width, width + body_length
-    properties_at = middle_at + len(middle)
-    source = np.frombuffer(
-        plan.raw,
-        np.dtype(
-            {
-                "names": ["flag", "body", "properties"],
-                "formats": ["V4", f"V{body_length}", f"V{property_length}"],
-                "offsets": [12, 20, 22 + body_length],
-                "itemsize": _FIXED + body_length + property_length,
-            }
-        ),
-    )
+    message_type, body_of = _message_type(body_length, property_length)
+    source = np.frombuffer(plan.raw, message_type)
     template = _INT.pack(size) + head[4:-4] + _INT.pack(body_length)
-    records = np.empty(
-        count,
-        np.dtype(
-            {
-                "names": ["head", "crc", "flag", "queue", "log", "body", "middle", "properties", "suffix"],
-                "formats": [
-                    f"V{width}", ">i4", "V4", ">i8", ">i8",
-                    f"V{body_length}", f"V{len(middle)}", f"V{property_length}", f"V{len(suffix)}",
-                ],
-                "offsets": [
-                    0, _CRC_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT,
-                    body_at, middle_at, properties_at, properties_at + property_length,
-                ],
-                "itemsize": size,
-            }
-        ),
-    )  # fmt: skip
-    bodies = Struct(f"20x{body_length}s{source.itemsize - 20 - body_length}x").iter_unpack(plan.raw)
-    crcs = np.fromiter(map(crc32, chain.from_iterable(bodies)), np.int64, count)
+    records = np.empty(count, _record_type(width, body_length, len(middle), property_length, len(suffix)))
+    crcs = np.fromiter(map(crc32, chain.from_iterable(body_of.iter_unpack(plan.raw))), np.int64, count)
     records["head"] = _item(template)
     records["crc"] = crcs & 0x7FFFFFFF
     records["flag"] = source["flag"]
@@ -260,6 +233,39 @@ def _build_uniform(plan: BatchPlan, head: bytes, topic_field: bytes, queue_offse
     if suffix:
         records["suffix"] = _item(suffix)
     return records.view(np.uint8).data
+
+
+@lru_cache(maxsize=256)
+def _message_type(body: int, properties: int) -> tuple[np.dtype[np.void], Struct]:
+    """A message of a batch body, and what takes the body alone."""
+    kind = np.dtype(
+        {
+            "names": ["flag", "body", "properties"],
+            "formats": ["V4", f"V{body}", f"V{properties}"],
+            "offsets": [12, 20, 22 + body],
+            "itemsize": _FIXED + body + properties,
+        }
+    )
+    return kind, Struct(f"20x{body}s{2 + properties}x")
+
+
+@lru_cache(maxsize=256)
+def _record_type(head: int, body: int, middle: int, properties: int, suffix: int) -> np.dtype[np.void]:
+    """A record; its ``head`` lies under the fields of the head that differ."""
+    body_at, middle_at, properties_at, suffix_at, size = accumulate((head, body, middle, properties, suffix))
+    return np.dtype(
+        {
+            "names": ["head", "crc", "flag", "queue", "log", "body", "middle", "properties", "suffix"],
+            "formats": [
+                f"V{head}", ">i4", "V4", ">i8", ">i8", f"V{body}", f"V{middle}", f"V{properties}", f"V{suffix}",
+            ],
+            "offsets": [
+                0, _CRC_AT, _FLAG_AT, _QUEUE_OFFSET_AT, _PHYSICAL_OFFSET_AT,
+                body_at, middle_at, properties_at, suffix_at,
+            ],
+            "itemsize": size,
+        }
+    )  # fmt: skip
 
 
 def _item(value: bytes) -> npt.NDArray[np.void]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -343,10 +343,15 @@ class SendMessageProcessor:
         )
 
 
+@cache
+def _id_type(prefix: int) -> np.dtype[np.void]:
+    return np.dtype([("prefix", f"V{prefix}"), ("offset", "V16")])
+
+
 def message_ids(prefix: str, offsets: npt.ArrayLike) -> str:
     """The offset ids of a batch, joined with commas."""
     places = np.asarray(offsets, ">i8")
-    text = np.empty(len(places), [("prefix", f"V{len(prefix) + 1}"), ("offset", "V16")])
+    text = np.empty(len(places), _id_type(len(prefix) + 1))
     text["prefix"] = np.frombuffer(f",{prefix}".encode(), text["prefix"].dtype)
     text["offset"] = _HEX.take(places.view(np.uint8)).view("V16")
     return text.tobytes()[1:].decode()
