@@ -127,9 +127,10 @@ def number(lowest: int, highest: int | None = None) -> Parser:
     wanted = f"a whole number from {lowest} to {highest}" if highest else f"a whole number of at least {lowest}"
 
     def parse(option: str, text: str) -> int:
-        if not _WHOLE.fullmatch(text.strip()) or not lowest <= int(text) <= (highest or _HIGHEST):
+        bare = text.strip()  # of more than int() would: of control characters, too
+        if not _WHOLE.fullmatch(bare) or not lowest <= int(bare) <= (highest or _HIGHEST):
             raise bad_value(option, text, wanted)
-        return int(text)
+        return int(bare)
 
     return parse
 
@@ -313,7 +314,7 @@ def duration(lowest_ms: int, highest_ms: int) -> Parser:
     wanted = f"a duration such as 500ms, 90s, 15m, 2h or 1d, from {lowest_ms} ms to {highest_ms // 3_600_000} h"
 
     def parse(option: str, text: str) -> int:
-        bare = text.strip()  # of more than int() would: of control characters, too
+        bare = text.strip()
         found = _SPAN.fullmatch(bare.lower())
         if found is None and not re.fullmatch("[0-9]{1,18}", bare):
             raise bad_value(option, text, wanted)
