@@ -150,8 +150,8 @@ class Seen:
         new = [queue for queue in unknown if queue not in self.firsts and queue not in self.asked]
         if new:
             self.asked.update(new)
-            lows, times = queues.min_offsets(new), queues.first_times(new)
-            self.firsts |= {queue: (lows[queue], stored) for queue, stored in times.items()}
+            lows = self.lows | queues.min_offsets([queue for queue in new if queue not in self.lows])
+            self.firsts |= {queue: (lows[queue], stored) for queue, stored in queues.first_times(new).items()}
 
     def made_anew(self, queues: Queues, suspects: Collection[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
         """The first messages of those that are other queues now. Their offsets are asked last: retention makes them

@@ -157,4 +157,5 @@ def test_stored_offsets_are_read_and_written_as_they_are(path: Path) -> None:
 
 
 def test_offsets_of_all_kinds_are_stored() -> None:
-    assert {path.parents[1].name for path in GOLDEN} >= {"checkpoint-v1", "checkpoint-v1-first", "checkpoint-v1-waiting"}
+    kinds = {path.parents[1].name.removeprefix("checkpoint-v1") for path in GOLDEN}
+    assert kinds >= {"", "-first", "-waiting"}
