@@ -13,7 +13,7 @@ them. Where all bodies are alike it is enough to count the marks, and to find th
 Bodies that differ are left to the parser. So is a batch of which anything is in doubt (a value that does not fit
 its column, a string that is no UTF-8): this either gives what the parser gives, or nothing.
 
-Of 16,384 bodies of 147 bytes and 8 members a body takes half of what Arrow's parser takes.
+Bodies of 147 bytes and 8 members take 0.6 of the time that Arrow's parser takes for them.
 
 Belongs to one task. Corresponds to nothing in RocketMQ.
 """
