@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_rocket.client.async_send import AsyncSend, SendFuture, interrupted, settle
@@ -42,6 +43,8 @@ TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
 AT_ONCE = 16  # batches that one thread sends for others too
 
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
+
+new_future = partial(object.__new__, SendFuture)  # without the call of an __init__ that does nothing
 
 
 class Batch:
@@ -131,7 +134,8 @@ class Accumulator:
         self._total_max_bytes = total_max_bytes
         self._total = 0
         self._batches: dict[Key, Batch] = {}  # oldest first, since all wait equally long
-        self._lock = threading.Lock()
+        self._in_flight = producer.in_flight
+        self._lock = producer.in_flight.lock
         self._changed = threading.Condition(self._lock)
         self._lanes: dict[Key, deque[Batch]] = {}  # of keys whose batches somebody sends
         self._thread: threading.Thread | None = None
@@ -142,35 +146,28 @@ class Accumulator:
         self, key: Key, message: Message, piece: tuple[str, bytes], timeout: float, deadline: float
     ) -> Future[SendResult] | None:
         """Have a message sent with others, when there is a place in flight for it; None if it has to go alone."""
-        size = len(piece[1])
-        in_flight = self._producer.in_flight
-        taken = added = False
-        try:
-            in_flight.reserve(deadline, self._producer.may_wait)
-            taken = True
-            with self._lock:
-                if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
-                    taken = False
-                    in_flight.release(1)
-                    return None
-                batch = self._batches.get(key)
-                if batch is None:
-                    self._wake()
-                    batch = self._batches[key] = Batch(time.monotonic() + self._max_delay, timeout, deadline)
-                elif deadline < batch.deadline:
-                    batch.timeout, batch.deadline = timeout, deadline
-                future = SendFuture()
-                entry = message, piece[0], piece[1], future
-                # An interrupt comes after a call, so between these only when all of it is done.
-                self._total += size
-                batch.size += size
-                added = True
-                batch.entries.append(entry)
-                full = batch.size >= self._max_bytes
-        except BaseException:
-            if taken and not added:
-                in_flight.release(1)
-            raise
+        unique_key, encoded = piece
+        size = len(encoded)
+        future = new_future()
+        entry = message, unique_key, encoded, future
+        in_flight = self._in_flight
+        with self._lock:
+            if in_flight.count >= in_flight.limit:
+                in_flight.await_place(deadline, self._producer.may_wait)
+            if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
+                return None
+            batch = self._batches.get(key)
+            if batch is None:
+                self._wake()
+                batch = self._batches[key] = Batch(time.monotonic() + self._max_delay, timeout, deadline)
+            elif deadline < batch.deadline:
+                batch.timeout, batch.deadline = timeout, deadline
+            # An interrupt comes after a call, so between these only when all of it is done.
+            in_flight.count += 1
+            self._total += size
+            batch.size += size
+            batch.entries.append(entry)
+            full = batch.size >= self._max_bytes
         if full:
             self._send(key, batch)
         return future

@@ -123,43 +123,50 @@ def settle(futures: Sequence[SendFuture], result: SendResult | SharedResult) -> 
 
 
 class InFlight:
-    """The sends that are not over, counted in messages. At the limit the next one waits or is refused."""
+    """The sends that are not over, counted in messages. At the limit the next one waits or is refused.
+
+    ``lock`` guards ``count``. The accumulator has its own things under it too: one lock for a message, not two.
+    """
 
     def __init__(self, limit: int, *, block: bool) -> None:
-        self._limit = limit
+        self.limit = limit
         self._wake_at = limit - limit // 8  # who waits is woken for many places, not for each
         self._block = block
-        self._count = 0
+        self.count = 0
         self._waiting = 0
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
         self._sends: dict[AsyncSend, None] = {}
 
-    def reserve(self, deadline: float, may_wait: Callable[[], bool], send: AsyncSend | None = None) -> None:
-        """Take a place for one message, of ``send`` if there is one. RemotingTooMuchRequestError if none is in time."""
-        taken = False
-        try:
-            with self._lock:
-                if self._count < self._limit or (self._block and may_wait() and self._wait_for_place(deadline)):
-                    self._count += 1
-                    taken = True
-                    if send is not None:
-                        self._sends[send] = None
-                    return
-        except BaseException:
-            if taken and send is None:
-                self.release(1)
-            raise
+    def reserve(self, deadline: float, may_wait: Callable[[], bool], send: AsyncSend) -> None:
+        """Take a place for one message of ``send``. RemotingTooMuchRequestError if none is in time."""
+        with self.lock:
+            if self.count >= self.limit:
+                self.await_place(deadline, may_wait)
+            self.count += 1
+            self._sends[send] = None
+
+    def await_place(self, deadline: float, may_wait: Callable[[], bool]) -> None:
+        """With the lock, which is given back meanwhile: wait until there is one. RemotingTooMuchRequestError if none is.
+
+        Also looks by itself: places may come back one by one.
+        """
+        if self._block and may_wait():
+            while not self._wait(lambda: self.count < self.limit, min(deadline, time.monotonic() + LOOK_AGAIN)):
+                if time.monotonic() >= deadline:
+                    break
+            else:
+                return
         raise RemotingTooMuchRequestError(
-            f"{self._limit:,} messages are in flight already; this one was not sent.",
+            f"{self.limit:,} messages are in flight already; this one was not sent.",
             remedy="Send more slowly, or raise the producer's max_in_flight.",
         )
 
     def release(self, count: int) -> None:
         """Give places back."""
-        with self._lock:
-            self._count -= count
-            if self._waiting and self._count <= self._wake_at:
+        with self.lock:
+            self.count -= count
+            if self._waiting and self.count <= self._wake_at:
                 self._changed.notify_all()
 
     def add(self, send: AsyncSend) -> None:
@@ -173,10 +180,10 @@ class InFlight:
         except KeyError:
             return False
         try:
-            with self._lock:
-                self._count -= count
+            with self.lock:
+                self.count -= count
                 count = 0
-                if self._waiting and self._count <= self._wake_at:
+                if self._waiting and self.count <= self._wake_at:
                     self._changed.notify_all()
         except BaseException:  # interrupted while it waited for the lock, or just after
             if count:
@@ -191,15 +198,8 @@ class InFlight:
         return list(self._sends)
 
     def wait_until_empty(self, deadline: float) -> bool:
-        with self._lock:
-            return self._wait(lambda: not self._count, deadline)
-
-    def _wait_for_place(self, deadline: float) -> bool:
-        """Also looks by itself: places may come back one by one."""
-        while not self._wait(lambda: self._count < self._limit, min(deadline, time.monotonic() + LOOK_AGAIN)):
-            if time.monotonic() >= deadline:
-                return False
-        return True
+        with self.lock:
+            return self._wait(lambda: not self.count, deadline)
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         self._waiting += 1

@@ -50,6 +50,7 @@ BATCH_OVERHEAD = 22  # bytes that each message of a batch takes beside its body 
 STORED_OVERHEAD = 91 + 64 + 96  # the same in a store, with the UNIQ_KEY and WAIT of sending and what brokers add
 _PIECE_HEAD = struct.Struct(">iiiii")
 _PIECE_TAIL = struct.Struct(">h")
+_PIECE_TAILS = tuple(_PIECE_TAIL.pack(length) for length in range(128))  # of properties that are UNIQ_KEY and WAIT
 REPLY = "reply"  # MSG_TYPE of a reply
 
 _TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
@@ -232,7 +233,7 @@ class Packer:
             raw = f"UNIQ_KEY\x01{unique_key}\x02WAIT\x01true\x02".encode()
             size, length = len(body), len(raw)
             head = _PIECE_HEAD.pack(BATCH_OVERHEAD + size + length, 0, 0, 0, size)
-            return unique_key, b"".join((head, body, _PIECE_TAIL.pack(length), raw))
+            return unique_key, b"".join((head, body, _PIECE_TAILS[length], raw))
         if len(message.body or b"") > self._compress_over or not is_plain(message):
             return None
         piece = self._piece(message)

@@ -330,15 +330,17 @@ class Producer(Client):
             return self._tracing.send_async(self.send_async, message, how)
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        self._check_open()
+        if self._closing:
+            self._check_open()
         accumulator = self._accumulator
         if accumulator is not None and isinstance(message, Message):
             piece = self._packer.accumulable(message)
             if piece is not None:
                 fixed = None
-                if queue is not None or selector is not None or message.properties:
+                properties = message.properties
+                if queue is not None or selector is not None or properties:
                     fixed = self.destinations.fixed(message, queue, selector, selector_arg, deadline)
-                key = (message.topic, fixed, message.properties.get(WAIT))
+                key = (message.topic, fixed, properties.get(WAIT) if properties else None)
                 future = accumulator.add(key, message, piece, timeout, deadline)
                 if future is not None:
                     return future

@@ -384,7 +384,7 @@ def test_an_interrupted_send_leaves_no_place_taken(
         patch.setattr(RemotingClient, "post", interrupt)
         with pytest.raises(KeyboardInterrupt):
             producer.send_async(Message.of("t", "a"))
-    assert producer.in_flight._count == 0
+    assert producer.in_flight.count == 0
     assert not producer.in_flight.sends()
 
 
@@ -402,4 +402,4 @@ def test_a_future_whose_end_is_interrupted_is_done(
         with pytest.raises(KeyboardInterrupt):
             send.abandon()
     assert isinstance(send.future.exception(0), RemotingError)
-    assert producer.in_flight._count == 0
+    assert producer.in_flight.count == 0

@@ -241,7 +241,7 @@ def test_an_interrupted_caller_leaves_nobody_waiting(
     for future in others:
         with pytest.raises(RemotingError, match="interrupted"):
             future.result(20)
-    assert producer.in_flight._count == 0
+    assert producer.in_flight.count == 0
     send_full_batch(producer)
 
 
@@ -301,7 +301,7 @@ def test_a_message_that_was_not_taken_leaves_its_place(
     monkeypatch.setattr(producer._accumulator, "_wake", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(RuntimeError):
         producer.send_async(Message.of("t", "a"))
-    assert producer.in_flight._count == 0
+    assert producer.in_flight.count == 0
     monkeypatch.undo()
     future = producer.send_async(Message.of("t", "a"))
     producer.close()
@@ -348,7 +348,7 @@ def test_a_callbacks_system_exit_is_its_own_affair(
         futures[-1].add_done_callback(lambda _: sys.exit(1))
     producer.close()
     assert len({type(future.exception(20)) for future in futures}) == 1
-    assert producer.in_flight._count == 0
+    assert producer.in_flight.count == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -359,7 +359,7 @@ def test_a_forked_child_does_not_wait_for_what_its_parent_has_under_way(
     producer = produce(max_in_flight=2, block_when_full=False, member=True)
     producer.start()
     held = [producer.send_async(Message.of("t", f"p{i}")) for i in range(2)]
-    with producer._starting, producer.in_flight._lock:  # as another thread may hold them at that moment
+    with producer._starting, producer.in_flight.lock:  # as another thread may hold them at that moment
         child = os.fork()
     if child == 0:  # pragma: no cover - the child's coverage is not counted
         signal.alarm(30)

@@ -8,10 +8,11 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
+from unittest.mock import Mock
 
 import pytest
 
-from spark_rocket.client.async_send import InFlight, SendFuture, settle
+from spark_rocket.client.async_send import AsyncSend, InFlight, SendFuture, settle
 from spark_rocket.errors import RemotingTooMuchRequestError, RocketError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
@@ -125,15 +126,16 @@ def test_done_and_asked_at_the_same_time() -> None:
 def test_places_that_come_back_one_by_one() -> None:
     """Who waits for a place is woken for many at once, but does not miss the few that there are."""
     places = InFlight(16, block=True)
+    sends = iter([Mock(spec=AsyncSend) for _ in range(20)])
     for _ in range(16):
-        places.reserve(0.0, lambda: False)
+        places.reserve(0.0, lambda: False, next(sends))
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(places.reserve, time.monotonic() + 20, lambda: True)
+        waiting = pool.submit(places.reserve, time.monotonic() + 20, lambda: True, next(sends))
         while not places._waiting:
             pass
         places.release(1)
         waiting.result(20)
     with pytest.raises(RemotingTooMuchRequestError, match="16 messages are in flight"):
-        places.reserve(time.monotonic() + 0.03, lambda: True)
+        places.reserve(time.monotonic() + 0.03, lambda: True, next(sends))
     places.release(16)
     assert places.wait_until_empty(time.monotonic())
