@@ -353,7 +353,7 @@ def create(
             was = f" (it was there, with {before})" if before not in (None, queues) else ""
             brokers = len(admin.topic_route(name).queue_datas)
             each = f" on each of {brokers} brokers" if brokers > 1 else ""
-            print(f"Topic {name} has {queues} queue{'s' * (queues != 1)}{each}{was}{written} and takes {taken}.")
+            print(f"Topic {name} has {queues} queue{'s' * (queues != 1)}{was}{written}{each} and takes {taken}.")
         return show.masters_away(admin, cluster_name, broker)
 
 
