@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_rocket.cli import main
-from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
 from tests.pages import ROOT, examples, run_commands, with_name_server
@@ -28,7 +27,7 @@ OTHERS = ("--console-port", 0, "--metrics-port", 0)
 
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession) -> Iterator[Rocket]:
-    """A cluster with what the recipes find: 20 orders, three readings of sensors, one of them no JSON."""
+    """A cluster with what the recipes say to send first: 20 orders, three readings of sensors, one of them no JSON."""
     with LocalCluster() as cluster:
         mq = Rocket(cluster, spark)
         with mq.producer, mq.reader:
@@ -37,16 +36,13 @@ def shop(spark: SparkSession) -> Iterator[Rocket]:
 
 
 def _fill(mq: Rocket) -> None:
-    for topic in ("orders", "invoices", "sensors", "sensors-bad", "payments", "reminders"):
+    for topic in ("invoices", "sensors-bad", "payments", "reminders"):
         mq.cluster.create_topic(topic, 2)
-    items = ("tea", "coffee")
-    orders = [
-        Message.of("orders", json.dumps({"id": i, "item": items[not i % 2], "price": i + 0.5}), keys=f"order-{i}")
-        for i in range(20)
-    ]
-    for number, queue in enumerate(mq.queues("orders")):
-        mq.producer.send(orders[number::2], queue=queue)
-    mq.send("sensors", ['{"sensor": "a", "celsius": 19.5}', "celsius=21", '{"sensor": "b", "celsius": 20}'])
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("NAMESRV_ADDR", mq.name_server)
+        for page in ("parquet-delta", "dead-letters"):
+            (filler,) = (example for example in examples(f"docs/recipes/{page}.md") if example.title)
+            exec(compile("\n" * filler.line + filler.code, page, "exec"), {"__name__": "__main__"})
 
 
 @pytest.fixture
@@ -143,6 +139,16 @@ def test_the_readme(shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypat
             code = places(example.code, tmp_path).replace("127.0.0.1:9876", shop.name_server)
             code = with_name_server(code, shop.name_server)
             exec(compile("\n" * example.line + code, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_the_readme_leaves_the_topics_of_the_first_ten_minutes_alone() -> None:
+    """Who runs the README's block and then the page has one server, and the page counts what its topic holds."""
+    used = [
+        {topic for example in examples(page) for topic in re.findall(r'"(?:subscribe|topic)", "(\w+)"', example.code)}
+        for page in ("README.md", "docs/first-ten-minutes.md")
+    ]
+    assert all(used)
+    assert not used[0] & used[1]
 
 
 # --- the notebook -----------------------------------------------------------------------------------------------------
