@@ -283,6 +283,20 @@ def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> No
         assert window.js("return document.documentElement.scrollWidth") <= 320, path
 
 
+def test_a_long_name_leaves_its_value_room(window: Window, cluster: LocalCluster) -> None:
+    """A broker tells how full its disk is under a name that ends in the path of the store."""
+    window.size(1280, 900)
+    window.open(f"/broker?address={cluster.broker_address}")
+    window.says("commitLogDiskRatio", "bootTimestamp")
+    window.js("document.querySelector('.facts dt').textContent = '/a-long-path'.repeat(20)")
+    shares = window.js(
+        "return [...document.querySelectorAll('.facts')]"
+        ".map((list) => list.querySelector('dd').clientWidth / list.clientWidth)"
+    )
+    assert len(shares) == 2
+    assert min(shares) > 0.3, shares
+
+
 def test_light_and_dark(window: Window) -> None:
     window.open("/console")
     window.says("Samples kept")
