@@ -147,7 +147,7 @@ class InFlight:
             self._sends[send] = None
 
     def await_place(self, deadline: float, may_wait: Callable[[], bool]) -> None:
-        """With the lock, which is given back meanwhile: wait until there is one. RemotingTooMuchRequestError if none is.
+        """With the lock, given back meanwhile: wait until there is a place. RemotingTooMuchRequestError if none is.
 
         Also looks by itself: places may come back one by one.
         """

@@ -34,7 +34,7 @@ import time
 import types
 from asyncio.tasks import _enter_task, _leave_task
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import aclosing
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -159,6 +159,26 @@ class Requests(AsyncIterator[bytes]):
             self._call.connection.grant(self._call.stream, size)
 
 
+class Metadata(Mapping[str, str]):
+    """A request's header fields as texts, of which most calls ask for one: each is made when it is asked for."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: dict[bytes, bytes]) -> None:
+        self._headers = headers
+
+    def __getitem__(self, name: str) -> str:
+        if name.startswith(":"):
+            raise KeyError(name)
+        return self._headers[name.encode()].decode("latin-1")
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.decode() for name in self._headers if not name.startswith(b":"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Call:
     """One call, and what its handler sees of it: a ``Context``."""
 
@@ -179,7 +199,7 @@ class Call:
         self._held = 0  # bytes of messages that are not whole, or not taken
         self._messages: list[bytes] = []
         self._requests: Requests | None = None
-        self._metadata: dict[str, str] | None = None
+        self._metadata: Metadata | None = None
         self._started = False  # headers are written
         self._over = False
         self._task: asyncio.Task[None] | None = None
@@ -193,11 +213,7 @@ class Call:
         """What the client sent along."""
         found = self._metadata
         if found is None:
-            found = self._metadata = {
-                name.decode(): value.decode("latin-1")
-                for name, value in self.stream.headers.items()
-                if name[0] != 0x3A  # the colon of :path
-            }
+            found = self._metadata = Metadata(self.stream.headers)
         return found
 
     @property

@@ -105,15 +105,15 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     users = message.user_properties
     if len(users) > MAX_USER_PROPERTIES:
         raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {MAX_USER_PROPERTIES}")
-    names = list(users)
+    names = list(users) if users else []
     pairs = [f"{name}\x01{users[name]}" for name in names]
     tag: str = system.tag
     if tag:
         pairs.append(f"TAGS\x01{tag}")
-    if len(system.keys) > MAX_USER_PROPERTY_BYTES:
-        raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many keys, max is {MAX_USER_PROPERTY_BYTES}")
-    keys: list[str] = system.keys[:]
+    keys = system.keys
     if keys:
+        if len(keys) > MAX_USER_PROPERTY_BYTES:
+            raise StatusError(_Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many keys, max is {MAX_USER_PROPERTY_BYTES}")
         pairs.append(f"KEYS\x01{' '.join(keys)}")
     pairs.append(f"UNIQ_KEY\x01{message_id}")
     group: str = system.message_group
@@ -128,15 +128,14 @@ def read_message(message: Any, topic: str, now_ms: int, max_body: int) -> Incomi
     # One look at all the texts says of most messages that nothing is wrong with any of them.
     if (
         len(raw) > MAX_USER_PROPERTY_BYTES
-        or not _REFUSED_NAMES.isdisjoint(names)
+        or (names and not _REFUSED_NAMES.isdisjoint(names))
         or raw.translate(None, _HARMLESS) != _SEPARATORS[: 2 * len(pairs) - 1]
     ):
         _check_texts(message)
     if tag and (tag.isspace() or "|" in tag):
         raise StatusError(_Code.ILLEGAL_MESSAGE_TAG, "tag cannot contain '|' or be the char sequence of whitespace")
-    for key in keys:
-        if key.isspace():
-            raise StatusError(_Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
+    if keys and any(map(str.isspace, keys)):
+        raise StatusError(_Code.ILLEGAL_MESSAGE_KEY, "key cannot be the char sequence of whitespace")
     kind = NORMAL
     if group:
         kind = FIFO

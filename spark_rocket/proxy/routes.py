@@ -45,6 +45,7 @@ _ACCEPTED: dict[str, tuple[int, ...]] = {
     "DELAY": (_Type.DELAY,),
     "TRANSACTION": (_Type.TRANSACTION,),
 }
+_UNKNOWN: tuple[int, ...] = (_Type.MESSAGE_TYPE_UNSPECIFIED,)
 _PERMISSIONS: dict[int, int] = {
     PERM_READ | PERM_WRITE: _Permission.READ_WRITE,
     PERM_READ: _Permission.READ,
@@ -58,7 +59,7 @@ MAX_HOST = 255
 
 def accepted_types(config: TopicConfig) -> tuple[int, ...]:
     """The ``MessageType`` values that may be sent to a topic."""
-    return _ACCEPTED.get(config.attributes.get("message.type", "UNSPECIFIED"), (_Type.MESSAGE_TYPE_UNSPECIFIED,))
+    return _ACCEPTED.get(config.attributes.get("message.type", "UNSPECIFIED"), _UNKNOWN)
 
 
 def existing_topic(broker: LocalBroker, name: str) -> TopicConfig:
