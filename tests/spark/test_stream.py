@@ -140,7 +140,7 @@ def test_the_groups_lag_can_be_seen_while_the_stream_runs_and_idles(mq: Rocket, 
         mq.send(topic, ["b"] * 4, queue=1)
         query.processAllAvailable()
         assert mq.committed("lag", topic) == [3, 4]
-        progress = [each for each in query.recentProgress if each["numInputRows"]][-1]
+        progress = [each for each in query.recentProgress if each["sources"][0]["numInputRows"]][-1]
         assert progress["sources"][0]["numInputRows"] == 4
         assert '"1": 4' in str(progress["sources"][0]["latestOffset"])
     finally:
