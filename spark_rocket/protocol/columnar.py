@@ -46,14 +46,8 @@ import pyarrow.compute as pc
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.columnar_encode import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.columnar_properties import PropertyColumns, to_strings
-from spark_rocket.protocol.columnar_scratch import (
-    Scratch,
-    Tails,
-    borrowed_scratch,
-    column_extremes,
-    even_edges,
-    repeated_text,
-)
+from spark_rocket.protocol.columnar_repeats import even_edges, repeated_text
+from spark_rocket.protocol.columnar_scratch import Scratch, Tails, borrowed_scratch, column_extremes
 from spark_rocket.protocol.columnar_starts import gather, record_starts, refuse
 from spark_rocket.protocol.columnar_unwrap import needs_unwrap, unwrap_records
 from spark_rocket.protocol.host import IPV6_HOST_SIZE, unpack_host

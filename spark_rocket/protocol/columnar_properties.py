@@ -23,14 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.protocol.columnar_scratch import (
-    Scratch,
-    Tails,
-    column_extremes,
-    even_edges,
-    repeated_text,
-    repeated_texts,
-)
+from spark_rocket.protocol.columnar_repeats import even_edges, repeated_text, repeated_texts
+from spark_rocket.protocol.columnar_scratch import Scratch, Tails, column_extremes
 from spark_rocket.protocol.properties import decode_properties
 
 _I64 = np.ndarray[Any, np.dtype[np.int64]]

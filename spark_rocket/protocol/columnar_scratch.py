@@ -1,4 +1,5 @@
-"""Memory and columns that the columnar codec uses again and again, and a look at the columns of rows of bytes.
+"""Memory that the columnar codec uses again and again, and a look at the columns of rows of bytes. Without pyarrow:
+the broker has it too.
 
 Memory is used again instead of asking for fresh pages at every call: on virtual machines the first touch of a page
 can cost more than decoding all the records on it.
@@ -11,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -54,29 +53,6 @@ class Tails:
     def behind(self, start: int) -> Tails:
         """The rest of them."""
         return Tails(self.rows[:, start:], self.low[start:], self.high[start:])
-
-
-@lru_cache(8)
-def repeated_text(text: str, count: int) -> pa.Array:
-    """A column of one text. Most batches of a run are equally long, and have it again."""
-    return pa.repeat(pa.scalar(text, pa.string()), count)
-
-
-@lru_cache(8)
-def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
-    """Offsets of ``count`` times as many texts as there are lengths, one behind the other."""
-    edges = np.zeros(count * len(lengths) + 1, np.int32)
-    if lengths:
-        ends = np.cumsum(lengths, dtype=np.int32)
-        edges[1:] = np.add.outer(np.arange(count, dtype=np.int32) * ends[-1], ends).ravel()
-    return pa.py_buffer(edges)
-
-
-@lru_cache(2)
-def repeated_texts(texts: tuple[bytes, ...], count: int) -> pa.Array:
-    """A column of some texts, so many times one after the other."""
-    edges = even_edges(tuple(map(len, texts)), count)
-    return pa.Array.from_buffers(pa.string(), count * len(texts), [None, edges, pa.py_buffer(b"".join(texts) * count)])
 
 
 _idle: list[Scratch] = []

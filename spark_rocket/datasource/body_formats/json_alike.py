@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, raw
 from spark_rocket.datasource.body_formats.json_numbers import decimal_numbers, whole_numbers
-from spark_rocket.protocol.columnar_scratch import even_edges
+from spark_rocket.protocol.columnar_repeats import even_edges
 
 _FRONT = 256  # bytes of room before the bodies, so that a text of up to 248 can be looked for before any place;
 _BACK = 16  # and behind them, to where white space before a value may lead
