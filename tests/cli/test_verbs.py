@@ -244,7 +244,8 @@ def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
         assert (said.status, reason in said.err) == (1, True), said
     for wrong in ([], ["--perm", "X"], ["--type", "SOME"]):
         assert rocket("topic", "update", "work", *wrong).status == 2
-    assert "work has 5 queues (it was there, with 1) on each of 2 brokers and" in rocket("topic", "create", "work", "--queues", "5").out
+    created = rocket("topic", "create", "work", "--queues", "5")
+    assert "work has 5 queues (it was there, with 1) on each of 2 brokers and" in created.out
     said = rocket("topic", "create", "more", "--queues", "2", "--write-queues", "3")
     assert (said.status, "Give --queues 3 too" in said.err) == (1, True)
 
