@@ -15,9 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_layers_import_only_what_the_architecture_allows() -> None:

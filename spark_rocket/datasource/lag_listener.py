@@ -259,7 +259,7 @@ def _serve(listener: RocketLagListener, port: int, host: str) -> Any:
     except ImportError:
         raise ConfigError(
             "RocketLagListener was given a port, and prometheus_client is not installed.",
-            remedy='Install it (pip install prometheus-client), or leave port out for the log alone.',
+            remedy="Install it (pip install prometheus-client), or leave port out for the log alone.",
         ) from None
     registry = CollectorRegistry()
     registry.register(_Collector(listener))

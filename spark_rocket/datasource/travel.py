@@ -19,7 +19,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 # Source, run with "__main__" for its module: cloudpickle carries the functions of that module by value.
-_UNPACK = '''
+_UNPACK = """
 def unpack(packed):
     try:
         import spark_rocket.datasource
@@ -52,7 +52,7 @@ def unpack(packed):
     traveller = kind.__new__(kind)
     traveller.__dict__.update(state)
     return traveller
-'''
+"""
 
 
 def _carried_by_value() -> Callable[[bytes], Any]:

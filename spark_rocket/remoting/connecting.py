@@ -143,7 +143,5 @@ def _no_connection(address: str, cause: BaseException) -> RemotingConnectError:
     if isinstance(cause, RocketError):
         if not isinstance(cause, RemotingConnectError):
             return RemotingConnectError(cause.message, remedy=cause.remedy)
-        return RemotingConnectError(
-            cause.message, remedy=cause.remedy, code=cause.code, retriable=cause.retriable
-        )
+        return RemotingConnectError(cause.message, remedy=cause.remedy, code=cause.code, retriable=cause.retriable)
     return RemotingConnectError(f"No connection to {address}: {type(cause).__name__}: {cause}.")

@@ -138,7 +138,7 @@ REFUSED = [
     ("a like 'x%'", "'like'"),
     ("a + 1 = 2", "follows"),
     ("a = 'x", "closing quote"),
-    ("a = \"x\"", "'\"'"),
+    ('a = "x"', "'\"'"),
     ("(a = 1", "')'"),
     ("a = 1)", "follows"),
     ("a = 1 b = 2", "follows"),

@@ -71,4 +71,3 @@ def test_each_is_another() -> None:
     first, second = self_signed(HOSTS), self_signed(HOSTS)
     assert first.key != second.key
     assert first.certificate != second.certificate
-
