@@ -38,6 +38,7 @@ _MISSES = 3
 _QUOTE, _BACKSLASH, _MINUS, _DOT, _ZERO, _Z = b'"\\-.0Z'
 _MEMBER = re.compile(rb' *"([^"\\]*)" *: *(?:"([^"\\]*)(?=")|([^\s",:{}\[\]]+))')
 
+_BOOLEANS = b"tf"  # as they begin
 _BEHIND_ZERO = np.frombuffer(b".eE", np.uint8)
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -291,8 +292,10 @@ class _Lines:
             end = self.ends - len(last) if behind is None else marks[mark] + (behind.gap - len(behind.before))
             if not bool((end > start).all()):
                 raise _InDoubtError
-            if kind is not None and pa.types.is_boolean(kind):
-                found[name] = self._booleans(start, end)
+            if pa.types.is_boolean(kind) if kind is not None else self._data[start[0]] in _BOOLEANS:
+                values = self._booleans(start, end)
+                if kind is not None:
+                    found[name] = values
             else:
                 numbers = self._numbers(start, end, pa.float64() if kind is None else kind)
                 if kind is not None:

@@ -170,6 +170,9 @@ def test_much_white_space_and_long_names_are_left_to_the_parser() -> None:
 def test_none_of_the_members_is_a_column() -> None:
     assert check([b'{"a":"1"}'] * 5, pa.schema([("id", pa.int64())])) == 5
     assert check([b'{"id":1}'] * 5, pa.schema([("id", pa.int64())])) == 5
+    assert check([b'{"a":%s,"id":1}' % value for value in (b"true", b"false", b"null")]) == 3
+    for odd in (b"tru", b"True", b"5", b"truefalse", b'"t"'):
+        assert check([b'{"a":true,"id":1}', b'{"a":%s,"id":1}' % odd, b'{"a":true,"id":1}']) < 3
     assert AlikeDecoder(pa.schema([("id", pa.list_(pa.int64()))])).decode(pa.array([b'{"id":1}'])) is None
 
 
