@@ -27,7 +27,7 @@ from spark_rocket.protocol.headers import CreateAccessConfigRequestHeader
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_COMMA = re.compile(r",(?![^{]*})")  # not one between braces: 10.0.0.{7,9}
+_PART = re.compile(r"(?:[^,{]|\{[^}]*\}?)+")  # commas between braces do not part: 10.0.0.{7,9}
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ def _put(path: Path, content: bytes, mode: int) -> None:
 
 
 def _parts(text: str) -> list[str]:
-    return [part.strip() for part in _COMMA.split(text) if part.strip()]
+    return [part.strip() for part in _PART.findall(text) if part.strip()]
 
 
 def _plain(node: yaml.Node | None) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.acl.accounts_file import AccountsFile, change_file
+from spark_rocket.broker.acl.accounts_file import AccountsFile, _parts, change_file
 from spark_rocket.broker.acl.rules import AclRules
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.acl import Credentials
@@ -322,3 +322,10 @@ def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: Path) -
 
     asyncio.run(both())
     assert "chief-key" not in control.rules.accounts
+
+
+def test_a_list_is_parted_in_one_pass() -> None:
+    assert _parts(" 10.0.0.{7,9}, 10.1.0.*,,fe80::1 ,") == ["10.0.0.{7,9}", "10.1.0.*", "fe80::1"]
+    assert _parts("orders=PUB|SUB,bills=SUB") == ["orders=PUB|SUB", "bills=SUB"]
+    assert _parts("") == []
+    assert _parts("," * 1_000_000) == []  # looking ahead from each would take many minutes
