@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
@@ -40,6 +41,7 @@ def _sum(offset: str) -> int:
     return sum(end for ends in queues for end in ends.values())
 
 
+@pytest.mark.classic("PySpark 4.3 drops a client's listeners when accumulators of a task come between their events")
 def test_the_listener_tells_how_far_a_stream_is_behind(
     mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]
 ) -> None:

@@ -36,7 +36,9 @@ def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     child = subprocess.Popen(
         [sys.executable, killed_query.__file__, mq.name_server, topic, checkpoint, output, fifo],
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        # A classic session of its own, also where this process has one of Spark Connect, as PySpark notes there.
+        env={name: value for name, value in os.environ.items() if name != "SPARK_CONNECT_MODE_ENABLED"}
+        | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
