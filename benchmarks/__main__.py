@@ -95,14 +95,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.runs < 1:
         parser.error("--runs must be at least 1")
 
-    results = []
-    with Lab() as lab:
-        for entry in chosen:
-            print(f"{entry.name} …", file=sys.stderr, flush=True)
-            results.append(run(entry, lab, options.runs))
-    print(as_table(results))
-    if options.json:
-        options.json.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")
+    results: list[Result] = []
+    try:
+        with Lab() as lab:
+            for entry in chosen:
+                print(f"{entry.name} …", file=sys.stderr, flush=True)
+                results.append(run(entry, lab, options.runs))
+    finally:  # what was measured is shown, whatever became of the rest
+        print(as_table(results))
+        if options.json:
+            options.json.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")
     return 0
 
 

@@ -28,7 +28,7 @@ AS_APACHE = {"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}
 
 def _rows_per_cpu_second(name_server: str, topic: str) -> float:
     options = parse_read_options({"subscribe": topic, "nameServer": name_server}, Scope.READ)
-    reader = reader_for(name_server, options.request_timeout_ms)
+    reader = reader_for(name_server, options.request_timeout_ms, None)
     projection = project(SOURCE_SCHEMA)
     rows = 0
     begun = time.process_time()
