@@ -12,12 +12,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import count
 from urllib.parse import urlsplit
 
-from benchmarks.lab import Lab
+from benchmarks.lab import Lab, beside
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageQueue
@@ -106,12 +106,10 @@ def _stopping(process: ServerProcess) -> Iterator[None]:
     process.stop()
 
 
-@contextmanager
-def looked_at(url: str) -> Iterator[None]:
+def looked_at(url: str) -> AbstractContextManager[None]:
     """Somebody else has the lists open: the cluster is asked for all of it again and again."""
-    stop = threading.Event()
 
-    def look() -> None:
+    def look(stop: threading.Event) -> None:
         browser = Browser(url)
         while not stop.is_set():
             browser.get("/api/topics")
@@ -119,13 +117,7 @@ def looked_at(url: str) -> Iterator[None]:
             stop.wait(LOOK_SECONDS)
         browser.close()
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return beside(look)
 
 
 def slowest(url: str, pages: Callable[[], tuple[str, ...]]) -> float:

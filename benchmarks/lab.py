@@ -7,8 +7,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache, cached_property
 from pathlib import Path
@@ -194,3 +195,16 @@ class Lab:
         self._for_one.callback(process.terminate)
         assert process.stdout is not None
         return int(process.stdout.readline()), process.pid
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Something else goes on on a thread, until the event is set."""
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from benchmarks.lab import Lab
+from benchmarks.lab import Lab, beside
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer
 from spark_rocket.model import Message
@@ -34,25 +33,17 @@ def _send(name_server: str, topic: str, how: str) -> float:
         return count / (time.perf_counter() - begun)
 
 
-@contextmanager
-def _scraped(url: str) -> Iterator[None]:
+def _scraped(url: str) -> AbstractContextManager[None]:
     """Somebody reads /metrics, at once and then every second."""
-    stop = threading.Event()
 
-    def scrape() -> None:
+    def scrape(stop: threading.Event) -> None:
         while True:
             with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
                 answer.read()
             if stop.wait(1.0):
                 return
 
-    thread = threading.Thread(target=scrape)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return beside(scrape)
 
 
 @benchmark("metrics.send.sync", "metrics.send.batches", unit="messages/s", ceiling="the same without anybody scraping")

@@ -47,7 +47,6 @@ from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 _COMMIT = 1
 _SUSPEND = 2
 _SUBSCRIPTION = 4
-_CLASS_FILTER = 8
 
 _EMPTY = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
 _CODES = {
