@@ -31,6 +31,8 @@ from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
 
 _log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 1.0
+"""How long after a write that failed the next one begins."""
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -173,17 +175,32 @@ def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
 
 
 class ConfigSaver:
-    """Writes config files in the background; those who ask while a write runs share the next one."""
+    """Writes config files in the background. Requests for a save while a write runs share the next write.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    A write that fails is tried again every ``retry_seconds`` until it succeeds. The log says when writes begin to
+    fail, and when they succeed again.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, retry_seconds: float = RETRY_SECONDS) -> None:
         self._loop = loop
+        self._retry_seconds = retry_seconds
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="config-saver")
-        self._waiting: dict[ConfigFile, asyncio.Future[None]] = {}
-        self._writing: set[ConfigFile] = set()
+        self._waiting: dict[ConfigFile, asyncio.Future[str]] = {}
+        self._writing: dict[ConfigFile, asyncio.Future[str]] = {}
         self._given: dict[ConfigFile, dict[str, Any]] = {}
+        self._problems: dict[ConfigFile, str] = {}
+        self._retries: dict[ConfigFile, asyncio.TimerHandle] = {}
+        self._closed = False
+        self.on_written: Callable[[ConfigFile], None] = lambda file: None
+        """Called on the loop after each write that succeeds."""
 
-    def save(self, file: ConfigFile, snapshot: dict[str, Any] | None = None) -> asyncio.Future[None]:
-        """A future that is done once the file holds at least the state of this moment; it never fails.
+    def problem(self, file: ConfigFile) -> str:
+        """Why the last write of the file failed; empty if it did not."""
+        return self._problems.get(file, "")
+
+    def save(self, file: ConfigFile, snapshot: dict[str, Any] | None = None) -> asyncio.Future[str]:
+        """A future that is done when a write with at least the state of this moment has ended: with an empty text if
+        the file is on disk, otherwise with the problem. It never raises.
 
         ``snapshot``: write this earlier state instead.
         """
@@ -199,25 +216,60 @@ class ConfigSaver:
                 self._loop.call_soon(self._begin, file)
         return waiting
 
+    def saved(self, file: ConfigFile) -> asyncio.Future[str]:
+        """As :meth:`save` for changes whose save has been asked for already: a failed write is tried again at once."""
+        pending = self._waiting.get(file) or self._writing.get(file)
+        if pending is not None:
+            return pending
+        if file in self._problems:
+            return self.save(file, self._given.get(file))
+        done: asyncio.Future[str] = self._loop.create_future()
+        done.set_result("")
+        return done
+
     def _begin(self, file: ConfigFile) -> None:
-        done = self._waiting.pop(file, None)
-        if done is None:
+        if self._closed or file not in self._waiting:
             return
-        self._writing.add(file)
+        retry = self._retries.pop(file, None)
+        if retry is not None:
+            retry.cancel()
+        done = self._writing[file] = self._waiting.pop(file)
         given = self._given.pop(file, None)
         work = self._loop.run_in_executor(self._thread, file.write, file.snapshot() if given is None else given)
-        work.add_done_callback(lambda result: self._finish(file, done, result))
+        work.add_done_callback(lambda result: self._finish(file, given, done, result))
 
-    def _finish(self, file: ConfigFile, done: asyncio.Future[None], result: asyncio.Future[None]) -> None:
-        self._writing.discard(file)
-        error = None if result.cancelled() else result.exception()
-        if error is not None:
-            _log.error("%s could not be written: %s. It is tried again with the next change.", file.path, error)
+    def _finish(
+        self, file: ConfigFile, given: dict[str, Any] | None, done: asyncio.Future[str], result: asyncio.Future[None]
+    ) -> None:
+        del self._writing[file]
+        problem = self._note(file, None if result.cancelled() else result.exception())
+        if not problem:
+            self.on_written(file)
         if not done.done():
-            done.set_result(None)
+            done.set_result(problem)
         if file in self._waiting:
             self._begin(file)
+        elif problem and not self._closed:
+            if given is not None:
+                self._given[file] = given
+            self._retries[file] = self._loop.call_later(self._retry_seconds, self.saved, file)
+
+    def _note(self, file: ConfigFile, error: BaseException | None) -> str:
+        """The problem of a write that has ended, if it has one; in the log when it is new."""
+        before = self._problems.pop(file, "")
+        if error is None:
+            if before:
+                _log.warning("%s is written again.", file.path)
+            return ""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+        problem = self._problems[file] = f"{file.path.name} could not be written: {reason}"
+        if problem != before:
+            _log.error("%s could not be written: %s. Retrying every %g s.", file.path, error, self._retry_seconds)
+        return problem
 
     def close(self) -> None:
         """Wait for the write that runs; what is still waiting is written by the caller's own ``save``."""
+        self._closed = True
+        for retry in self._retries.values():
+            retry.cancel()
         self._thread.shutdown(wait=True)

@@ -3,7 +3,8 @@ at the stop.
 
 What a file says must be true of the store that a power failure leaves: offsets that passed a check point wait until
 that is on disk, and so do what was delivered and which transactions are settled. What cannot be flushed is delivered
-again.
+again. A file that cannot be written is tried again by a timer (:class:`ConfigSaver`), and requests that change what is
+in it are answered with the problem until then.
 
 Thread-safety: the event loop's; what the flush thread calls comes back to it by ``call_soon_threadsafe``.
 After a crash: offsets may be a few seconds old, nothing is ahead of the log. Corresponds to the scheduled persist tasks
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.config_files import ConfigFile
@@ -25,11 +26,13 @@ from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.request_modes import MessageRequestModeManager
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.broker.transactions import TransactionMark
 from spark_rocket.store.schedule import OffsetMark, ScheduleMessageService
 from spark_rocket.store.timer_store import TimerMessageStore
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.service import BrokerService
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +75,26 @@ class StateSaver:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
+        self._saving_offsets = asyncio.Lock()
+        self._unflushed = ""
         self._flushing_timer = False
         self._closed = False
+
+    # --- for requests -------------------------------------------------------------------------------------------
+
+    @property
+    def offsets_problem(self) -> str:
+        """Why offsets are not written at present; empty if they are."""
+        return self._unflushed or self._service.saver.problem(self._service.files["offsets"])
+
+    async def saved(self, *names: str) -> str:
+        """Wait until these files have the changes made so far; the first one's problem if that failed, else empty."""
+        service = self._service
+        problems = [
+            await (self._offsets_saved() if name == "offsets" else service.saver.saved(service.files[name]))
+            for name in names
+        ]
+        return next(filter(None, problems), "")
 
     # --- from time to time --------------------------------------------------------------------------------------
 
@@ -83,26 +104,42 @@ class StateSaver:
         if settled is not None:
             service.store.when_flushed(settled.physical_offset, partial(self._transactions_flushed, settled))
         if service.offsets.dirty:
-            service.offsets.dirty = False
+
+            async def save() -> None:
+                await self._offsets_saved()
+
+            service.spawn(save())
+
+    async def _offsets_saved(self) -> str:
+        """Save the offsets of now; the problem if that failed. One at a time, so that none replaces newer ones."""
+        service, offsets = self._service, self._service.offsets
+        file = service.files["offsets"]
+        async with self._saving_offsets:
+            if not offsets.dirty:
+                return await service.saver.saved(file)
+            offsets.dirty = False
+            snapshot = offsets.file_snapshot(_offsets_time(service.config, service.clock))
             position = 0 if service.pop is None else service.pop.log.position
-            if position <= service.store.flushed_where:
-                service.saver.save(service.files["offsets"])
-            else:  # no offset may be on disk before the check points that it passed
-                snapshot = service.offsets.file_snapshot(_offsets_time(service.config, service.clock))
-                service.store.when_flushed(position, partial(self._check_points_flushed, snapshot))
+            if not await self._flushed(position):  # no offset may be on disk before the check points that it passed
+                offsets.dirty = True
+                self._unflushed = f"{file.path.name} could not be written: the store could not be flushed"
+                return self._unflushed
+            self._unflushed = ""
+            return await service.saver.save(file, snapshot)
 
-    def _check_points_flushed(self, offsets: dict[str, Any], ok: bool) -> None:
-        """Called by the flush thread."""
-        with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
-            self._service.loop.call_soon_threadsafe(self._save_flushed_offsets, offsets, ok)
+    async def _flushed(self, position: int) -> bool:
+        store, loop = self._service.store, self._service.loop
+        if position <= store.flushed_where:
+            return True
+        flushed: asyncio.Future[bool] = loop.create_future()
 
-    def _save_flushed_offsets(self, offsets: dict[str, Any], ok: bool) -> None:
-        if self._closed:
-            return
-        if ok:
-            self._service.saver.save(self._service.files["offsets"], offsets)
-        else:
-            self._service.offsets.dirty = True
+        def note(ok: bool) -> None:
+            """Called by the flush thread."""
+            with suppress(RuntimeError):  # the loop has closed: the last state was saved at the stop
+                loop.call_soon_threadsafe(flushed.set_result, ok)
+
+        store.when_flushed(position, note)
+        return await flushed
 
     def save_order(self) -> None:
         """Soon, since after a kill only the file says that a queue is blocked."""

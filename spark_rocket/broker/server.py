@@ -378,7 +378,7 @@ class Broker:
         if config.open_telemetry_enable:
             self._trace(service, server)
         loop.call_soon(registration.start)  # first let whoever awaits this start its name server, as `rocket up` does
-        saving = self.saving = StateSaver(service)
+        saving = self.saving = service.saving
         self._every("offsets", config.flush_consumer_offset_interval / 1000, saving.save_offsets)
         if not offsets.saved_at:  # after a kill, its time says which check points groups go on behind
             offsets.dirty = True

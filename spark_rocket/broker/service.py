@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.clients import ClientManager
@@ -32,6 +32,7 @@ from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.request_modes import MessageRequestModeManager
+from spark_rocket.broker.saving import StateSaver
 from spark_rocket.broker.stats import BrokerStats, TopicCounts
 from spark_rocket.broker.stored import StoredMessages
 from spark_rocket.broker.topics import (
@@ -124,6 +125,8 @@ class BrokerService:
         self.stats = stats
         self.saver = saver
         self.files = files
+        self.saving = StateSaver(self)
+        """Puts the state on disk."""
         self.registration = registration
         self.clock = clock
         self.loop = loop
@@ -158,12 +161,15 @@ class BrokerService:
         self.targets: dict[str, SendTarget] = {}
         #: Topics whose last change is not yet on disk and told: acknowledged before that, a message of a new topic
         #: could be one of an unknown topic after a kill.
-        self.settling: dict[str, asyncio.Future[None]] = {}
-        self._turn: asyncio.Future[None] | None = None
+        self.settling: dict[str, asyncio.Future[str]] = {}
+        #: Topics whose last change could not be written: their messages are refused until it is on disk.
+        self._unsaved: set[str] = set()
+        self._turn: asyncio.Future[str] | None = None
         self._changed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         topics.on_change = self._topic_changed
         groups.on_change = self._group_changed
+        saver.on_written = self._file_written
         #: Told of each group whose settings change, by name.
         self.group_listeners: list[Callable[[str], None]] = []
 
@@ -185,33 +191,71 @@ class BrokerService:
         told = self.registration.register(None if deleted else changed)
 
         async def wait() -> None:
-            await saved
-            await asyncio.wait([told], timeout=TELL_SECONDS)
+            problem = await saved
+            if problem:
+                self._unsaved |= changed
+                for topic in changed:
+                    self.targets.pop(topic, None)
+            else:
+                await asyncio.wait([told], timeout=TELL_SECONDS)
             for topic in changed:
                 if self.settling.get(topic) is settled:
                     del self.settling[topic]
             if settled is not None:
-                settled.set_result(None)
+                settled.set_result(problem)
 
         self.spawn(wait())
+
+    def _file_written(self, file: ConfigFile) -> None:
+        if file is self.files["topics"]:
+            self._unsaved.clear()
 
     def _group_changed(self, group: str) -> None:
         self.saver.save(self.files["groups"])
         for tell in self.group_listeners:
             tell(group)
 
-    def when_settled(self, channel: Channel, answer: RemotingCommand, topics: Iterable[str]) -> RemotingCommand | None:
-        """The answer to give now; None if it is given later, once changes of these topics are on disk and told."""
-        waiting = [self.settling[topic] for topic in topics if topic in self.settling]
+    def when_settled(
+        self,
+        channel: Channel,
+        answer: RemotingCommand,
+        topics: Collection[str] = (),
+        *,
+        files: Sequence[str] = (),
+        must_be_saved: bool = True,
+    ) -> RemotingCommand | None:
+        """The answer to give now; None if it is given later, once changes of these topics are on disk and told, and
+        these files have the changes made so far.
+
+        It becomes SYSTEM_ERROR if a change could not be written and ``must_be_saved``.
+        """
+        waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
+        if not self._unsaved.isdisjoint(topics):
+            waiting.append(self.saver.saved(self.files["topics"]))
+        if files:
+            waiting.append(self.saving.saved(*files))
         if not waiting:
             return answer
 
         async def write() -> None:
-            await asyncio.wait(waiting)
+            problem = next(filter(None, [await one for one in waiting]), "")
+            if problem and must_be_saved:
+                answer.code = ResponseCode.SYSTEM_ERROR
+                answer.remark = f"{problem}. The change counts until the broker stops, and writing it is retried."
+                answer.ext_fields, answer.body = {}, b""
             channel.write(answer)
 
         self.spawn(write())
         return None
+
+    def refuse_unsaved(self, topic: str) -> None:
+        """RefusedError for a topic whose last change could not be written, before a message is stored in it."""
+        if topic in self._unsaved:
+            raise RefusedError(
+                self.saver.problem(self.files["topics"]) or "topics.json could not be written",
+                response_code=ResponseCode.SYSTEM_ERROR,
+                remedy=f"Topic {topic} takes messages once the broker has written the file, which it retries.",
+            )
 
     async def settle_all(self) -> None:
         """Until everything begun is done."""
@@ -267,6 +311,7 @@ class BrokerService:
                 f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not served here.",
                 response_code=ResponseCode.NO_PERMISSION,
             )
+        self.refuse_unsaved(found.topic_name)
         target = SendTarget(found, self.stats.topic(found.topic_name))
         # What depends on the clock or on a setting that can change is asked again for every message.
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
@@ -302,6 +347,7 @@ class BrokerService:
             return None
         self.stats.group(group, topic).dead_letters += 1
         dead = self.topics.ensure(DLQ_PREFIX + group)
+        self.refuse_unsaved(dead.topic_name)
         return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def _group_that_retries(self, name: str) -> str:

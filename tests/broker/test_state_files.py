@@ -262,13 +262,15 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monke
     assert steps == ["file", "s.json.bak", "s.json", "directory"]
 
 
-def test_a_write_that_fails_is_logged_and_waits_for_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_write_that_fails_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "not-a-directory").write_text("")
     box = Box(tmp_path / "not-a-directory" / "s.json")
 
     async def main() -> None:
         saver = ConfigSaver(asyncio.get_running_loop())
-        await asyncio.wait_for(saver.save(box.file), 20)
+        problem = await asyncio.wait_for(saver.save(box.file), 20)
+        assert problem.startswith("s.json could not be written: ")
+        assert saver.problem(box.file) == problem
         saver.close()
 
     asyncio.run(main())

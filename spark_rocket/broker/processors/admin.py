@@ -2,7 +2,8 @@
 45).
 
 An answer to the creation of a topic waits until ``topics.json`` is written and the name servers that answer know the
-topic, so whoever created it can use it at once.
+topic, so whoever created it can use it at once. Changes of groups are answered when their file is written, too. If a
+file cannot be written, the answer is SYSTEM_ERROR.
 Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
 """
 
@@ -97,10 +98,12 @@ class AdminProcessor:
         names = [topic.topic_name for topic in topics]
         return self._when_settled(channel, request, names)
 
-    def _when_settled(self, channel: Channel, request: RemotingCommand, topics: list[str]) -> RemotingCommand | None:
+    def _when_settled(
+        self, channel: Channel, request: RemotingCommand, topics: Sequence[str] = (), files: Sequence[str] = ()
+    ) -> RemotingCommand | None:
         if request.is_oneway:
             return None
-        return self._service.when_settled(channel, RemotingCommand.response(request), topics)
+        return self._service.when_settled(channel, RemotingCommand.response(request), topics, files=files)
 
     def _put_topics(self, topics: Iterable[TopicConfig]) -> None:
         for topic in topics:
@@ -144,7 +147,7 @@ class AdminProcessor:
                 f"The topic[{topic}] is conflict with system topic.", response_code=ResponseCode.INVALID_PARAMETER
             )
         self._service.delete_topic(topic)
-        return self._when_settled(channel, request, [topic])
+        return self._when_settled(channel, request, [topic], ["offsets"])
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self._service.topics.snapshot()
@@ -162,13 +165,13 @@ class AdminProcessor:
 
     # --- groups -------------------------------------------------------------------------------------------------
 
-    def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups([SubscriptionGroupConfig.from_request(request.body)])
-        return RemotingCommand.response(request)
+        return self._when_settled(channel, request, files=["groups"])
 
-    def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups(SubscriptionGroupList.from_request(request.body).group_config_list)
-        return RemotingCommand.response(request)
+        return self._when_settled(channel, request, files=["groups"])
 
     def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
         for group in groups:
@@ -194,7 +197,7 @@ class AdminProcessor:
             )
         return RemotingCommand.response(request, body=group.to_json())
 
-    def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = DeleteSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         self._service.groups.delete(header.group_name)
         self._service.stats.forget_group(header.group_name)
@@ -202,7 +205,7 @@ class AdminProcessor:
         if clean:
             self._service.offsets.remove_group(header.group_name)
             self._service.order.remove_group(header.group_name)
-        return RemotingCommand.response(request)
+        return self._when_settled(channel, request, files=["groups", "offsets"] if clean else ["groups"])
 
     # --- settings and state -------------------------------------------------------------------------------------
 

@@ -75,16 +75,10 @@ class QueryAssignmentProcessor:
             raise RefusedError(problem, response_code=ResponseCode.INVALID_PARAMETER)
         service = self._service
         service.request_modes.put(mode)
-        saved = service.saver.save(service.files["modes"])
-
-        async def answer() -> None:
-            await saved
-            channel.write(RemotingCommand.response(request))
-
+        service.saver.save(service.files["modes"])
         if request.is_oneway:
             return None
-        service.spawn(answer())
-        return None
+        return service.when_settled(channel, RemotingCommand.response(request), files=["modes"])
 
     def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=dumps_fastjson(self._service.request_modes.snapshot()))

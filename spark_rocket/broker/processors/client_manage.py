@@ -94,7 +94,8 @@ class ClientManageProcessor:
         if request.is_oneway:
             return None
         # A consumer looks up the route of its retry topic next, so the name servers hear of it first.
-        return service.when_settled(channel, answer, retry_topics)
+        # If its file cannot be written, the next heartbeat after a restart creates it again.
+        return service.when_settled(channel, answer, retry_topics, must_be_saved=False)
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientRequestHeader.from_ext(request.ext_fields)

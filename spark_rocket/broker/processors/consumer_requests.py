@@ -73,15 +73,16 @@ class ConsumerRequestProcessor:
 
     # --- 222 ----------------------------------------------------------------------------------------------------
 
-    def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Move a group to a time or an offset."""
+    def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Move a group to a time or an offset; answered once that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
         config = self._service.known_topic(header.topic)
         if self._service.config.use_server_side_reset_offset:
             moved = self._reset_here(header, config)
         else:
             moved = self._reset_members(header, config, for_c=request.language in _CPP)
-        return RemotingCommand.response(request, body=ResetOffsetBody(offset_table=moved).to_json())
+        answer = RemotingCommand.response(request, body=ResetOffsetBody(offset_table=moved).to_json())
+        return None if request.is_oneway else self._service.when_settled(channel, answer, files=["offsets"])
 
     def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
         service, topic, group = self._service, header.topic, header.group

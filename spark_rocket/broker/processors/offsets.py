@@ -1,5 +1,8 @@
 """Offsets: of groups (14, 15), of queues (30, 31), by time (29, 32).
 
+A commit (15) is answered at once, as Apache's broker does, since offsets are written every few seconds. While that
+fails the answer is SYSTEM_ERROR.
+
 Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and AdminBrokerProcessor's offset codes.
 """
 
@@ -72,6 +75,12 @@ class OffsetProcessor:
         if service.offsets.has_reset(group, topic, queue_id):
             return RemotingCommand.response(request, 0, "Offset has been previously reset")
         service.offsets.commit(group, topic, queue_id, header.commit_offset)
+        problem = service.saving.offsets_problem
+        if problem:
+            raise RefusedError(
+                f"{problem}. The offset counts until the broker stops, and writing it is retried.",
+                response_code=ResponseCode.SYSTEM_ERROR,
+            )
         return RemotingCommand.response(request)
 
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -183,7 +183,7 @@ class ProgressProcessor:
             )
         return RemotingCommand.response(request, body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).to_json())
 
-    def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
         topics = [header.topic] if header.topic else sorted(service.offsets.topics_of(header.src_group))
@@ -191,4 +191,5 @@ class ProgressProcessor:
             if topic == RETRY_PREFIX + header.src_group or service.topics.get(topic) is None:
                 continue
             service.offsets.clone(header.src_group, header.dest_group, topic)
-        return RemotingCommand.response(request)
+        answer = RemotingCommand.response(request)
+        return None if request.is_oneway else service.when_settled(channel, answer, files=["offsets"])

@@ -87,6 +87,7 @@ class SendBackProcessor:
             topic, queue_id = retry.topic_name, random.randrange(max(retry.write_queue_nums, 1))
             properties["DELAY"] = str(header.delay_level or _FIRST_LEVEL + record.reconsume_times)
             waiting = service.delays.apply(properties, topic, queue_id)
+        service.refuse_unsaved(topic)
         result = service.store.put_message(
             topic if waiting is None else waiting.topic,
             queue_id if waiting is None else waiting.queue_id,

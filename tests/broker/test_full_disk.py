@@ -1,0 +1,266 @@
+"""State that cannot be written is not acknowledged, and is written as soon as the disk takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from spark_rocket.broker.config_files import ConfigFile, ConfigSaver
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.fastjson import loads_tolerant
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+Found = TypeVar("Found")
+
+
+class Disk:
+    """A disk that takes state files or does not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self.refused: list[str] = []
+        self.on_refused: Callable[[], object] = lambda: None
+        write = ConfigFile.write
+
+        def checked(file: ConfigFile, snapshot: dict[str, Any] | bytes) -> None:
+            if self.full:
+                self.refused.append(file.path.name)
+                self.on_refused()
+                raise OSError(errno.ENOSPC, "No space left on device", str(file.path))
+            write(file, snapshot)
+
+        monkeypatch.setattr(ConfigFile, "write", checked)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def served(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
+    settings = {"flushConsumerOffsetInterval": 100}
+    with LocalCluster(data_dir=tmp_path, config=settings, in_process=True) as cluster:
+        try:
+            yield cluster
+        finally:
+            disk.full = False
+
+
+@pytest.fixture
+def wire(served: LocalCluster) -> Iterator[Wire]:
+    with RemotingClient() as client:
+        wire = Wire(client, served.broker_address)
+        wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"known"}')
+        create_topic(wire, "Known")
+        wire.send("Known", b"x")
+        commit(wire, 1)
+        yield wire
+
+
+def until(found: Callable[[], Found]) -> Found:
+    """What is found, once there is something."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        it = found()
+        if it:
+            return it
+        time.sleep(0.01)
+    raise AssertionError("not within 30 s")
+
+
+def failed(answer: RemotingCommand) -> RemotingCommand | None:
+    return answer if answer.code == ResponseCode.SYSTEM_ERROR else None
+
+
+def create_topic(wire: Wire, topic: str) -> RemotingCommand:
+    return wire.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=1,
+        writeQueueNums=1,
+        perm=6,
+        topicFilterType="SINGLE_TAG",
+        topicSysFlag=0,
+        order=False,
+    )
+
+
+def commit(wire: Wire, offset: int) -> RemotingCommand:
+    asked = {"consumerGroup": "known", "topic": "Known", "queueId": 0, "commitOffset": offset}
+    return wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked)
+
+
+def reset(wire: Wire) -> RemotingCommand:
+    return wire.ask(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        topic="Known",
+        group="known",
+        timestamp=0,
+        isForce=True,
+        offset=0,
+        queueId=0,
+    )
+
+
+def topic_list(wire: Wire) -> RemotingCommand:
+    topic = {"topicName": "Listed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    return wire.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, json.dumps({"topicConfigList": [topic]}).encode()
+    )
+
+
+def group_list(wire: Wire) -> RemotingCommand:
+    body = json.dumps({"groupConfigList": [{"groupName": "listed"}]}).encode()
+    return wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)
+
+
+def set_mode(wire: Wire) -> RemotingCommand:
+    body = {"topic": "Known", "consumerGroup": "known", "mode": "POP", "popShareQueueNum": 0}
+    return wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(body).encode())
+
+
+def clone(wire: Wire) -> RemotingCommand:
+    fields = {"srcGroup": "known", "destGroup": "copy", "topic": "Known", "offline": False}
+    return wire.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
+
+
+CHANGES: dict[str, tuple[Callable[[Wire], RemotingCommand], str, str, bool]] = {
+    "create topic": (lambda wire: create_topic(wire, "New"), "topics.json", '"New"', True),
+    "create topics": (topic_list, "topics.json", '"Listed"', True),
+    "delete topic": (
+        lambda wire: wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Known"),
+        "topics.json",
+        '"Known"',
+        False,
+    ),
+    "create group": (
+        lambda wire: wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"new"}'),
+        "subscriptionGroup.json",
+        '"new"',
+        True,
+    ),
+    "create groups": (group_list, "subscriptionGroup.json", '"listed"', True),
+    "delete group": (
+        lambda wire: wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="known", cleanOffset=True),
+        "subscriptionGroup.json",
+        '"known"',
+        False,
+    ),
+    "reset": (reset, "consumerOffset.json", "{0:0", True),
+    "clone": (clone, "consumerOffset.json", '"Known@copy"', True),
+    "request mode": (set_mode, "messageRequestMode.json", "POP", True),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_cannot_be_written_is_an_error(
+    name: str, disk: Disk, wire: Wire, served: LocalCluster, tmp_path: Path
+) -> None:
+    change, file, text, is_there = CHANGES[name]
+    disk.full = True
+    for _ in range(2):  # the second changes nothing in memory, and is not on disk either
+        answer = change(wire)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert file in (answer.remark or "")
+        assert "No space left on device" in (answer.remark or "")
+    disk.full = False
+    assert change(wire).code == ResponseCode.SUCCESS
+    assert (text in (served.store_dir / "config" / file).read_text()) is is_there
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_that_is_acknowledged_is_on_disk(name: str, wire: Wire, served: LocalCluster) -> None:
+    change, file, text, is_there = CHANGES[name]
+    assert change(wire).code == ResponseCode.SUCCESS
+    assert (text in (served.store_dir / "config" / file).read_text()) is is_there
+
+
+def test_a_failed_change_is_written_when_there_is_room(disk: Disk, wire: Wire, served: LocalCluster) -> None:
+    """Nobody has to ask again."""
+    disk.full = True
+    assert create_topic(wire, "New").code == ResponseCode.SYSTEM_ERROR
+    disk.full = False
+    until(lambda: '"New"' in (served.store_dir / "config" / "topics.json").read_text())
+    assert create_topic(wire, "New").code == ResponseCode.SUCCESS
+    assert wire.send("New").code == ResponseCode.SUCCESS
+
+
+def test_commits_are_errors_while_offsets_cannot_be_written(disk: Disk, wire: Wire, served: LocalCluster) -> None:
+    def saved() -> int:
+        table = loads_tolerant((served.store_dir / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+        offset: int = table.get("Known@known", {}).get("0", -1)
+        return offset
+
+    disk.full = True
+    assert commit(wire, 2).code == ResponseCode.SUCCESS  # answered at once: nothing has failed so far
+    until(lambda: "consumerOffset.json" in disk.refused)
+    answer = until(lambda: failed(commit(wire, 3)))
+    assert answer is not None
+    assert "consumerOffset.json could not be written: No space left on device" in (answer.remark or "")
+    asked = {"consumerGroup": "known", "topic": "Known", "queueId": 0}
+    assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields["offset"] == "3"  # it counts all the same
+    disk.full = False
+    until(lambda: saved() == 3)
+    until(lambda: commit(wire, 4).code == ResponseCode.SUCCESS)
+    until(lambda: saved() == 4)
+
+
+def test_messages_of_a_topic_that_cannot_be_written_are_refused(disk: Disk, wire: Wire) -> None:
+    disk.full = True
+    assert wire.send("Automatic", b"0").code == ResponseCode.SYSTEM_ERROR  # stored, as a copy is after a time-out
+    for _ in range(2):
+        answer = wire.send("Automatic", b"1")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "topics.json could not be written" in (answer.remark or "")
+    assert [message.body for message in wire.messages("Automatic")] == [b"0"]  # refused before they were stored
+    assert wire.send("Known").code == ResponseCode.SUCCESS  # whose topic is on disk
+    disk.full = False
+    until(lambda: wire.send("Automatic", b"2").code == ResponseCode.SUCCESS)
+    assert [message.body for message in wire.messages("Automatic")] == [b"0", b"2"]
+
+
+def test_a_heartbeat_needs_no_room(disk: Disk, wire: Wire) -> None:
+    """What it creates on the side is created again by the next."""
+    disk.full = True
+    data = {"clientID": "c", "consumerDataSet": [{"groupName": "other", "subscriptionDataSet": []}]}
+    assert wire.ask(RequestCode.HEART_BEAT, json.dumps(data).encode()).code == ResponseCode.SUCCESS
+
+
+def test_failing_writes_are_logged_once_and_so_is_their_end(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = {"n": 0}
+    file = ConfigFile(tmp_path / "s.json", lambda: dict(state), lambda stored: None)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        saver = ConfigSaver(loop, retry_seconds=0.001)
+        written, retried = asyncio.Event(), asyncio.Event()
+        disk.on_refused = lambda: len(disk.refused) == 3 and loop.call_soon_threadsafe(retried.set)
+        saver.on_written = lambda file: written.set()
+        disk.full = True
+        assert await saver.save(file, {"n": 7}) == "s.json could not be written: No space left on device"
+        assert saver.problem(file)
+        await asyncio.wait_for(retried.wait(), 20)
+        disk.full = False
+        await asyncio.wait_for(written.wait(), 20)
+        assert saver.problem(file) == ""
+        assert await saver.saved(file) == ""
+        saver.close()
+
+    asyncio.run(main())
+    assert json.loads(file.path.read_text()) == {"n": 7}  # what was asked for, and nothing later
+    assert caplog.text.count("could not be written") == 1
+    assert caplog.text.count("is written again") == 1
