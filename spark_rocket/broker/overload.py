@@ -33,7 +33,8 @@ from pathlib import Path
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue, connections_possible
+from spark_rocket.remoting.descriptors import connections_possible
+from spark_rocket.remoting.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
 from spark_rocket.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ KINDS: dict[int, str] = {
 
 def set_limits(limits: Limits, config: BrokerConfig) -> Limits:
     """The limits that a broker's settings say, put into ``limits``."""
-    limits.max_connections = min(config.max_connections, connections_possible())
+    limits.max_connections = config.max_connections
     limits.max_connections_per_address = config.max_connections_per_address
     limits.first_request = config.first_request_timeout_millis / 1000
     limits.slow_writer = config.slow_writer_timeout_millis / 1000
@@ -147,11 +148,11 @@ class BrokerOverload:
         set_limits(server.limits, config)
         server.watch.on_tick = self.look
         server.watch.on_unread = self.unread
-        possible = server.limits.max_connections
+        possible = connections_possible()
         if possible < min(config.max_connections, _FEW_CONNECTIONS):
             _log.warning(
-                "This process may open few files: at most %d clients are let in, and maxConnections is %d. Raise the"
-                " hard limit (ulimit -Hn, or LimitNOFILE of its service).",
+                "This process may open few files: at most %d connections are let in, and maxConnections is %d. Raise"
+                " the hard limit (ulimit -Hn, or LimitNOFILE of its service).",
                 possible,
                 config.max_connections,
             )

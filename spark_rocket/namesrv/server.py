@@ -16,7 +16,7 @@ from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.codes import RequestCode
-from spark_rocket.remoting.overload import OTHER, Limits, OverloadStats, Queue, connections_possible
+from spark_rocket.remoting.overload import OTHER, Limits, OverloadStats, Queue
 from spark_rocket.remoting.server import Channel, RemotingServer
 from spark_rocket.remoting.tls import TlsSettings
 from spark_rocket.remoting.tls_contexts import server_tls
@@ -41,9 +41,7 @@ _QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache
 def name_server_limits() -> Limits:
     """What peers may do to a name server."""
     kinds: dict[int, str] = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
-    return Limits(
-        max_connections=min(20_000, connections_possible()), first_request=_FIRST_REQUEST, queues=_QUEUES, kinds=kinds
-    )
+    return Limits(max_connections=20_000, first_request=_FIRST_REQUEST, queues=_QUEUES, kinds=kinds)
 
 
 class NameServer:

@@ -30,6 +30,7 @@ from collections.abc import Callable
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.descriptors import leaves_reserve
 from spark_rocket.remoting.tls import TlsMode
 from spark_rocket.remoting.tls_contexts import ServerTls
 from spark_rocket.remoting.tls_problems import Lines, problem_of
@@ -186,6 +187,9 @@ class Listener:
                 self._loop.remove_reader(listening)
                 self._retry = self._loop.call_later(1.0, self._accept_again)
                 return
+            if not leaves_reserve(sock, "gRPC endpoint", format_peer(address)):
+                sock.close()
+                continue
             sock.setblocking(False)
             if sock.family in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -26,6 +26,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.address import format_peer
+from spark_rocket.remoting.descriptors import HasFileno
 from spark_rocket.remoting.intake import Backlog
 from spark_rocket.remoting.session import Session
 from spark_rocket.remoting.tls_server import CLIENT_HELLO
@@ -89,6 +90,11 @@ class Channel(asyncio.Protocol):
     def is_writable(self) -> bool:
         """False while the peer is behind with reading: hold back what can wait."""
         return not self._paused and self.is_active
+
+    @property
+    def descriptor(self) -> HasFileno | None:
+        """What knows the number of the connection's descriptor; None if nothing does."""
+        return None if self._transport is None else self._transport.get_extra_info("socket")
 
     def write(self, command: RemotingCommand) -> None:
         """Send a late answer, or a request that wants no answer. On a closed channel it does nothing."""

@@ -6,7 +6,7 @@ peer                   server
 sends a long header    431 above ``HEADER_LIMIT`` bytes
 is slow with it        closed after ``HEADER_SECONDS``, and as many for the TLS handshake
 does not read          closed after ``WRITE_SECONDS``
-opens connections      above ``MOST_CONNECTIONS`` closed at once
+opens connections      above ``MOST_CONNECTIONS``, or the process's descriptors, closed at once
 sends a body           not read: every answer ends its connection
 names another host     403 if the server listens on loopback: a web page that has its own name lead here reads nothing
 =====================  ==============================================================================================
@@ -31,7 +31,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.descriptors import leaves_reserve
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,9 @@ class HttpServer:
         self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MOST_CONNECTIONS:
+        peer = format_peer(writer.get_extra_info("peername"))
+        within_budget = leaves_reserve(writer.get_extra_info("socket"), self.name, peer)
+        if not within_budget or len(self._connections) >= MOST_CONNECTIONS:
             writer.transport.abort()
             return
         self._connections.add(writer)

@@ -20,9 +20,7 @@ Corresponds to NettyServerConfig, BrokerFastFailure and the rejections of NettyR
 from __future__ import annotations
 
 import re
-import resource
 import struct
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -193,9 +191,3 @@ def refuse(request: RemotingCommand, remark: str) -> RemotingCommand:
 def header_is_whole(start: Buffer, filled: int) -> bool:
     """Whether the header of a frame is in its first ``filled`` bytes."""
     return filled >= 4 and filled >= 4 + (_WORD.unpack_from(start)[0] & 0xFFFFFF)
-
-
-def connections_possible() -> int:
-    """So many clients as files that this process may open; a tenth is for the store's own."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft * 9 // 10, 1)

@@ -12,7 +12,7 @@ does not read          above ``high_water`` bytes of answers nothing more is rea
                        ``hard_limit`` the connection is dropped, or when it takes nothing for long (watch.py)
 says nothing           closed after ``idle_timeout`` seconds without a byte from it; sooner when it never sent any, or
                        half a frame (watch.py)
-opens connections      above the limit, of its address or of all, closed at once
+opens connections      above the limit, of its address, of all or of the process's descriptors, closed at once
 sends very much        served for ``time_slice`` seconds, then it is the others' turn; nothing more is read meanwhile,
                        and what has waited too long is sent away (intake.py)
 =====================  ==============================================================================================

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.command import FLAG_RESPONSE
+from spark_rocket.remoting.descriptors import leaves_reserve
 from spark_rocket.remoting.overload import Limits, OverloadStats, header_is_whole, peek
 
 if TYPE_CHECKING:
@@ -95,11 +96,14 @@ class Watch:
     # --- connections --------------------------------------------------------------------------------------------
 
     def admit(self, channel: Channel) -> bool:
-        """Whether there is room for one more connection, of its address too."""
+        """Whether there is room for one more connection, in this process and of its address too."""
         limits, open_already = self._limits, len(self._server.channels)
         if open_already >= limits.max_connections:
             self._stats.connections_refused["total"] += 1
             self._say("total", f"{channel} refused: {open_already} connections are open already (maxConnections)")
+            return False
+        if not leaves_reserve(channel.descriptor, self._server.name, channel.remote_addr):
+            self._stats.connections_refused["descriptors"] += 1
             return False
         host = channel.remote_addr.rpartition(":")[0]
         if 0 < limits.max_connections_per_address <= self._addresses[host]:

@@ -1,6 +1,7 @@
 """Putting messages into the log: one at a time, or a batch.
 
-The order is what makes a put whole: blocks on the disk first (a full disk refuses here, before a byte is written), then
+The order is what makes a put whole: blocks on the disk first, and every file mapped that is going to be written to (a
+full disk refuses here, or a process without a free descriptor, before a byte is written), then
 the record behind its head, then the head, then the end of the log for those who read it, then the consume-queue entry
 and the queue's end, then whoever waits for a message.
 
@@ -26,6 +27,7 @@ from spark_rocket.store.batch import BatchError, BatchPlan, build_records, plan_
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import (
     BORN_HOST_V6,
     ENTRY,
@@ -110,7 +112,10 @@ class MessageAppender:
         """Store one message. The result's status says what became of it; nothing is raised for a message's faults."""
         queue = self._opened.get((topic, queue_id))
         if queue is None:
-            queue = self._open_queue(topic, queue_id)
+            try:
+                queue = self._open_queue(topic, queue_id)
+            except OSError as error:
+                return self._full(error)
             if queue is None:
                 return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"{topic!r} queue {queue_id} cannot be stored")
         if self.write_error is not None:
@@ -203,7 +208,10 @@ class MessageAppender:
         ``flag`` is there for symmetry only: in a batch body every message has its own. ``check`` may refuse the
         batch by raising: nothing is stored then.
         """
-        queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        try:
+            queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        except OSError as error:
+            return self._full(error)
         if queue is None:
             return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"{topic!r} queue {queue_id} cannot be stored")
         if self.write_error is not None:
@@ -314,13 +322,19 @@ class MessageAppender:
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(self.write_error))
 
     def _full(self, error: OSError) -> PutResult:
-        """No room on the disk: this put is refused, the next one tries again. Said in the log once a minute."""
+        """No room on the disk, or no descriptor: this put is refused, the next one tries again.
+
+        Said in the log once a minute.
+        """
         now, path = self._clock(), self._config.store_path
         if error.errno != self._told[0] or abs(now - self._told[1]) >= _TELL_AGAIN:
             self._told = (error.errno, now)
             _log.error("No room for messages in %s: %s. They are refused until there is.", path, error)
-        text = f"The disk of {path} has no room: {error}."
-        refusal = StoreNotWritableError(text, remedy="Free some space; the broker goes on by itself.")
+        if isinstance(error, ShortageError):
+            text, remedy = f"No file of {path} can be opened: {error}.", "Raise the limit of open files (ulimit -Hn)"
+        else:
+            text, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
+        refusal = StoreNotWritableError(text, remedy=f"{remedy}; the broker goes on by itself.")
         return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(refusal))
 
     def _illegal(self, length: int, properties: bytes) -> PutResult:

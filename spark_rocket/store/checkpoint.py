@@ -25,6 +25,7 @@ from pathlib import Path
 from struct import Struct
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.descriptors import close_file, open_file
 from spark_rocket.store.mapped_file import allocate, sync_data
 
 _log = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class Checkpoint:
             )
             if raw == self._saved and not sync:
                 return
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 if os.fstat(fd).st_size != CHECKPOINT_SIZE:
                     os.ftruncate(fd, CHECKPOINT_SIZE)
@@ -114,5 +115,5 @@ class Checkpoint:
                 if sync:
                     sync_data(fd)
             finally:
-                os.close(fd)
+                close_file(fd)
             self._saved = raw

@@ -152,6 +152,7 @@ class CommitLog:
             file = self._roll(need)
         end = self.position + need
         file.reserve(end)
+        _ = file.mm  # mapped now: nothing may fail while a record is written
         self._wake.set()
         if file.allocated == self.file_size and self._next is not None:
             self.soft_limit = self.file_size

@@ -100,7 +100,6 @@ class ConsumeQueue:
     def load(self) -> None:
         """Find the files, the first entry and the end. The end is where the first empty entry is (binary search)."""
         self.files.load()
-        self.loaded = True
         per_file = self.files.file_size // ENTRY_SIZE
         head = b""
         while self.files.files:
@@ -115,6 +114,7 @@ class ConsumeQueue:
             self._set_end(0)
         self.min_offset = self._first_entry(head if len(self.files.files) == 1 else b"")
         self.verified_from = self.max_offset
+        self.loaded = True  # last: should anything fail, the queue is not taken for an empty one
 
     def _used(self, file: MappedFile, per_file: int) -> tuple[int, bytes]:
         """How many entries there are in a file, and its beginning."""
@@ -209,6 +209,7 @@ class ConsumeQueue:
             within = stop - file.file_from_offset
             step = min(max(file.allocated, _FIRST_STEP), _LAST_STEP)
             file.reserve(within, step - _FIRST_STEP)
+            _ = file.mm  # mapped now: nothing may fail once the records are in the log
             offset = stop
         self._write_at(start)
 
@@ -329,10 +330,14 @@ class ConsumeQueue:
         """Put the entries written so far, and the names of new files, on disk. Only for the flush thread."""
         target = self.max_offset
         if self.unsynced_names:
-            self.unsynced_names = False
+            self.unsynced_names = False  # first: the writer may make another file meanwhile
             directory = self.files.directory
-            for path in (directory, directory.parent, directory.parent.parent):
-                sync_directory(path)
+            try:
+                for path in (directory, directory.parent, directory.parent.parent):
+                    sync_directory(path)
+            except OSError:
+                self.unsynced_names = True
+                raise
         for file in self.files.files:
             end = file.file_from_offset + file.size
             if self.flushed_offset * ENTRY_SIZE < end and file.file_from_offset < target * ENTRY_SIZE:

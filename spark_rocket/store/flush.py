@@ -11,7 +11,8 @@ checkpoint             the log's time after each flush of the log; the queues' o
 
 A failed ``fdatasync`` is never tried again in hope: the kernel has marked the pages clean, so a later success proves
 nothing. The store takes no more writes then, waiters are told ``False``, every later flush of log or queues fails at
-once, the checkpoint stays, and what is on the disk is found at restart.
+once, the checkpoint stays, and what is on the disk is found at restart. A flush that did not get as far as that, for
+want of a descriptor or memory (ShortageError), changes nothing: the next one does it.
 
 Thread-safety: ``wait_for`` from any thread. Callbacks run in a flush thread, each exactly once.
 Corresponds to CommitLog's FlushRealTimeService and GroupCommitService, and FlushConsumeQueueService.
@@ -31,6 +32,7 @@ from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import FlushDiskType, StoreConfig
 from spark_rocket.store.consume_queue import ConsumeQueue
+from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.mapped_file import PAGE_SIZE, sync_file_system
 
@@ -110,13 +112,15 @@ class FlushCommitLogService:
             timestamp = self._store_timestamp()  # read first: what it names is below the offset flushed next
             try:
                 flushed = self._log.flush()
+            except ShortageError:
+                raise
             except OSError as error:
                 self.fail(error)
                 raise
+            self._answer_up_to(flushed)
             if timestamp != self._checkpoint.physic_msg_timestamp:
                 self._checkpoint.physic_msg_timestamp = timestamp
                 self._checkpoint.save(sync=False)
-            self._answer_up_to(flushed)
 
     def fail(self, error: OSError) -> None:
         """Remember that the disk cannot be believed any more, and tell everybody."""
@@ -223,6 +227,8 @@ class FlushConsumeQueueService:
             offset = self._log.max_offset
             try:
                 self._flush_queues(thorough)
+            except ShortageError:
+                raise
             except OSError as error:
                 self._commit_log_service.fail(error)
                 raise
@@ -239,9 +245,15 @@ class FlushConsumeQueueService:
         due = [queue for queue in self._pending.values() if queue.unflushed >= least]
         if len(due) > _MANY_QUEUES:
             ends = [(queue, queue.max_offset) for queue in due]
-            for queue in due:
+            renamed = [queue for queue in due if queue.unsynced_names]
+            for queue in renamed:
                 queue.unsynced_names = False
-            sync_file_system(self._config.consume_queue_path)
+            try:
+                sync_file_system(self._config.consume_queue_path)
+            except OSError:
+                for queue in renamed:
+                    queue.unsynced_names = True
+                raise
             for queue, end in ends:
                 queue.flushed_offset = end
         else:

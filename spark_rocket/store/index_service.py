@@ -31,6 +31,7 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
+from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index_keys import keys_of
 from spark_rocket.store.index_search import IndexSearch, stored_at
@@ -161,7 +162,8 @@ class IndexService:
             self._files = []
 
     def flush(self) -> None:
-        """Put what is not on disk there, and the names of all. OSError when the disk fails, and ever after."""
+        """Put what is not on disk there, and the names of all. OSError when the disk fails, and ever after;
+        ShortageError when nothing was tried."""
         self._sync_full()
         with self._lock:
             if self._sync_failed:
@@ -170,6 +172,8 @@ class IndexService:
                 if self._files:
                     self._files[-1].flush()
                     sync_directory(self._config.index_path)
+            except ShortageError:
+                raise
             except OSError:
                 self._sync_failed = True
                 raise
@@ -181,6 +185,9 @@ class IndexService:
             try:
                 file.flush()
                 sync_directory(self._config.index_path)
+            except ShortageError as error:
+                self._complain(error)
+                return
             except OSError as error:
                 self._sync_failed = True
                 _log.error("%s could not be put on disk: %s", file.file.path, error)

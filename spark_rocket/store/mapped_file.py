@@ -11,7 +11,8 @@ then whatever it takes to find them again, new blocks included. A writer's file 
 ``mmap.flush`` is not used: it keeps the interpreter lock during the write.
 
 No descriptor is kept, neither by the mapping nor beside it: a store has tens of thousands of files and a process often
-but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs.
+but 1,024 descriptors. Whoever needs one opens the file for as long as it takes, which costs 2 µs; see descriptors.py
+for when there are none.
 
 Thread-safety: one writer; any thread may read, flush, reserve and touch ahead. ``close`` and ``resize`` raise
 ``StateError`` while views of the mapping are alive, instead of pulling memory from under a reader. ``unmap`` and
@@ -35,6 +36,7 @@ from itertools import count
 from pathlib import Path
 
 from spark_rocket.errors import StateError, StoreCorruptError
+from spark_rocket.store.descriptors import close_file, open_file
 
 PAGE_SIZE = mmap.PAGESIZE
 _IS_LINUX = sys.platform == "linux"
@@ -144,7 +146,7 @@ class MappedFile:
             self._create()
 
     def _create(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
         try:
             # A name that is taken is a leftover of zero length (a crash between these two calls), or a mistake.
             length = os.fstat(fd).st_size
@@ -155,7 +157,7 @@ class MappedFile:
                 )
             os.ftruncate(fd, self.size)
         finally:
-            os.close(fd)
+            close_file(fd)
 
     @property
     def mm(self) -> mmap.mmap:
@@ -185,11 +187,11 @@ class MappedFile:
     @contextmanager
     def descriptor(self) -> Iterator[int]:
         """A descriptor to work on; FileNotFoundError once the file is destroyed."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fd = open_file(self.path, os.O_RDWR)
         try:
             yield fd
         finally:
-            os.close(fd)
+            close_file(fd)
 
     def reserve(self, end: int, step: int = 0) -> None:
         """Make sure that bytes up to ``end`` have disk blocks; take ``step`` more while at it. OSError when full."""
@@ -249,7 +251,8 @@ class MappedFile:
             _advise(mapping, start, end, mmap.MADV_DONTNEED)
 
     def flush(self, start: int = 0, end: int | None = None) -> None:
-        """Put every byte written so far on the disk; nothing once destroyed. OSError when the disk says no.
+        """Put every byte written so far on the disk; nothing once destroyed. OSError when the disk says no;
+        ShortageError when it was not asked.
 
         With an end, only the bytes from ``start`` on and before it need be.
         """
@@ -311,17 +314,20 @@ class MappedFile:
 
 
 def sync_file_system(directory: Path) -> None:
-    """Put everything on disk that lies in the file system of a directory: for many files cheaper than one by one."""
+    """Put everything on disk that lies in the file system of a directory: for many files cheaper than one by one.
+
+    OSError as from ``MappedFile.flush``.
+    """
     if not _IS_LINUX:
         os.sync()
         return
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if _libc.syncfs(fd):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(directory))
     finally:
-        os.close(fd)
+        close_file(fd)
 
 
 def make_directory(directory: Path) -> None:
@@ -339,9 +345,9 @@ def free_name(directory: Path, offset: int) -> Path:
 
 
 def sync_directory(directory: Path) -> None:
-    """Put names on the disk: a new file is safe only when its directory is."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Put names on the disk: a new file is safe only when its directory is. OSError as from ``MappedFile.flush``."""
+    fd = open_file(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
     finally:
-        os.close(fd)
+        close_file(fd)

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.descriptors import with_reserve
 from spark_rocket.store.mapped_file import MappedFile, file_name, make_directory, sync_directory
 
 
@@ -34,7 +35,7 @@ class MappedFileQueue:
     def load(self) -> None:
         """Find the files on disk. Maps nothing."""
         try:
-            with os.scandir(self.directory) as entries:
+            with with_reserve(lambda: os.scandir(self.directory)) as entries:
                 names = sorted(entries, key=lambda entry: entry.name)
         except FileNotFoundError:
             names = []

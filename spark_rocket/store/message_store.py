@@ -24,6 +24,7 @@ from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.deleted_topics import DeletedTopics
+from spark_rocket.store.descriptors import keep_reserve
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
 from spark_rocket.store.foreign import refuse_foreign
 from spark_rocket.store.index_service import IndexService
@@ -126,6 +127,7 @@ class MessageStore:
             raise StateError(
                 f"The store in {self.config.store_path} is already started.", remedy="Make a new one to open it again."
             )
+        keep_reserve()
         try:
             make_directory(self.config.store_path)
             self._lock.acquire()

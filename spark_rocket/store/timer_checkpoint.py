@@ -26,6 +26,7 @@ from pathlib import Path
 from struct import Struct
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.store.descriptors import close_file, open_file
 from spark_rocket.store.mapped_file import allocate, make_directory, sync_data, sync_directory
 
 TIMER_CHECKPOINT_SIZE = 4096
@@ -110,7 +111,7 @@ class TimerCheckpoint:
         new = not self.path.exists()
         if new:
             make_directory(self.path.parent)
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
         try:
             if os.fstat(fd).st_size != TIMER_CHECKPOINT_SIZE:
                 os.ftruncate(fd, TIMER_CHECKPOINT_SIZE)
@@ -118,6 +119,6 @@ class TimerCheckpoint:
             os.pwrite(fd, self.encode(), 0)
             sync_data(fd)
         finally:
-            os.close(fd)
+            close_file(fd)
         if new:
             sync_directory(self.path.parent)

@@ -19,7 +19,7 @@ from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
 from spark_rocket.protocol.bodies import HeartbeatData, ProducerData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.overload import connections_possible
+from spark_rocket.remoting.descriptors import connections_possible
 from spark_rocket.remoting.server import RemotingServer
 from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster
@@ -219,18 +219,18 @@ def test_a_process_that_may_open_few_files_says_so(
 ) -> None:
     monkeypatch.setattr(overload_module, "connections_possible", lambda: 900)
     _, server = settled()
-    assert server.limits.max_connections == 900
-    assert "at most 900 clients" in caplog.text
+    assert server.limits.max_connections == 20_000
+    assert "at most 900 connections" in caplog.text
     assert "ulimit -Hn" in caplog.text
     caplog.clear()
     settled(maxConnections=900)
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize(("soft", "possible"), [(1000, 900), (1, 1), (-1, sys.maxsize)])
+@pytest.mark.parametrize(("soft", "possible"), [(1000, 900), (100, 68), (1, 1), (-1, sys.maxsize)])
 def test_how_many_connections_are_possible(soft: int, possible: int, monkeypatch: pytest.MonkeyPatch) -> None:
     system = SimpleNamespace(getrlimit=lambda _: (soft, 5000), RLIMIT_NOFILE=7, RLIM_INFINITY=-1)
-    monkeypatch.setattr("spark_rocket.remoting.overload.resource", system)
+    monkeypatch.setattr("spark_rocket.remoting.descriptors.resource", system)
     assert connections_possible() == possible
 
 

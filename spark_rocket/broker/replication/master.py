@@ -40,6 +40,7 @@ from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.descriptors import leaves_reserve
 from spark_rocket.remoting.tls_server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
@@ -81,11 +82,12 @@ class SlaveConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
         self.address = format_peer(transport.get_extra_info("peername"))
-        if not self._master.admit(self):
+        sock = transport.get_extra_info("socket")
+        name = f"HA port of {self._master.name}"
+        if not leaves_reserve(sock, name, self.address) or not self._master.admit(self):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_HIGH_WATER)
-        sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

@@ -1,0 +1,87 @@
+"""Descriptors for the store's files: opened and closed here, with a reserve for when the process has no others left.
+
+A process may have a few thousand descriptors, and its connections are the first to take them all. So that the log can
+still roll over and be flushed then, a few descriptors are held open on the null device from the store's start on. When
+the system refuses one (EMFILE, ENFILE), a held one makes way; a descriptor that is closed becomes a held one again
+(``dup2``), so that no connection can take its place.
+
+Thread-safety: any thread. After a crash: nothing is kept.
+Apache's broker has nothing like it: it keeps a descriptor for each of its files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_RESERVE = 16
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_SHORTAGES = (*_NO_DESCRIPTOR, errno.ENOMEM)
+
+_lock = threading.Lock()
+_held: list[int] = []
+_is_kept = False
+
+
+class ShortageError(OSError):
+    """The system refused to open a file for want of descriptors or memory: nothing was written or synced, try again."""
+
+
+def keep_reserve() -> None:
+    """Hold descriptors from now on, as many as the system gives."""
+    global _is_kept
+    with _lock:
+        _is_kept = True
+        _fill()
+
+
+def open_file(path: Path, flags: int, mode: int = 0o644) -> int:
+    """A descriptor, to be closed with :func:`close_file`. OSError; :class:`ShortageError` if the system has none."""
+    try:
+        return with_reserve(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
+    except OSError as error:
+        if error.errno in _SHORTAGES:
+            raise ShortageError(error.errno, error.strerror, str(path)) from None
+        raise
+
+
+def close_file(fd: int) -> None:
+    """Close a descriptor; it becomes one of the reserve if that lacks one."""
+    with _lock:
+        if _is_kept and len(_held) < _RESERVE:
+            if _held:
+                os.dup2(_held[0], fd, inheritable=False)
+                _held.append(fd)
+                return
+            os.close(fd)
+            _fill()
+            return
+    os.close(fd)
+
+
+def with_reserve(operation: Callable[[], T]) -> T:
+    """What an operation returns that opens a file; held descriptors make way for it if there are no others."""
+    while True:
+        try:
+            return operation()
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            with _lock:
+                if not _held:
+                    raise
+                os.close(_held.pop())
+
+
+def _fill() -> None:
+    try:
+        while len(_held) < _RESERVE:
+            _held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:  # the next file that is closed makes up for it
+        return

@@ -1,0 +1,116 @@
+"""A process that may have no more descriptors: it refuses connections on every port, and goes on storing."""
+
+from __future__ import annotations
+
+import re
+import resource
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.errors import RocketError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.check import check_store
+from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit and /proc are Linux's")
+
+SETTINGS = {"mappedFileSizeCommitLog": 65_536, "mappedFileSizeConsumeQueue": 400, "metricsExporterType": "PROM"}
+MARGIN = 100  # descriptors beyond those in use; 32 of them are not for connections
+CALLERS = 50  # on each port
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def in_use(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@contextmanager
+def few_descriptors(pid: int) -> Iterator[None]:
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use(pid) + MARGIN, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """By the other side: nobody has sent anything."""
+    return bool(select.select([sock], [], [], 0)[0])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:
+    ha_port = free_port()
+    settings = {**SETTINGS, "haListenPort": ha_port}
+    with LocalCluster(data_dir=tmp_path, config=settings) as cluster, RemotingClient() as client, ExitStack() as stack:
+        wire = Wire(client, cluster.broker_address)
+        cluster.create_topic("T")
+        stored = 0
+
+        def store(count: int) -> None:
+            nonlocal stored
+            for _ in range(count):
+                answer = wire.send("T", b"x" * 4000)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                assert answer.ext_fields["queueOffset"] == str(stored)
+                stored += 1
+
+        store(1)
+        ports = [int(address.rpartition(":")[2]) for address in (cluster.broker_address, cluster.grpc_endpoint)]
+        ports += [int(cluster.name_server.rpartition(":")[2]), ha_port, int(cluster.metrics_url.rpartition(":")[2])]
+        with few_descriptors(cluster.pid):
+            callers = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for _ in range(CALLERS)
+                for port in ports
+            ]
+            refused = len(callers) - MARGIN
+            until(lambda: sum(map(is_closed, callers)) >= refused)
+            assert in_use(cluster.pid) >= MARGIN - 32  # the others are connected
+            store(100)  # six files of the log, five of the queue
+            assert wire.send("Another").code == ResponseCode.SUCCESS  # its topic is written to the disk, too
+            asked = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+            assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked).code == ResponseCode.SUCCESS
+            assert len(wire.messages("T", 0, maxMsgNums=32)) == 32
+            for name in ("broker", "name server", "gRPC endpoint", "HA port of", "metrics"):
+                assert re.search(rf"The {name}.* refused the connection of", cluster.log), name
+            for caller in callers:
+                caller.close()
+
+            def is_let_in() -> bool:
+                with RemotingClient() as other:
+                    try:
+                        return Wire(other, cluster.broker_address).send("T", b"y" * 4000).code == ResponseCode.SUCCESS
+                    except RocketError:
+                        return False
+
+            until(is_let_in)
+        stored += 1
+        store(20)
+        log = cluster.log
+    assert "could not be flushed" not in log
+    assert "No room for messages" not in log
+    config = BrokerConfig.from_properties({**settings, "storePathRootDir": cluster.store_dir}).store_config()
+    assert check_store(cluster.store_dir, config) == []
