@@ -151,7 +151,7 @@ class BrokerService:
             self.drivers[pop.log.topic] = DeliveryDriver(loop, clock, pop.deliver)
             pop.on_due = self.drivers[pop.log.topic].expect
             pop.log.on_timed = self.drivers[TIMER_TOPIC].expect
-            pop.in_memory = self.in_memory
+            pop.first_is_in_memory = self.first_is_in_memory
         #: Who may do what; None without ``aclEnable``.
         self.tracing: BrokerTracing | None = None
         """Makes OpenTelemetry's spans; None without openTelemetryEnable."""
@@ -409,14 +409,15 @@ class BrokerService:
             )
         return config
 
-    def in_memory(self) -> bool:
-        """Whether the whole log is small enough to count as being in memory."""
-        return self.store.max_physical_offset <= self.memory_for_messages
+    def is_in_memory(self, physical_offset: int) -> bool:
+        """Whether a message is so near to the log's end that it counts as being in memory."""
+        memory = _PHYSICAL_MEMORY * self.config.access_message_in_memory_max_ratio // 100
+        return self.store.max_physical_offset - physical_offset <= memory
 
-    @property
-    def memory_for_messages(self) -> int:
-        """So many bytes of the log's end count as being in memory."""
-        return _PHYSICAL_MEMORY * self.config.access_message_in_memory_max_ratio // 100
+    def first_is_in_memory(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue's message 0 is; a queue that has had no message counts as one in memory."""
+        first = self.store.get_entries(topic, queue_id, 0, 1)
+        return not first or self.is_in_memory(first[0][0])
 
     # --- administration -----------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
@@ -9,6 +12,9 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.record import decode_messages
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, Wire
 
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND
@@ -42,7 +48,7 @@ def test_a_new_group_decides_itself_when_not_all_is_at_hand(
     fill(wire, topic)
     assert committed(wire, group, topic) == (0, "0")
     with monkeypatch.context() as patch:  # more in the log than fits into memory
-        patch.setattr(service, "in_memory", lambda: False)
+        patch.setattr(service, "first_is_in_memory", lambda topic, queue_id: False)
         assert committed(wire, group, topic) == (NOT_FOUND, None)
         commit(wire, group, topic, 0)
         assert committed(wire, group, topic) == (0, "0")
@@ -173,3 +179,27 @@ def test_the_table_by_topic_and_group() -> None:
     offsets.remove_group("g")
     assert offsets.table == {}
     assert MessageQueue("T", "b", 0) == MessageQueue("T", "b", 0)
+
+
+def test_a_new_group_of_a_new_topic_starts_at_0_however_much_the_broker_has_written(tmp_path: Path) -> None:
+    """What counts is how far the queue's own first message is from the log's end."""
+    first_file = tmp_path / "store" / "commitlog" / f"{1 << 50:020d}"  # a petabyte has been written, and deleted
+    first_file.parent.mkdir(parents=True)
+    size = 1 << 20
+    with first_file.open("wb") as file:
+        file.truncate(size)
+    settings = {"mappedFileSizeCommitLog": size}
+    with LocalCluster(data_dir=tmp_path, config=settings, in_process=True) as cluster, RemotingClient() as client:
+        wire = Wire(client, cluster.broker_address)
+        cluster.create_topic("T")
+        for body in (b"first", b"second"):
+            wire.send("T", body)
+        assert wire.messages("T")[0].physical_offset >= 1 << 50
+        assert committed(wire, "g", "T") == (0, "0")
+        assert committed(wire, "g", "T", queue_id=1) == (0, "0")  # nothing in it could be passed over
+        popping = {"consumerGroup": "popping", "topic": "T", "queueId": 0, "initMode": 1, "maxMsgNums": 32}
+        times = {"invisibleTime": 60_000, "pollTime": 0, "bornTime": int(time.time() * 1000)}
+        popped = wire.ask(RequestCode.POP_MESSAGE, **popping, **times)
+        assert [message.body for message in decode_messages(popped.body)] == [b"first", b"second"]
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"accessMessageInMemoryMaxRatio=0")
+        assert committed(wire, "g", "T") == (NOT_FOUND, None)  # now it is far from the end

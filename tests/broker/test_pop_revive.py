@@ -389,7 +389,7 @@ def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
     assert world.offsets.query_all("g", "T") == {0: 3, 1: 0}
     world.send(b"new", 1)
     assert texts(world.pop()) == [b"new"]
-    world.pops.in_memory = lambda: False
+    world.pops.first_is_in_memory = lambda topic, queue_id: False
     assert texts(world.pop("late", queue_id=0, init_mode=1)) == [b"2"]
     assert texts(world.pop("early", queue_id=0)) == [b"0", b"1", b"2"]
 

@@ -73,7 +73,8 @@ if TYPE_CHECKING:
 class PopService:
     """POP of one broker.
 
-    ``on_due``: called with the time when :meth:`deliver` has something to do; ``in_memory``: whether the whole log is.
+    ``on_due``: called with the time when :meth:`deliver` has something to do; ``first_is_in_memory``: whether the first
+    message of a topic's queue is.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class PopService:
         self._order = order
         self._stats = stats
         self._clock = clock
-        self.in_memory: Callable[[], bool] = lambda: True
+        self.first_is_in_memory: Callable[[str, int], bool] = lambda topic, queue_id: True
         self._random = chance or random.Random()
         self._name = config.broker_name
         cluster = config.broker_cluster_name
@@ -302,7 +303,7 @@ class PopService:
         first = self._store.get_min_offset(topic, queue_id)
         if init_mode == INIT_MIN or topic.startswith(RETRY_PREFIX):
             return first
-        if first <= 0 and self.in_memory():
+        if first <= 0 and self.first_is_in_memory(topic, queue_id):
             return 0
         return max(self._store.get_max_offset(topic, queue_id) - 1, 0)
 

@@ -44,10 +44,11 @@ class OffsetProcessor:
         service = self._service
         offset = service.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
-            # A group that is new to a queue whose every message is still at hand starts at 0, as in Apache's broker;
+            # A group that is new to a queue whose first message is still in memory starts at 0, as in Apache's broker;
             # elsewhere 22 lets the client apply its own consumeFromWhere.
             minimum = service.store.get_min_offset(header.topic, header.queue_id)
-            if header.set_zero_if_not_found is False or minimum > 0 or not service.in_memory():
+            at_hand = minimum <= 0 and service.first_is_in_memory(header.topic, header.queue_id)
+            if header.set_zero_if_not_found is False or not at_hand:
                 if service.slave is not None and not service.offsets.table:
                     # 22 would have the group begin anew, perhaps behind what it has not read.
                     raise RefusedError(

@@ -272,7 +272,7 @@ class PullMessageProcessor:
         if result.count:
             # Of the first record; the others are behind it by no more than an answer is long.
             begin = int.from_bytes(result.records[_PHYSICAL_OFFSET], "big")
-            if service.store.max_physical_offset - begin > service.memory_for_messages:
+            if not service.is_in_memory(begin):
                 return settings.which_broker_when_consume_slowly
         return settings.broker_id
 
