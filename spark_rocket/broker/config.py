@@ -28,7 +28,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.known_settings import KNOWN_UNUSED
+from spark_rocket.broker.known_settings import KNOWN_UNUSED, may_be_secret
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.acl import Credentials
@@ -254,7 +254,7 @@ class BrokerConfig:
     #: The settings of TLS (``tls.…``), which are one thing for servers and clients (remoting/tls.py).
     tls: dict[str, str] = field(default_factory=dict, repr=False)  # with passwords
     #: What a file said beyond the above, by name; kept for code 26.
-    others: dict[str, str] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict, repr=False)  # a misspelt one may be a secret
 
     @classmethod
     def from_file(cls, path: Path | str, **defaults: Any) -> BrokerConfig:
@@ -353,9 +353,9 @@ class BrokerConfig:
 
     def to_properties(self) -> list[tuple[str, str]]:
         """Every setting by its Apache name, then the rest of the file."""
-        own = [(spec, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
-        shown = [(spec.name, HIDDEN if spec.secret and text else text) for spec, text in own]
-        return shown + sorted(self.tls_settings().properties().items()) + sorted(self.others.items())
+        own = [_shown(spec.name, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
+        others = sorted(_shown(name, text) for name, text in self.others.items())
+        return own + sorted(self.tls_settings().properties().items()) + others
 
     def to_text(self) -> str:
         """As properties text."""
@@ -440,6 +440,19 @@ class BrokerConfig:
     def name_servers(self) -> tuple[str, ...]:
         """The addresses in ``namesrvAddr``, which may be many with ``;`` between."""
         return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
+
+
+def shown_text(properties_text: str) -> str:
+    """Properties text on one line, without what may be a secret. ConfigError for what is no properties text."""
+    entries = [_shown(name, text) for name, text, _ in parse_properties(properties_text, "update")]
+    return " ".join(f"{name}={text}" for name, text in entries)
+
+
+def _shown(name: str, text: str) -> tuple[str, str]:
+    """A setting as it may be shown: secrets are hidden, and so is what may be a misspelt one."""
+    spec = _SPECS.get(name) or _SPECS.get(nearest_setting(name) or "")
+    is_secret = (spec is not None and spec.secret) or (name not in _SPECS and may_be_secret(name, text))
+    return name, HIDDEN if is_secret and text else text
 
 
 def _fixed(name: str) -> ConfigError:

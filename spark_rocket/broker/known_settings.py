@@ -6,6 +6,8 @@ Corresponds to the other fields of org.apache.rocketmq.common.BrokerConfig, Mess
 
 from __future__ import annotations
 
+import re
+
 _NAMES = """
     abortFile adminBrokerThreadPoolNums
     autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerHeartbeatInterval
@@ -46,3 +48,10 @@ _NAMES = """
 """
 
 KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())
+
+_SECRET = re.compile("secret|passw|credential|key|token", re.IGNORECASE)
+
+
+def may_be_secret(name: str, text: str) -> bool:
+    """Whether a setting that this broker does not read may be a misspelt secret, by its name or its value."""
+    return _SECRET.search(name) is not None or "secretkey" in text.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from concurrent.futures import Future
 
@@ -284,6 +285,20 @@ def test_a_misspelt_setting_is_told(wire: Wire) -> None:
     answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"traceon=true")
     assert answer.code == ResponseCode.SUCCESS
     assert "Did you mean 'traceOn'?" in (answer.remark or "")
+
+
+def test_no_answer_and_no_log_has_a_secret_setting(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for text in (
+        b"traceOn=true\naclSecret=hunter2",
+        b"innerClientAuthenticationCredential={'secretKey': 'hunter2'}",
+        b'innerClientAuthenticationCredentials={"accessKey": "a", "secretKey": "hunter2"}',
+    ):
+        answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text)
+        assert "hunter2" not in (answer.remark or "")
+    assert b"hunter2" not in bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body)
+    assert "hunter2" not in caplog.text
+    assert "traceOn=true aclSecret=******" in caplog.text
 
 
 def test_settings_that_mqadmin_cannot_do_without(wire: Wire) -> None:

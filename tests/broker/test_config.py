@@ -139,3 +139,23 @@ def test_an_update_that_cannot_be_changes_nothing(text: str) -> None:
     with pytest.raises(ConfigError):
         config.update(text)
     assert config == BrokerConfig()
+
+
+MISSPELT = [
+    ("innerClientAuthenticationCredential", '{"accessKey": "broker", "secretKey": "hunter2hunter2"}'),
+    ("inerClientAuthenticationCredentials", "hunter2"),
+    ("ourBrokers", '{"accessKey": "broker", "secretKey": "hunter2hunter2"}'),
+    ("TLS.server.keyPassword", "hunter2"),
+    ("SECRETKEY", "hunter2"),
+    ("aclToken", "hunter2"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), MISSPELT)
+def test_a_misspelt_secret_is_not_shown(name: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = BrokerConfig.from_properties({name: text, "haMasterAdress": "10.0.0.7:10912"})
+    shown = dict(config.to_properties())
+    assert shown[name] == "******"
+    assert shown["haMasterAdress"] == "10.0.0.7:10912"  # of others whoever looks finds what is wrong
+    assert f"unknown setting '{name}' is ignored" in caplog.text
+    assert "hunter2" not in caplog.text + repr(config) + config.to_text()

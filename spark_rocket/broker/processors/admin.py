@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
+from spark_rocket.broker.config import shown_text
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, topic_problem
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
@@ -220,7 +221,7 @@ class AdminProcessor:
         for warning in warnings:
             _log.warning("%s", warning)
         self._service.settings_changed()
-        _log.info("Settings changed by %s: %s", channel.remote_addr, text.replace("\n", " "))
+        _log.info("Settings changed by %s: %s", channel.remote_addr, shown_text(text))
         return RemotingCommand.response(request, 0, " ".join(warnings) or None)
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
