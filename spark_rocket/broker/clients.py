@@ -1,8 +1,9 @@
 """Live producers and consumers, by group and connection, as their heartbeats tell.
 
 A member is one connection in one group. It goes when its client unregisters, when its connection closes, or when no
-heartbeat came for ``channelExpiredTimeout``. Whenever a member of a consumer group comes, goes or names other topics
-than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share out the queues again at once.
+heartbeat came for ``channelExpiredTimeout``, by a clock that nobody sets. Whenever a member of a consumer group comes,
+goes or names other topics than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share out the
+queues again at once.
 
 Members of a group ought to subscribe alike: of those that do not, each gets messages that another asked for, or loses
 them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
@@ -14,6 +15,7 @@ Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManag
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -25,6 +27,11 @@ _log = logging.getLogger(__name__)
 _SHOWN = 10
 
 
+def monotonic_ms() -> int:
+    """Milliseconds that go on whatever is done to the wall clock."""
+    return time.monotonic_ns() // 1_000_000
+
+
 @dataclass(slots=True)
 class ClientInfo:
     """One member: a client's connection in one group."""
@@ -34,6 +41,9 @@ class ClientInfo:
     language: str
     version: int
     last_update: int
+    """When its last heartbeat came, to be shown: by the wall clock (ms)."""
+    heard: int
+    """The same by the clock that its expiry goes by (ms)."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """What it said it wants: topic -> kind and text of the expression. Of consumers only."""
 
@@ -69,10 +79,19 @@ class ConsumerGroup:
 
 
 class ClientManager:
-    """Producers and consumers. ``notify`` tells one connection that its group's members changed."""
+    """Producers and consumers. ``notify`` tells one connection that its group's members changed.
 
-    def __init__(self, clock: Callable[[], int], notify: Callable[[Channel, str], None]) -> None:
+    ``clock`` is the wall clock, for what is shown; members expire by ``monotonic``. Both in milliseconds.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        notify: Callable[[Channel, str], None],
+        monotonic: Callable[[], int] = monotonic_ms,
+    ) -> None:
         self._clock = clock
+        self._monotonic = monotonic
         self._notify = notify
         self.producers: dict[str, dict[Channel, ClientInfo]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
@@ -80,7 +99,7 @@ class ClientManager:
     # --- registering --------------------------------------------------------------------------------------------
 
     def register_producer(self, group: str, channel: Channel, client_id: str, language: str, version: int) -> None:
-        info = ClientInfo(channel, client_id, language, version, self._clock())
+        info = self._info(channel, client_id, language, version)
         self.producers.setdefault(group, {})[channel] = info
 
     def register_consumer(
@@ -103,7 +122,7 @@ class ClientManager:
         group.consume_from_where = data.consume_from_where
         known = group.members.get(channel)
         changed = known is None
-        info = ClientInfo(channel, client_id, language, version, self._clock())
+        info = self._info(channel, client_id, language, version)
         group.members[channel] = info
         if with_subscriptions:
             info.subscribed = {one.topic: (one.expression_type, one.sub_string) for one in data.subscription_data_set}
@@ -116,6 +135,9 @@ class ClientManager:
         if changed and notify:
             self._tell(group)
         return changed
+
+    def _info(self, channel: Channel, client_id: str, language: str, version: int) -> ClientInfo:
+        return ClientInfo(channel, client_id, language, version, self._clock(), self._monotonic())
 
     def unregister(
         self, channel: Channel, producer_group: str | None, consumer_group: str | None, *, notify: bool = True
@@ -138,11 +160,11 @@ class ClientManager:
 
     def expire(self, timeout_ms: int) -> None:
         """Close the connections of members that have sent no heartbeat for so long."""
-        limit = self._clock() - timeout_ms
+        limit = self._monotonic() - timeout_ms
         silent: dict[Channel, None] = {}
         for members in [*self.producers.values(), *(group.members for group in self.consumers.values())]:
             for info in members.values():
-                if info.last_update < limit:
+                if info.heard < limit:
                     silent[info.channel] = None
         for channel in silent:
             _log.warning("No heartbeat from %s for %d ms: closing.", channel.remote_addr, timeout_ms)
@@ -184,7 +206,7 @@ class ClientManager:
 def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
     """Of a client's connections the one with the latest heartbeat: who connects anew may leave a dead one behind."""
     found = list(connections)
-    return max(reversed(found), key=lambda info: info.last_update).channel if found else None
+    return max(reversed(found), key=lambda info: info.heard).channel if found else None
 
 
 def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:

@@ -12,7 +12,10 @@ from spark_rocket.model import MessageQueue
 
 
 class RebalanceLockManager:
-    """group -> queue -> (client, time of the last renewal)."""
+    """group -> queue -> (client, time of the last renewal).
+
+    ``clock`` gives milliseconds, and must be one that nobody sets: set back, it would make a dead client's locks last.
+    """
 
     def __init__(self, clock: Callable[[], int], live_time_ms: int) -> None:
         self._clock = clock

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.advertised import advertised_ip, queue_data, registration_body
-from spark_rocket.broker.clients import ClientManager
+from spark_rocket.broker.clients import ClientManager, monotonic_ms
 from spark_rocket.broker.config import BrokerConfig, BrokerRole
 from spark_rocket.broker.config_files import ConfigSaver
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
@@ -102,12 +102,17 @@ class Broker:
         config: BrokerConfig,
         *,
         clock: Callable[[], int] = now_ms,
+        monotonic: Callable[[], int] = monotonic_ms,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        """``tracer_provider``: where spans go, if not where the process has it, with ``openTelemetryEnable``."""
+        """``clock``: the wall clock, ``monotonic``: one for time-outs; both in milliseconds.
+
+        ``tracer_provider``: where spans go, if not where the process has it, with ``openTelemetryEnable``.
+        """
         self.config = config
         self._tracer_provider = tracer_provider
         self._clock = clock
+        self._monotonic = monotonic
         self._server: RemotingServer | None = None
         self._service: BrokerService | None = None
         self._handlers: Mapping[int, Handler] = {}
@@ -296,7 +301,7 @@ class Broker:
             timer = TimerMessageStore(store, config.timer_precision) if has_timer else None
             if timer is not None:
                 timer.start(clock())
-            clients = ClientManager(clock, notify_consumer_ids_changed)
+            clients = ClientManager(clock, notify_consumer_ids_changed, self._monotonic)
             transactions = TransactionalMessageService(config, store, topics, offsets, clients, store_host, clock())
             stats = BrokerStats()
             pop = None
@@ -335,12 +340,13 @@ class Broker:
             waiting=waiting,
             order=order,
             request_modes=request_modes,
-            locks=RebalanceLockManager(clock, config.rebalance_lock_max_live_time),
+            locks=RebalanceLockManager(self._monotonic, config.rebalance_lock_max_live_time),
             stats=stats,
             saver=ConfigSaver(loop),
             files=files,
             registration=registration,
             clock=clock,
+            monotonic=self._monotonic,
             loop=loop,
             schedule=schedule,
             timer=timer,

@@ -102,6 +102,7 @@ class BrokerService:
         files: dict[str, ConfigFile],
         registration: NameServerRegistration,
         clock: Callable[[], int],
+        monotonic: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         schedule: ScheduleMessageService,
         timer: TimerMessageStore | None,
@@ -129,6 +130,8 @@ class BrokerService:
         """Puts the state on disk."""
         self.registration = registration
         self.clock = clock
+        self.monotonic = monotonic
+        """Milliseconds for time-outs, which setting the clock changes nothing about."""
         self.loop = loop
         self.schedule = schedule
         self.timer = timer

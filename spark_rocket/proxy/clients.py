@@ -327,7 +327,7 @@ class ClientRegistry:
             if len(self._clients) >= MAX_CLIENTS:
                 raise StatusError(_Code.TOO_MANY_REQUESTS, f"there are {MAX_CLIENTS} clients, which is the most")
             channel = ProxyChannel(context.peer)
-            client = self._clients[client_id] = Client(client_id, channel, settings, self._service.clock())
+            client = self._clients[client_id] = Client(client_id, channel, settings, self._service.monotonic())
             channel.on_request = partial(self._requested, client)
             client.access_key = access_key_of(context.metadata)
         client.settings = settings
@@ -341,7 +341,7 @@ class ClientRegistry:
 
     def _touch(self, client: Client, context: Context) -> None:
         client.channel.remote_addr = context.peer
-        client.last_seen = self._service.clock()
+        client.last_seen = self._service.monotonic()
 
     def _settle_topics(self, client: Client, topics: set[str]) -> None:
         """Produce to these topics, and no longer to others."""
@@ -404,7 +404,7 @@ class ClientRegistry:
 
     def expire(self) -> None:
         """Forget clients that have been silent for too long."""
-        limit = self._service.clock() - self._service.config.channel_expired_timeout
+        limit = self._service.monotonic() - self._service.config.channel_expired_timeout
         for client in [one for one in self._clients.values() if one.last_seen < limit or not one.channel.is_active]:
             _log.info("Client %s of %s is silent: it is forgotten.", client.id, client.channel.remote_addr)
             self.forget(client)

@@ -165,6 +165,41 @@ def test_a_lock_that_is_not_renewed_ends() -> None:
     assert locks.lock("g", mine, "a") == []
 
 
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize("jump", [-DAY, DAY])
+def test_setting_the_clock_neither_ends_nor_prolongs_locks_and_members(tmp_path: Path, jump: int) -> None:
+    wall, monotonic = Clock(), Clock(1_000)
+    queues = [MessageQueue("T", "broker-a", 0)]
+    with served(tmp_path, wall, monotonic=monotonic) as (server, wire):
+
+        def lock(client_id: str) -> list[MessageQueue]:
+            body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=queues).to_json()
+            found = wire.ask(RequestCode.LOCK_BATCH_MQ, body).body
+            return LockBatchResponseBody.from_json(bytes(found)).lock_ok_mq_set
+
+        def members() -> list[str]:
+            service = server.broker.service
+            server.run(lambda: service.clients.expire(service.config.channel_expired_timeout))
+            answer = wire.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+            if answer.code != ResponseCode.SUCCESS:
+                return []
+            return GetConsumerListByGroupResponseBody.from_json(bytes(answer.body)).consumer_id_list
+
+        with RemotingClient() as other:
+            heartbeat = HeartbeatData("a", consumer_data_set=[ConsumerData("g")]).to_json()
+            assert Wire(other, wire.address).ask(RequestCode.HEART_BEAT, heartbeat).code == ResponseCode.SUCCESS
+            assert lock("a") == queues
+            wall.now += jump
+            assert lock("b") == []
+            assert members() == ["a"]
+            monotonic.now += 60_001
+            assert lock("b") == queues
+            monotonic.now += 60_000
+            assert members() == []
+
+
 def test_members_of_different_minds_tell_the_others_once(members: list[Member], group: str) -> None:
     """Apache's broker tells everybody at every heartbeat of theirs."""
     first, second, third = members
@@ -215,7 +250,7 @@ class SilentChannel:
 def test_a_member_without_heartbeats_expires() -> None:
     now = [0]
     told: list[str] = []
-    clients = ClientManager(lambda: now[0], lambda channel, group: told.append(group))
+    clients = ClientManager(lambda: 0, lambda channel, group: told.append(group), lambda: now[0])
     old, young = SilentChannel(), SilentChannel()
     clients.register_consumer(ConsumerData("g"), cast(Channel, old), "old", "JAVA", 1, notify=False)
     clients.register_producer("p", cast(Channel, old), "old", "JAVA", 1)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from spark_rocket.broker.clients import monotonic_ms
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.delayed import DelayRules, Waiting
 from spark_rocket.broker.server import Broker
@@ -168,11 +169,17 @@ def test_a_retry_is_not_recalled() -> None:
 class Served:
     """A broker on a thread, and a wire to it."""
 
-    def __init__(self, directory: Path, clock: Callable[[], int], settings: dict[str, object]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], int],
+        settings: dict[str, object],
+        monotonic: Callable[[], int] = monotonic_ms,
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self.config = BrokerConfig.from_properties({"storePathRootDir": directory, "listenPort": 0, **settings})
         self.clock = clock
-        self.broker = Broker(self.config, clock=clock)
+        self.broker = Broker(self.config, clock=clock, monotonic=monotonic)
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
 
@@ -195,8 +202,10 @@ class Served:
 
 
 @contextmanager
-def served(directory: Path, clock: Callable[[], int], **settings: object) -> Iterator[tuple[Served, Wire]]:
-    server = Served(directory, clock, settings)
+def served(
+    directory: Path, clock: Callable[[], int], *, monotonic: Callable[[], int] = monotonic_ms, **settings: object
+) -> Iterator[tuple[Served, Wire]]:
+    server = Served(directory, clock, settings, monotonic)
     try:
         server.do(server.broker.start())
         try:

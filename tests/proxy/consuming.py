@@ -129,18 +129,12 @@ class Consuming:
         self.settle()
 
     def live(self, milliseconds: int) -> None:
-        """Let time pass in steps, as it does: whatever is done every few seconds is done, heartbeats too."""
+        """Let time pass in steps, as it does: whatever is done every few seconds is done."""
         for start in range(0, milliseconds, 5_000):
             self.clock.now += min(5_000, milliseconds - start)
-            self.run(self._heartbeats)  # the broker looks for silent clients by the machine's clock, at any time
             self.run(self.receiving.receipts.driver.wake)
             self.do(self.service.settle_all())
         self.settle()
-
-    def _heartbeats(self) -> None:
-        for group in self.service.clients.consumers.values():
-            for member in group.members.values():
-                member.last_update = self.clock.now
 
     def settle(self) -> None:
         for _ in range(2):
