@@ -425,17 +425,25 @@ class BrokerService:
     # --- administration -----------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic: its settings, its queues and the offsets in them; and what groups popped and gave back."""
+        """Forget a topic: its settings, its queues and the offsets in them; and what groups popped and gave back.
+
+        RefusedError if the disk does not take a note of it: the topic is left as it is.
+        """
         for group in self.offsets.groups_of(topic):
             for v2 in (False, True):
                 retry = retry_topic(topic, group, v2=v2)
                 if retry in self.topics.table:
                     self.delete_topic(retry)
+        try:
+            self.store.delete_topic(topic)
+        except OSError as error:
+            raise RefusedError(
+                f"topic {topic} cannot be deleted: {error.strerror or error}", response_code=ResponseCode.SYSTEM_ERROR
+            ) from error
         self.topics.delete(topic)
         self.offsets.remove_topic(topic)
         self.order.remove_topic(topic)
         self.stats.forget_topic(topic)
-        self.store.delete_topic(topic)
         self.held.wake_topic(topic)
         self.waiting.wake_topic(topic)
 

@@ -63,9 +63,8 @@ class DeletedTopics:
         return {str(topic): int(offset) for topic, offset in table.items()}
 
     def add(self, topic: str, offset: int, min_offset: int) -> None:
-        """Note a deletion; those that lie before the log's beginning are forgotten."""
-        self.offsets[topic] = offset
-        self._save({name: at for name, at in self.offsets.items() if at > min_offset or name == topic})
+        """Note a deletion; those that lie before the log's beginning are forgotten. OSError: nothing is noted."""
+        self._save({name: at for name, at in self.offsets.items() if at > min_offset} | {topic: offset})
 
     def forget_before(self, min_offset: int) -> None:
         """The log begins there now: records of topics that were deleted before are gone."""

@@ -17,6 +17,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.fastjson import loads_tolerant
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.store.deleted_topics import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 
@@ -236,6 +237,23 @@ def test_a_heartbeat_needs_no_room(disk: Disk, wire: Wire) -> None:
     disk.full = True
     data = {"clientID": "c", "consumerDataSet": [{"groupName": "other", "subscriptionDataSet": []}]}
     assert wire.ask(RequestCode.HEART_BEAT, json.dumps(data).encode()).code == ResponseCode.SUCCESS
+
+
+def test_a_deletion_that_cannot_be_noted_changes_nothing(
+    wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(topics: DeletedTopics, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeletedTopics, "add", full)
+        answer = wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Known")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "topic Known cannot be deleted: No space left on device" in (answer.remark or "")
+    assert [message.body for message in wire.messages("Known")] == [b"x"]
+    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="Known").code == ResponseCode.SUCCESS
+    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Known").code == ResponseCode.SUCCESS
+    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="Known").code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_failing_writes_are_logged_once_and_so_is_their_end(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -86,6 +87,32 @@ def test_a_full_disk_is_told_of_once_a_minute(
     clock.now += 1
     assert refused(50) == 1
     disk.left = 1 << 30
+
+
+def test_a_topic_whose_deletion_failed_is_there_after_a_kill(
+    make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next deletion, of another topic, must not bring that one to the disk."""
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = make_store()
+    for topic in ("Kept", "Gone"):
+        put(store, topic, 0, b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.delete_topic("Kept")
+    assert bodies(store, "Kept", 0) == [b"x"]
+    store.delete_topic("Gone")
+    killed = tmp_path / "killed"
+    # None of the queues had been flushed: they are built from the log.
+    shutil.copytree(store.config.store_path, killed, ignore=shutil.ignore_patterns("consumequeue*"))
+    again = opened(small(killed))
+    assert bodies(again, "Kept", 0) == [b"x"]
+    assert bodies(again, "Gone", 0) == []
+    again.close()
 
 
 def test_the_index_waits_for_room(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
