@@ -7,6 +7,7 @@ import errno
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,6 +79,18 @@ def until(found: Callable[[], Found]) -> Found:
             return it
         time.sleep(0.01)
     raise AssertionError("not within 30 s")
+
+
+def written(cluster: LocalCluster, file: str) -> str:
+    """A state file; it is away for a moment between the two renames of a write."""
+
+    def read() -> str:
+        path = cluster.store_dir / "config" / file
+        with suppress(FileNotFoundError):
+            return path.read_text()
+        return ""
+
+    return until(read)
 
 
 def failed(answer: RemotingCommand) -> RemotingCommand | None:
@@ -178,14 +191,14 @@ def test_a_change_that_cannot_be_written_is_an_error(
         assert "No space left on device" in (answer.remark or "")
     disk.full = False
     assert change(wire).code == ResponseCode.SUCCESS
-    assert (text in (served.store_dir / "config" / file).read_text()) is is_there
+    assert (text in written(served, file)) is is_there
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_that_is_acknowledged_is_on_disk(name: str, wire: Wire, served: LocalCluster) -> None:
     change, file, text, is_there = CHANGES[name]
     assert change(wire).code == ResponseCode.SUCCESS
-    assert (text in (served.store_dir / "config" / file).read_text()) is is_there
+    assert (text in written(served, file)) is is_there
 
 
 def test_a_failed_change_is_written_when_there_is_room(disk: Disk, wire: Wire, served: LocalCluster) -> None:
@@ -193,14 +206,14 @@ def test_a_failed_change_is_written_when_there_is_room(disk: Disk, wire: Wire, s
     disk.full = True
     assert create_topic(wire, "New").code == ResponseCode.SYSTEM_ERROR
     disk.full = False
-    until(lambda: '"New"' in (served.store_dir / "config" / "topics.json").read_text())
+    until(lambda: '"New"' in written(served, "topics.json"))
     assert create_topic(wire, "New").code == ResponseCode.SUCCESS
     assert wire.send("New").code == ResponseCode.SUCCESS
 
 
 def test_commits_are_errors_while_offsets_cannot_be_written(disk: Disk, wire: Wire, served: LocalCluster) -> None:
     def saved() -> int:
-        table = loads_tolerant((served.store_dir / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+        table = loads_tolerant(written(served, "consumerOffset.json").encode())["offsetTable"]
         offset: int = table.get("Known@known", {}).get("0", -1)
         return offset
 
