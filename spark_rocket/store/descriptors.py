@@ -30,7 +30,7 @@ _is_kept = False
 
 
 class ShortageError(OSError):
-    """The system refused to open a file for want of descriptors or memory: nothing was written or synced, try again."""
+    """The system could not open a file: no descriptor or memory is left. Nothing was written or synced; retry later."""
 
 
 def keep_reserve() -> None:

@@ -11,8 +11,8 @@ checkpoint             the log's time after each flush of the log; the queues' o
 
 A failed ``fdatasync`` is never tried again in hope: the kernel has marked the pages clean, so a later success proves
 nothing. The store takes no more writes then, waiters are told ``False``, every later flush of log or queues fails at
-once, the checkpoint stays, and what is on the disk is found at restart. A flush that did not get as far as that, for
-want of a descriptor or memory (ShortageError), changes nothing: the next one does it.
+once, the checkpoint stays, and what is on the disk is found at restart. A flush that could not open its file because
+no descriptor or memory was left (ShortageError) changes nothing: the next flush repeats it.
 
 Thread-safety: ``wait_for`` from any thread. Callbacks run in a flush thread, each exactly once.
 Corresponds to CommitLog's FlushRealTimeService and GroupCommitService, and FlushConsumeQueueService.
