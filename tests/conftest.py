@@ -20,8 +20,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # Files that share a Spark session, of about the same time each, and those that start Spark in other processes; all of
 # them begin first, then others, the longest first.
 _SPARK = (
-    {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "pushdown", "official_clients"},
-    {"what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
+    {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "reuse", "lookup"},
+    {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
     {"flights", "connect", "package"},
 )
 _LONG = ("tests/cluster/", "tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")

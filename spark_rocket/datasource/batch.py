@@ -1,5 +1,10 @@
 """``spark.read.format("rocket")``: all messages between two positions, planned once.
 
+With ``lookupKeys`` or ``lookupMsgIds`` the ranges are those of the messages that the brokers' index names.
+
+Filters of a query are not pushed down. Spark 4.1 to 4.3 keeps a narrowed read on the object that all scans of a data
+frame, view or table share, and never asks Python again: other scans would lose rows (SPARK-58551, Spark 5.0).
+
 ``partitions`` runs in a planning process on the driver, ``read`` in the executors' workers; the reader object travels
 between them by pickle and therefore holds values only. Corresponds to KafkaBatch in Spark.
 """
@@ -8,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,13 +22,17 @@ from pyspark.sql.types import StructType
 from spark_rocket.datasource.cluster import Cluster, reader_for
 from spark_rocket.datasource.dedupe import read_without_repeats
 from spark_rocket.datasource.fetch import read_range
-from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.datasource.plan import plan_batch
-from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.lookup import BrokerIndex, LookedUp, find
+from spark_rocket.datasource.options import LookUp, ReadOptions
+from spark_rocket.datasource.plan import batch_ranges, plan_batch
+from spark_rocket.datasource.ranges import OffsetRange, split
 from spark_rocket.datasource.tracebacks import short, short_while
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.typed_rows import projection_of, rows_of
 from spark_rocket.datasource.worker import settle_worker
+
+_SMALL = 1_000  # messages; a range of more is a task of its own
+_TOGETHER = 256  # small ranges in a task
 
 
 @dataclass
@@ -32,22 +42,49 @@ class RangePartition(InputPartition):
     span: OffsetRange
 
 
+@dataclass
+class RangesPartition(InputPartition):
+    """One Spark partition: a few small ranges."""
+
+    spans: tuple[OffsetRange, ...]
+
+
 def read_partition(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Read one partition. An empty plan arrives as ``InputPartition(None)`` and has no rows."""
+    if isinstance(partition, RangesPartition):
+        return chain.from_iterable(read_partition(RangePartition(span), options, schema) for span in partition.spans)
     if not isinstance(partition, RangePartition):
         return iter(())
     settle_worker()
     reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
     projection = projection_of(options, schema)
-    if options.dedupe_window is not None:
+    if options.look_up is not None:
+        looked_up = LookedUp(options.look_up, projection)
+        batches = looked_up.rows(read_range(partition.span, options, looked_up.projection, reader))
+    elif options.dedupe_window is not None:
         batches = read_without_repeats(partition.span, options, projection, reader, options.dedupe_window)
     else:
         batches = read_range(partition.span, options, projection, reader)
     return short_while(rows_of(batches, options, schema, projection))
 
 
+def _looked_up(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
+    """The messages that the index names, as tasks. Small ranges share a task, unless the user says how to cut."""
+    reader = reader_for(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    index = BrokerIndex(reader, options.request_timeout_ms / 1000)
+    spans = find(batch_ranges(cluster, options), look_up, index)
+    least, most = options.min_partitions, options.max_records_per_partition
+    small = [] if least or most else [span for span in spans if span.size <= _SMALL]
+    large = [span for span in spans if span.size > _SMALL] if small else spans
+    alone: list[InputPartition] = [
+        RangePartition(span) for span in split(large, min_partitions=least, max_records=most)
+    ]
+    groups = (tuple(small[start : start + _TOGETHER]) for start in range(0, len(small), _TOGETHER))
+    return alone + [RangesPartition(group) for group in groups]
+
+
 class RocketBatchReader(Traveller, DataSourceReader):
-    """Plans and reads. It defines no ``pushFilters``: Spark refuses readers that do, unless a setting allows it."""
+    """Plans and reads. It defines no ``pushFilters``; the module says why."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         projection_of(options, schema)
@@ -56,8 +93,11 @@ class RocketBatchReader(Traveller, DataSourceReader):
 
     @short
     def partitions(self) -> list[InputPartition]:
-        cluster = Cluster(self._options)
-        return [RangePartition(span) for span in plan_batch(cluster, self._options)]
+        options = self._options
+        cluster = Cluster(options)
+        if options.look_up is not None:
+            return _looked_up(cluster, options.look_up, options)
+        return [RangePartition(span) for span in plan_batch(cluster, options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._options, self._schema)

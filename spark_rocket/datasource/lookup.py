@@ -1,4 +1,4 @@
-"""Finding messages by ``keys`` or ``msgId`` in the brokers' index, in the place of reading everything.
+"""``lookupKeys``, ``lookupMsgIds``: find messages in the brokers' index instead of reading whole queues.
 
 A broker's index tells which records have a key. It cannot be asked whether it is complete, so a broker's answers count
 only if all of this holds; else its queues are read as without a look-up, and the log says why:
@@ -11,28 +11,36 @@ only if all of this holds; else its queues are read as without a look-up, and th
 
 What cannot be seen is a hole in the middle: an index that was switched off for a time, or that an Apache broker did not
 make up for after it was killed (``messageIndexSafe=false``, its default). Brokers of this package have none. That is
-why look-ups are an option of their own.
+why look-ups are options of their own, and not what a filter of a query does.
 
-A message is found by each of the words of ``KEYS``, and the column ``keys`` is all of them: one of a text's words is
-looked up, and Spark compares the text. A ``msgId`` is a unique key, which the index has, or, of messages without one,
-an offset id, which says itself where the message is.
+A message is found by each of the words of ``KEYS``. A ``msgId`` is a unique key, which the index has, or, of messages
+without one, an offset id, which says itself where the message is. The index compares hashes, and whole queues may be
+read: ``LookedUp`` compares the words of each message that was read, so that rows never depend on the index alone.
 
-``find`` is pure over the ``Index`` questions. Corresponds to MQAdminImpl.queryMessage.
+Ranges are planned for one reader with its own options; nothing is shared with another data frame. ``find`` is pure over
+the ``Index`` questions. Corresponds to MQAdminImpl.queryMessage.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from spark_rocket.client.answers import error_of
 from spark_rocket.client.pull import PullResult, PullStatus
 from spark_rocket.client.reader import Reader
-from spark_rocket.datasource.pushdown import Wanted, pieces
+from spark_rocket.datasource.options import LookUp
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.model import UNIQ_KEY, MessageExt, MessageQueue
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -69,33 +77,68 @@ class _NotSureError(Exception):
     """Why the index alone does not do."""
 
 
-def find(spans: Iterable[OffsetRange], wanted: Wanted, index: Index) -> list[OffsetRange]:
+def find(spans: Iterable[OffsetRange], look_up: LookUp, index: Index) -> list[OffsetRange]:
     """The messages of the ranges that the index names; whole ranges of brokers whose index cannot be relied upon."""
-    words = None if wanted.keys is None else _first_words(wanted.keys)
-    if wanted.msg_ids is None and words is None:
-        return list(spans)
     by_broker: dict[str, list[OffsetRange]] = defaultdict(list)
     for span in spans:
         by_broker[span.queue.broker_name].append(span)
     found: list[OffsetRange] = []
     for broker, whole in by_broker.items():
         try:
-            hits = _LookUp(whole, index).hits(words, wanted.msg_ids)
+            hits = _BrokerLookUp(whole, index).hits(look_up)
         except (_NotSureError, RocketError) as reason:
-            log.warning("filterPushdown=index: the queues on %s are read through: %s", broker, reason)
+            log.warning("%s: the queues on %s are read through: %s", look_up.option, broker, reason)
             found += whole
         else:
-            found += [piece for span in whole for piece in pieces(span, hits[span.queue])]
+            found += [piece for span in whole for piece in _pieces(span, hits[span.queue])]
     return found
 
 
-def _first_words(texts: Collection[str]) -> frozenset[str] | None:
-    """One word of each text; None if a text has none."""
-    words = [_first_word(text) for text in texts]
-    return frozenset(words) if all(words) else None
+def _pieces(span: OffsetRange, offsets: Iterable[int]) -> list[OffsetRange]:
+    """The messages of a range at some offsets; neighbours are one piece."""
+    found: list[OffsetRange] = []
+    for offset in sorted({offset for offset in offsets if span.start <= offset < span.end}):
+        if found and found[-1].end == offset:
+            found[-1] = OffsetRange(span.queue, found[-1].start, offset + 1)
+        else:
+            found.append(OffsetRange(span.queue, offset, offset + 1))
+    return found
 
 
-class _LookUp:
+class LookedUp:
+    """Keeps the messages that are looked up, of a task's batches.
+
+    Batches are to be made with ``projection``: the columns of the read, and the one to compare.
+    """
+
+    def __init__(self, look_up: LookUp, projection: Projection) -> None:
+        self._is_list = look_up.column == "keys"
+        self._values = pa.array(look_up.values, pa.string())
+        self._width = len(projection.columns)
+        self.projection = projection
+        if look_up.column not in projection.columns:
+            compared = to_arrow_schema(StructType([SOURCE_SCHEMA[look_up.column]]), timezone="UTC").field(0)
+            columns = (*projection.columns, look_up.column)
+            self.projection = replace(projection, columns=columns, target=projection.target.append(compared))
+        self._compared = self.projection.columns.index(look_up.column)
+
+    def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            chosen = batch.filter(self._matches(batch.column(self._compared))).select(list(range(self._width)))
+            if chosen.num_rows:
+                yield chosen
+
+    def _matches(self, texts: pa.Array) -> pa.Array:
+        if not self._is_list:
+            return pc.is_in(texts, value_set=self._values)
+        words = pc.split_pattern(texts, " ")
+        found = pc.list_parent_indices(words).filter(pc.is_in(pc.list_flatten(words), value_set=self._values))
+        mask = np.zeros(len(texts), bool)
+        mask[found.to_numpy(zero_copy_only=False)] = True
+        return pa.array(mask)
+
+
+class _BrokerLookUp:
     """The look-ups of one read on one broker."""
 
     def __init__(self, spans: Sequence[OffsetRange], index: Index) -> None:
@@ -105,8 +148,8 @@ class _LookUp:
         self._most = _MOST_RECORDS
         self._first = self._last = 0
 
-    def hits(self, words: frozenset[str] | None, msg_ids: frozenset[str] | None) -> defaultdict[MessageQueue, set[int]]:
-        keys = msg_ids if msg_ids is not None else words or frozenset()
+    def hits(self, look_up: LookUp) -> defaultdict[MessageQueue, set[int]]:
+        keys = look_up.values
         if len(keys) * len(self._queues) > MOST_LOOK_UPS:
             raise _NotSureError(f"{len(keys)} keys in {len(self._queues)} topics are too many to look up")
         self._check()
@@ -116,7 +159,7 @@ class _LookUp:
                 for message in self._query(queue, key):
                     found[_queue_of(message, queue)].add(message.queue_offset)
         queue = self._spans[0].queue
-        for msg_id in msg_ids or ():
+        for msg_id in keys if look_up.column == "msgId" else ():
             at = physical_offset(msg_id)
             if self._first <= at <= self._last:
                 for message in self._index.view(queue, at).messages:

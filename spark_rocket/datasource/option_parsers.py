@@ -66,14 +66,6 @@ class Compression(Enum):
     ZSTD = "zstd"
 
 
-class Pushdown(Enum):
-    """Which filters of a query decide what is read."""
-
-    OFF = "false"
-    ON = "true"
-    INDEX = "index"
-
-
 @dataclass(frozen=True)
 class Position:
     """Where to begin or end: a way to say it, and what that way needs."""
@@ -165,11 +157,16 @@ def sql_expression(option: str, text: str) -> str:
     return text.strip()
 
 
-def pushdown(option: str, text: str) -> Pushdown:
+def key_list(option: str, text: str) -> tuple[str, ...]:
+    """Keys or message ids: separated by commas, or a JSON list of strings. They contain no spaces."""
+    wanted = 'values separated by commas, none with a space, or a JSON list such as ["a,b", "c"] if one has a comma'
     try:
-        return Pushdown(text.strip().lower())
-    except ValueError:
-        raise bad_value(option, text, "false, true or index") from None
+        given = json.loads(text) if text.strip().startswith("[") else [part.strip() for part in text.split(",")]
+    except (ValueError, RecursionError):
+        raise bad_value(option, text, wanted) from None
+    if not given or not all(isinstance(value, str) and value and " " not in value for value in given):
+        raise bad_value(option, text, wanted)
+    return tuple(dict.fromkeys(given))
 
 
 VIEW_NAMES = (

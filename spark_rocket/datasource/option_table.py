@@ -30,11 +30,11 @@ from spark_rocket.datasource.option_parsers import (
     directory,
     duration,
     group_name,
+    key_list,
     name_servers,
     number,
     one_of,
     positions,
-    pushdown,
     some_text,
     sql_expression,
     tag_expression,
@@ -158,10 +158,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("minPartitions", READS, number(1, 100_000), None,
            "At least so many Spark partitions: ranges of large queues are split."),
     Option("maxRecordsPerPartition", READS, number(1), None, "At most so many messages in a Spark partition."),
-    Option("filterPushdown", frozenset({Scope.READ}), pushdown, "false",
-           "Whether filters on `topic`, `brokerName`, `queueId`, `queueOffset`, `storeTimestamp` and `tags` decide "
-           "what is read (`true`), and those on `keys` and `msgId` are looked up in the brokers' index too (`index`). "
-           "Needs `spark.sql.python.filterPushdown.enabled=true`. See [below](#filter-pushdown)."),
+    Option("lookupKeys", frozenset({Scope.READ}), key_list, None,
+           "Only messages with one of these keys, separated by commas. They are looked up in the brokers' index; the "
+           "rest of the topic is not read. See [below](#look-ups-by-key)."),
+    Option("lookupMsgIds", frozenset({Scope.READ}), key_list, None,
+           "Only messages with one of these values of `msgId`, likewise. Not together with `lookupKeys`."),
     Option("tags", READS, tag_expression, "*",
            "Only messages with one of these tags, as RocketMQ writes them. The broker chooses, and what it sends is "
            "compared again. See [below](#choosing-at-the-broker)."),

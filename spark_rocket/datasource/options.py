@@ -36,7 +36,6 @@ from spark_rocket.datasource.option_checks import (
 from spark_rocket.datasource.option_parsers import (
     Compression,
     Position,
-    Pushdown,
     Start,
     name_servers,
 )
@@ -49,6 +48,16 @@ from spark_rocket.protocol.acl import Credentials
 from spark_rocket.remoting.tls import TlsSettings
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """The messages to look up: those with one of ``values`` among their keys, or as their id."""
+
+    option: str
+    column: str
+    """``keys`` or ``msgId``."""
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,8 @@ class ReadOptions:
     """Messages with one of these tags only; None is all."""
     sql_filter: str | None = None
     max_pulls_in_flight: int = 32
-    filter_pushdown: Pushdown = Pushdown.OFF
+    look_up: LookUp | None = None
+    """Messages with one of these keys or ids only."""
     topic_pattern: str | None = None
     assigned: tuple[MessageQueue, ...] | None = None
     wait_for_topic: bool = False
@@ -145,7 +155,8 @@ _NOT_WITH_A_STORE = (
     "startingOffsetsByTimestampStrategy",
     "endingOffsetsByTimestamp",
     "groupOffsetsFallback",
-    "filterPushdown",
+    "lookupKeys",
+    "lookupMsgIds",
     "consumerGroup",
     "maxRecordsPerPartition",
     "pullBatchSize",
@@ -205,9 +216,10 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         hint = "; in SQL92 a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
         raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
     dedupe_window = as_kind(int, values.get("dedupeWindow"))
-    if dedupe_window is not None and values.get("filterPushdown") is Pushdown.INDEX:
-        hint = ", or set filterPushdown=true: what the index finds has no messages before it"
-        raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other="filterPushdown=index", hint=hint)
+    look_up = _look_up_of(values)
+    if dedupe_window is not None and look_up is not None:
+        hint = ": a look-up does not read the messages before those that it finds"
+        raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other=look_up.option, hint=hint)
     return ReadOptions(
         name_server="" if store_path is not None else _name_server_of(values),
         topics=topics,
@@ -236,12 +248,23 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         tags=tags,
         sql_filter=sql_filter,
         max_pulls_in_flight=_int(values, "maxPullsInFlight"),
-        filter_pushdown=as_kind(Pushdown, values.get("filterPushdown")) or Pushdown.OFF,
+        look_up=look_up,
         dedupe_window=dedupe_window,
         body=body_settings(values, topics, pattern),
         credentials=None if store_path is not None else credentials_of(values),
         tls=None if store_path is not None else tls_of(values),
     )
+
+
+def _look_up_of(values: Mapping[str, object]) -> LookUp | None:
+    given = [
+        LookUp(option, column, found)
+        for option, column in (("lookupKeys", "keys"), ("lookupMsgIds", "msgId"))
+        if (found := as_kind(tuple, values.get(option)))
+    ]
+    if len(given) > 1:
+        raise error("BAD_OPTION.TOGETHER", option="lookupKeys", other="lookupMsgIds", hint="")
+    return given[0] if given else None
 
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
@@ -351,7 +374,9 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
             hint = ' Writes name their topic with "topic".' if key == "subscribe" else hint
             hint = " Read a store directory with spark.read." if key == "storepath" else hint
             hint = " Views are read with spark.read." if key == "view" else hint
-            hint = ' Or say which: .option("view", "messages").' if key in ("key", "msgid") else hint
+            if key in ("key", "msgid"):
+                instead = "lookupKeys" if key == "key" else "lookupMsgIds"
+                hint = f' Or say which: .option("view", "messages"). Batch reads have {instead}.'
             raise error("BAD_OPTION.SCOPE", option=option.name, belongs=belongs, wanted=wanted, hint=hint)
 
 

@@ -49,6 +49,8 @@ NOT_NEEDED: Mapping[str, str] = {
     "kafka.acks": _STORED,
     "kafka.linger.ms": "A task sends what Spark hands it at once: there is nothing to linger for.",
     "kafka.isolation.level": "A message of a transaction that is open or rolled back cannot be read.",
+    "filterpushdown": "Spark 4.1 to 4.3 apply the filters of one query to others on the same data frame, view or "
+    "table, too. To read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
     "kafka.enable.auto.commit": "With consumerGroup a stream commits what its batches have done.",
 }
 

@@ -59,7 +59,6 @@ class RocketDataSource(Traveller, DataSource):
 
     @short
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
-        from spark_rocket.datasource.option_parsers import Pushdown
         from spark_rocket.datasource.option_table import Scope
         from spark_rocket.datasource.options import is_view, parse_read_options
         from spark_rocket.datasource.tables import options_to_read, plain
@@ -77,10 +76,6 @@ class RocketDataSource(Traveller, DataSource):
             from spark_rocket.datasource.store_directory import StoreDirectoryReader
 
             return StoreDirectoryReader(options, schema)
-        if options.filter_pushdown is not Pushdown.OFF:
-            from spark_rocket.datasource.filtered_batch import FilterPushdownReader
-
-            return FilterPushdownReader(options, schema)
         from spark_rocket.datasource.batch import RocketBatchReader
 
         return RocketBatchReader(options, schema)

@@ -193,7 +193,7 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
 def test_the_option_and_what_it_does_not_go_with() -> None:
     assert options(dedupeWindow="1000").dedupe_window == 1000
     assert options().dedupe_window is None
-    for wrong in ({"dedupeWindow": "0"}, {"dedupeWindow": "5", "filterPushdown": "index"}):
+    for wrong in ({"dedupeWindow": "0"}, {"dedupeWindow": "5", "lookupKeys": "a"}):
         with pytest.raises(OptionError, match="dedupeWindow"):
             options(**wrong)
     with pytest.raises(OptionError, match="dedupeWindow is given together with storePath"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, In
+from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.lookup import MOST_LOOK_UPS, Found, find
-from spark_rocket.datasource.pushdown import Wanted, understand
+from spark_rocket.datasource.lookup import MOST_LOOK_UPS, Found, LookedUp, find
+from spark_rocket.datasource.options import LookUp
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import BrokerError
 from spark_rocket.model import MessageExt, MessageQueue
 from tests.datasource.fakes import q
@@ -73,8 +75,8 @@ class FakeIndex:
         return [self.messages.get(place) for place in places]
 
 
-def wanted(column: str, *values: str) -> Wanted:
-    return understand([In((column,), values)])[0]
+def wanted(column: str, *values: str) -> LookUp:
+    return LookUp("lookupKeys" if column == "keys" else "lookupMsgIds", column, values)
 
 
 def offsets(spans: list[OffsetRange]) -> list[tuple[int, int]]:
@@ -84,13 +86,10 @@ def offsets(spans: list[OffsetRange]) -> list[tuple[int, int]]:
 def test_keys_and_ids_are_found() -> None:
     index = FakeIndex()
     assert offsets(find(WHOLE, wanted("keys", "k7"), index)) == [(0, 7), (1, 7)]
-    # One of the words is looked up, and Spark compares the text.
-    assert offsets(find(WHOLE, wanted("keys", " k20 ten"), index)) == [(0, 20), (1, 20)]
     assert offsets(find(WHOLE, wanted("keys", "k1", "k2", "no such key"), index)) == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert offsets(find(WHOLE, wanted("msgId", "id-1-30"), index)) == [(1, 30)]
     assert offsets(find([OffsetRange(q(0), 8, 20)], wanted("keys", "ten"), index)) == [(0, 10)]
     assert find(WHOLE, wanted("keys", "nobody's"), index) == []
-    assert find(WHOLE, understand([EqualTo(("queueId",), 1)])[0], index) == WHOLE
 
 
 def test_an_offset_id_says_where_the_message_is() -> None:
@@ -158,7 +157,6 @@ def test_what_cannot_be_looked_up_is_read() -> None:
     index = FakeIndex()
     many = wanted("keys", *(f"k{n}" for n in range(MOST_LOOK_UPS + 1)))
     assert find(WHOLE, many, index) == WHOLE
-    assert find(WHOLE, wanted("keys", "k7", " "), index) == WHOLE
     light = [OffsetRange(q(0, "%LMQ%mine"), 0, 5)]
     assert find(light, wanted("keys", "k7"), index) == light
 
@@ -167,3 +165,35 @@ def test_each_broker_is_judged_by_itself() -> None:
     index = FakeIndex()
     other = OffsetRange(q(0, broker="broker-b"), 0, 50)
     assert find([*WHOLE, other], wanted("keys", "k7"), index)[-1] == other
+
+
+KEYS = ["k1 k10", "k10", None, "", "k1", " k10  k1 ", "k1\tk10", "K1"]
+IDS = ["A1", "A10", "a1", "A1 ", "A10", "A1", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("look_up", "rows"),
+    [
+        (wanted("keys", "k1"), [0, 4, 5]),
+        (wanted("keys", "k10", "K1"), [0, 1, 5, 7]),
+        (wanted("keys", "k1\tk10"), [6]),
+        (wanted("keys", "k1.*"), []),
+        (wanted("msgId", "A1"), [0, 5]),
+        (wanted("msgId", "A10", "C"), [1, 4, 7]),
+    ],
+)
+@pytest.mark.parametrize("names", [("body",), ("keys", "msgId", "body"), ()])
+def test_only_what_was_looked_up_is_kept(look_up: LookUp, rows: list[int], names: tuple[str, ...]) -> None:
+    """Whatever else was read: of the same hash, or of queues that were read through."""
+    columns = {"keys": KEYS, "msgId": IDS, "body": [b"%d" % row for row in range(len(KEYS))]}
+    projection = project(StructType([SOURCE_SCHEMA[name] for name in names]))
+    looked_up = LookedUp(look_up, projection)
+    decoded = looked_up.projection
+    arrays = [pa.array(columns[name], of.type) for name, of in zip(decoded.columns, decoded.target, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=decoded.target)
+    found = list(looked_up.rows(iter([batch.slice(0, 3), batch.slice(3)])))
+    assert sum(part.num_rows for part in found) == len(rows)
+    for part in found:
+        assert part.schema.equals(projection.target, check_metadata=True)
+    if "body" in names:
+        assert [int(body) for part in found for body in part.column("body").to_pylist()] == rows

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.option_parsers import Position, Pushdown, Start, can_be_written
+from spark_rocket.datasource.option_parsers import Position, Start, can_be_written
 from spark_rocket.datasource.option_table import OPTIONS, READS, WRITES, Scope
-from spark_rocket.datasource.options import check_options, parse_read_options, parse_write_options
+from spark_rocket.datasource.options import LookUp, check_options, parse_read_options, parse_write_options
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue
 
@@ -253,13 +253,23 @@ def test_every_option_is_documented_with_its_default_and_its_meaning() -> None:
         assert sorted(documented) == sorted(option.name for option in OPTIONS if option.scopes & scopes), heading
 
 
-def test_filter_pushdown() -> None:
-    assert parse_read_options({"subscribe": "t"}, BATCH).filter_pushdown is Pushdown.OFF
-    assert parse_read_options({"subscribe": "t", "filterPushdown": "INDEX"}, BATCH).filter_pushdown is Pushdown.INDEX
-    assert "filterPushdown is 'yes'. It should be false, true or index" in bad(BATCH, filterPushdown="yes")
-    assert "filterPushdown is for batch reads, not for streaming reads" in bad(STREAM, filterPushdown="true")
-    with pytest.raises(OptionError, match="filterPushdown is given together with storePath"):
-        parse_read_options({"storePath": "/x", "filterPushdown": "true"}, BATCH)
+def test_look_ups() -> None:
+    assert parse_read_options({"subscribe": "t"}, BATCH).look_up is None
+    for text, keys in (("a", ("a",)), ("b, a,b", ("b", "a")), ('["a,b", "["]', ("a,b", "["))):
+        found = parse_read_options({"subscribe": "t", "lookupKeys": text}, BATCH).look_up
+        assert found == LookUp("lookupKeys", "keys", keys)
+    found = parse_read_options({"subscribe": "t", "lookupMsgIds": "7F01,7F02"}, BATCH).look_up
+    assert found == LookUp("lookupMsgIds", "msgId", ("7F01", "7F02"))
+    assert "lookupKeys is 'a b'. It should be values separated by commas" in bad(BATCH, lookupKeys="a b")
+    assert "lookupKeys is for batch reads, not for streaming reads" in bad(STREAM, lookupKeys="a")
+    assert "lookupKeys is given together with lookupMsgIds" in bad(BATCH, lookupKeys="a", lookupMsgIds="b")
+    with pytest.raises(OptionError, match="lookupKeys is given together with storePath"):
+        parse_read_options({"storePath": "/x", "lookupKeys": "a"}, BATCH)
+
+
+@pytest.mark.parametrize("value", ["true", "index", "false"])
+def test_filter_pushdown_is_refused_with_the_reason(value: str) -> None:
+    assert re.search(r"\[BAD_OPTION.UNKNOWN\].*Spark 4.1 to 4.3 .*use lookupKeys", bad(BATCH, filterPushdown=value))
 
 
 def test_what_brokers_are_to_choose() -> None:

@@ -87,7 +87,6 @@ def clean(spark: SparkSession) -> Iterator[SparkSession]:
     yield spark
     for query in spark.streams.active:
         query.stop()
-    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     for table in spark.catalog.listTables():
         spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} IF EXISTS {table.name}")
 

@@ -1,0 +1,155 @@
+"""A data frame, view or table that one query filters and another reads whole: each has its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_rocket.model import Message
+from tests.spark.conftest import Rocket
+
+QUEUES, EACH = 3, 10
+Numbers = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def topic(mq: Rocket) -> str:
+    """Ten messages in each of three queues; half of them have the key ``red``."""
+    topic = mq.topic(QUEUES)
+    for queue in mq.queues(topic):
+        keys = [["red", f"n-{number}"] if number % 2 else ["blue"] for number in range(EACH)]
+        mq.producer.send([Message.of(topic, b"x", keys=each) for each in keys], queue=queue)
+    return topic
+
+
+@pytest.fixture(autouse=True)
+def pushdown_is_allowed(spark: SparkSession) -> Iterator[None]:
+    """The setting with which Spark hands filters to readers that take them."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def _filtered_then_whole(frame: DataFrame) -> Numbers:
+    return frame.where("queueId = 0").count(), frame.count(), frame.where("queueId = 1").count(), frame.count()
+
+
+def _cached(frame: DataFrame) -> Numbers:
+    kept = frame.where("queueId = 0").cache()
+    try:
+        return kept.count(), frame.count(), kept.where("queueOffset >= 0").count(), frame.count()
+    finally:
+        kept.unpersist()
+
+
+def _whole_is_cached(frame: DataFrame) -> Numbers:
+    one = frame.where("queueId = 0").count()
+    whole = frame.cache()
+    try:
+        return one, whole.count(), whole.where("queueId = 1").count(), whole.count()
+    finally:
+        whole.unpersist()
+
+
+def _union(frame: DataFrame) -> Numbers:
+    rows = frame.where("queueId = 0").union(frame).union(frame.where("queueId = 1"))
+    counted = {row.queueId: row["count"] for row in rows.groupBy("queueId").count().collect()}
+    return counted[0] // 2, counted[0] // 2 + counted[1] // 2 + counted[2], counted[1] // 2, frame.count()
+
+
+def _self_join(frame: DataFrame) -> Numbers:
+    one, other = frame.where("queueId = 0").alias("one"), frame.where("queueId = 1").alias("other")
+    same_offset = one.join(other, on="queueOffset")
+    with_whole = one.join(frame.alias("whole"), on=["queueId", "queueOffset"])
+    return same_offset.count(), frame.count(), with_whole.count(), frame.count()
+
+
+def _minus(frame: DataFrame) -> Numbers:
+    offsets = frame.select("queueId", "queueOffset")
+    rest = offsets.exceptAll(offsets.where("queueId = 0"))
+    return rest.where("queueId = 1").count(), offsets.count(), rest.where("queueId = 2").count(), frame.count()
+
+
+def _view(frame: DataFrame) -> Numbers:
+    frame.createOrReplaceTempView("reused")
+    try:
+        return _numbers_of("reused", frame.sparkSession)
+    finally:
+        frame.sparkSession.catalog.dropTempView("reused")
+
+
+def _scalar_subqueries(frame: DataFrame) -> Numbers:
+    frame.createOrReplaceTempView("reused")
+    some = "(SELECT count(*) FROM reused WHERE queueId = {})"
+    query = f"SELECT {some.format(0)}, (SELECT count(*) FROM reused), {some.format(1)}, (SELECT count(*) FROM reused)"
+    try:
+        return tuple(frame.sparkSession.sql(query).collect()[0])
+    finally:
+        frame.sparkSession.catalog.dropTempView("reused")
+
+
+def _numbers_of(name: str, spark: SparkSession) -> Numbers:
+    """The same four numbers, of a view or table."""
+    queries = [f"SELECT count(*) FROM {name} {where}" for where in ("WHERE queueId = 0", "", "WHERE queueId = 1", "")]
+    apart = tuple(spark.sql(query).collect()[0][0] for query in queries)
+    together = " UNION ALL ".join(f"({query})" for query in queries)
+    assert tuple(row[0] for row in spark.sql(together).collect()) == apart
+    return apart
+
+
+PATTERNS = [
+    _filtered_then_whole, _cached, _whole_is_cached, _union, _self_join, _minus, _view, _scalar_subqueries
+]  # fmt: skip
+OPTIONS: dict[str, tuple[dict[str, str], int]] = {
+    "no option": ({}, EACH),
+    "lookupKeys": ({"lookupKeys": "red,unknown"}, EACH // 2),
+    "filterPushdown": ({"filterPushdown": "true"}, EACH),
+    "filterPushdown=index": ({"filterPushdown": "index"}, EACH),
+}
+
+
+def _check(numbers: Callable[[], Numbers], given: dict[str, str], of_a_queue: int) -> None:
+    """Spark 4.1 to 4.3 would read for all what one query's filters leave, so the option is refused."""
+    if "filterPushdown" in given:
+        with pytest.raises(PySparkException, match=r"BAD_OPTION\.UNKNOWN.*Spark 4\.1 to 4\.3 .*use lookupKeys"):
+            numbers()
+        return
+    assert numbers() == (of_a_queue, QUEUES * of_a_queue, of_a_queue, QUEUES * of_a_queue)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_frame_used_twice(mq: Rocket, topic: str, pattern: Callable[[DataFrame], Numbers], name: str) -> None:
+    given, of_a_queue = OPTIONS[name]
+    _check(lambda: pattern(mq.read(topic, **given)), given, of_a_queue)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("kind", ["TABLE", "TEMPORARY VIEW"])
+def test_a_table_used_twice(mq: Rocket, spark: SparkSession, topic: str, kind: str, name: str) -> None:
+    given, of_a_queue = OPTIONS[name]
+    options = {"nameServer": mq.name_server, "subscribe": topic, **given}
+    listed = ", ".join(f"{key} '{value}'" for key, value in options.items())
+
+    def numbers() -> Numbers:
+        spark.sql(f"CREATE {kind} reused USING rocket OPTIONS ({listed})")
+        return _numbers_of("reused", spark)
+
+    try:
+        _check(numbers, given, of_a_queue)
+    finally:
+        spark.sql(f"DROP {kind.removeprefix('TEMPORARY ')} IF EXISTS reused")
+
+
+def test_options_of_one_query(mq: Rocket, spark: SparkSession, topic: str) -> None:
+    spark.sql(f"CREATE TABLE reused USING rocket OPTIONS (nameServer '{mq.name_server}', subscribe '{topic}')")
+    red, every = "(SELECT count(*) FROM reused WITH (lookupKeys = 'red'))", "(SELECT count(*) FROM reused)"
+    try:
+        assert spark.sql(f"SELECT * FROM {red}").collect()[0][0] == 15
+        assert spark.sql(f"SELECT * FROM {every}").collect()[0][0] == 30
+        assert tuple(spark.sql(f"SELECT {red}, {every}, {red}").collect()[0]) == (15, 30, 15)
+    finally:
+        spark.sql("DROP TABLE reused")
