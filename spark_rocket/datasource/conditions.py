@@ -30,6 +30,11 @@ CONDITIONS: tuple[Condition, ...] = (
     # --- options: found on the driver, before any task ----------------------------------------------------------
     Condition("BAD_OPTION.UNKNOWN", 'format("rocket") has no option {option}.', "{hint}"),
     Condition("BAD_OPTION.SCOPE", "option {option} is for {belongs}, not for {wanted}.", "Leave it out.{hint}"),
+    Condition(
+        "BAD_OPTION.COLUMN",
+        "option {option} is a column of the rows that are written.",
+        'Use .withColumn("{option}", {example}).',
+    ),
     Condition("BAD_OPTION.VALUE", "option {option} is {value}.", "It should be {wanted}."),
     Condition("BAD_OPTION.JSON", "option {option} is not {what} JSON: {problem}.", "Write it as {example}."),
     Condition("BAD_OPTION.MISSING", "option {option} is missing.", "{hint}"),
@@ -58,7 +63,8 @@ CONDITIONS: tuple[Condition, ...] = (
         'format("rocket") was given no options.',
         "Say what to read or where to write with .option(…). A table has them from CREATE TABLE … USING rocket "
         "OPTIONS (…) without a list of columns; one made with such a list, AS SELECT or by saveAsTable() has lost its "
-        "options: make it again without. "
+        "options: make it again without. For bodies that need columns (bodyFormat json, csv, arrow) use CREATE "
+        "TEMPORARY VIEW v (id bigint, …) USING rocket OPTIONS (…). "
         "toTable() cannot write to one.",
     ),
     Condition(

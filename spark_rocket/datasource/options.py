@@ -39,8 +39,8 @@ from spark_rocket.datasource.option_parsers import (
     Start,
     name_servers,
 )
-from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, Scope
-from spark_rocket.datasource.other_names import remedy_for
+from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, WRITES, Scope
+from spark_rocket.datasource.other_names import COLUMNS_TO_WRITE, remedy_for
 from spark_rocket.datasource.tls import OPTIONS as TLS_OPTIONS
 from spark_rocket.datasource.tls import tls_of
 from spark_rocket.model import MessageQueue
@@ -168,7 +168,7 @@ _NOT_WITH_A_STORE = (
     "retryTimeout",
 )
 # Spark puts these beside ours; they are not for the source.
-_SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
 
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
@@ -362,8 +362,11 @@ def check_options(raw: Mapping[str, str], scopes: frozenset[Scope]) -> None:
     for key, text in raw.items():
         key = key.lower()
         option = _BY_KEY.get(key)
+        if scopes <= WRITES and key in COLUMNS_TO_WRITE and (option is None or not option.scopes & scopes):
+            name, example = COLUMNS_TO_WRITE[key]
+            raise error("BAD_OPTION.COLUMN", option=name, example=example)
         if option is None:
-            if key not in _SPARKS_OWN:
+            if key not in SPARKS_OWN:
                 raise error("BAD_OPTION.UNKNOWN", option=key, hint=remedy_for(key, scopes))
         elif option.scopes & scopes:
             option.parse(option.name, text)

@@ -54,6 +54,21 @@ NOT_NEEDED: Mapping[str, str] = {
     "kafka.enable.auto.commit": "With consumerGroup a stream commits what its batches have done.",
 }
 
+COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
+    name.lower(): (name, example)
+    for name, example in (
+        ("body", "to_json(…)"),
+        ("tags", 'lit("paid")'),
+        ("keys", 'col("id").cast("string")'),
+        ("properties", 'create_map(lit("price"), …)'),
+        ("shardingKey", 'col("customer")'),
+        ("queueId", "lit(0)"),
+        ("delayLevel", "lit(3)"),
+        ("deliverAt", 'expr("current_timestamp() + INTERVAL 1 MINUTE")'),
+    )
+}
+"""What is no option of a write but a column of its rows, with a value of one."""
+
 
 def remedy_for(key: str, scopes: Collection[Scope]) -> str:
     """What to do about an option that does not exist, where options of ``scopes`` belong."""

@@ -39,7 +39,14 @@ from spark_rocket.datasource.body_formats.settings import BadRecords
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.credentials import refuse_secrets
 from spark_rocket.datasource.option_table import READS, WRITES, Scope
-from spark_rocket.datasource.options import belongs_to, body_of, check_options, is_view, parse_write_options
+from spark_rocket.datasource.options import (
+    SPARKS_OWN,
+    belongs_to,
+    body_of,
+    check_options,
+    is_view,
+    parse_write_options,
+)
 
 _METADATA = "rocket.options"
 _PREFIX = "option."
@@ -123,7 +130,7 @@ def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str,
     """
     says = not _WHAT_TO_READ.isdisjoint(key.lower() for key in options)
     both = dict(options) if says else _kept(schema) | dict(options)
-    if not any(belongs_to(key, READS | WRITES) for key in both):
+    if not _are_given(both):
         raise error("BAD_OPTION.NONE")
     return one_way(both, reading=True)
 
@@ -132,7 +139,7 @@ def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str
     """A write's options: its own if it has any, else those of the table."""
     found = _options_of_write(options, schema)
     if found == dict(options):
-        if not any(belongs_to(key, READS | WRITES) for key in found):
+        if not _are_given(found) and "topic" not in (field.name.lower() for field in schema.fields):
             raise error("BAD_OPTION.NONE")
     elif any(_SPARKS_VARCHAR in (field.metadata or {}) for field in schema.fields):
         raise error("BAD_OPTION.WHICH_TABLE")
@@ -141,8 +148,12 @@ def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str
 
 def _options_of_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Those of both ways: rows that come from a table bring its options to whoever writes them, who has his own."""
-    own = any(belongs_to(key, READS | WRITES) for key in options)
-    return dict(options) if own else _kept(schema) | dict(options)
+    return dict(options) if _are_given(options) else _kept(schema) | dict(options)
+
+
+def _are_given(options: Mapping[str, str]) -> bool:
+    """Whether any option is meant for this source, known or mistyped."""
+    return any(key.lower() not in SPARKS_OWN for key in options)
 
 
 def one_way(options: Mapping[str, str], *, reading: bool) -> dict[str, str]:

@@ -19,6 +19,7 @@ from spark_rocket.datasource.tables import (
     table_options,
     written,
 )
+from spark_rocket.datasource.writer import RocketWriter
 from spark_rocket.errors import OptionError, SchemaError
 
 READ, WRITE = {"subscribe": "orders"}, {"topic": "orders"}
@@ -178,3 +179,30 @@ def test_both_names_at_once_are_refused() -> None:
         RocketMQDataSource({"topic": "a", "subscribe": "b"}).schema()
     with pytest.raises(OptionError, match=r"pulltimeoutms is given together with requestTimeout"):
         RocketMQDataSource({"pulltimeout": "1000", "pulltimeoutms": "2000", "topic": "a"}).schema()
+
+
+BODY, TOPIC = StructField("body", BinaryType()), StructField("Topic", StringType())
+
+
+@pytest.mark.parametrize("fields", [[BODY], [BODY, TOPIC]], ids=len)
+def test_a_write_whose_only_option_is_mistyped(fields: list[StructField]) -> None:
+    schema = StructType(fields)
+    with pytest.raises(OptionError, match=r"has no option topik\. Did you mean topic\?"):
+        RocketDataSource({"topik": "orders"}).writer(schema, False)
+    with pytest.raises(OptionError, match=r"has no option topik\. Did you mean topic\?"):
+        RocketDataSource({"topik": "orders", "checkpointlocation": "here"}).streamWriter(schema, False)
+
+
+def test_a_read_whose_only_option_is_mistyped() -> None:
+    with pytest.raises(OptionError, match=r"has no option subscrib\. Did you mean subscribe\?"):
+        RocketDataSource({"subscrib": "orders"}).reader(SOURCE_SCHEMA)
+
+
+def test_a_topic_column_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "name-server:9876")
+    schema = StructType([BODY, TOPIC])
+    for options in ({}, {"checkpointlocation": "here"}):
+        assert options_to_write(options, schema) == options
+    assert isinstance(RocketDataSource({}).writer(schema, False), RocketWriter)
+    with pytest.raises(OptionError, match=r"BAD_OPTION\.NONE"):
+        RocketDataSource({}).writer(StructType([BODY]), False)

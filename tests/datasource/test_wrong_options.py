@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.datasource.conditions import CONDITIONS, error
-from spark_rocket.datasource.option_table import OPTIONS, Option, Scope
-from spark_rocket.datasource.options import check_options, parse_read_options
+from spark_rocket.datasource.option_table import OPTIONS, WRITES, Option, Scope
+from spark_rocket.datasource.options import check_options, parse_read_options, parse_write_options
 from spark_rocket.errors import OptionError, RocketError
 
 NAMES = ["", "no spaces", "a,,b", "x" * 128, "ä"]
@@ -117,7 +117,9 @@ def test_a_wrong_value_is_refused_by_name_value_and_remedy(option: Option, text:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_an_option_that_belongs_elsewhere_and_one_that_is_mistyped(option: Option) -> None:
     for scope in set(Scope) - option.scopes:
-        with pytest.raises(OptionError, match=rf"\[BAD_OPTION.SCOPE\] option {option.name} is for "):
+        is_column = scope in WRITES and option.name == "tags"
+        code = "COLUMN" if is_column else "SCOPE"
+        with pytest.raises(OptionError, match=rf"\[BAD_OPTION.{code}\] option {option.name} is "):
             check_options({option.name.lower(): "x"}, frozenset({scope}))
     typed = option.name[:-1] + "zq"
     with pytest.raises(OptionError) as caught:
@@ -196,6 +198,18 @@ def test_options_that_contradict_each_other(scope: Scope, options: dict[str, str
         parse_read_options(given, scope)
     assert caught.value.remedy
     assert caught.value.code.startswith("BAD_OPTION.")
+
+
+@pytest.mark.parametrize("scope", sorted(WRITES, key=lambda scope: scope.name))
+@pytest.mark.parametrize(
+    "name", ["body", "tags", "keys", "properties", "shardingKey", "queueId", "delayLevel", "deliverAt"]
+)
+def test_a_column_given_as_an_option_of_a_write(scope: Scope, name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_write_options({"topic": "orders", name.lower(): "1"}, scope)
+    assert caught.value.code == "BAD_OPTION.COLUMN"
+    assert f"option {name} is a column" in caught.value.message
+    assert f'.withColumn("{name}", ' in caught.value.remedy
 
 
 def test_conditions_have_names_and_words_of_their_own() -> None:

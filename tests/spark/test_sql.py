@@ -63,8 +63,10 @@ def test_tables(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]], 
     with pytest.raises(AnalysisException, match="Did you mean subscribe"):
         create("wrong", subscrib=topic)
     spark.sql(f"CREATE TABLE columned (body BINARY) USING rocket OPTIONS (subscribe '{topic}')")
-    with pytest.raises(AnalysisException, match="without a list of columns"):
+    with pytest.raises(AnalysisException, match=r"without a list of columns.*CREATE TEMPORARY VIEW"):
         spark.sql("SELECT * FROM columned").collect()
+    with pytest.raises(AnalysisException, match=r"bodyFormat=json needs a schema.*CREATE TEMPORARY VIEW"):
+        create("wrong", subscribe=topic, bodyFormat="json")
 
 
 def test_temporary_views(mq: Rocket, spark: SparkSession) -> None:
@@ -77,6 +79,20 @@ def test_temporary_views(mq: Rocket, spark: SparkSession) -> None:
     # A view, like a data frame, is planned once and for all with its first query.
     assert [bytes(row.body) for row in spark.sql("SELECT body FROM seen").collect()] == [b"a"]
     spark.catalog.dropTempView("seen")
+
+
+def test_a_temporary_view_of_typed_rows(mq: Rocket, spark: SparkSession) -> None:
+    topic = mq.topic()
+    options = f"nameServer '{mq.name_server}', subscribe '{topic}', topic '{topic}', bodyFormat 'json'"
+    options += ", metadataColumns 'tags, queueOffset'"
+    columns = "id bigint, item string, tags string, queueOffset bigint"
+    spark.sql(f"CREATE TEMPORARY VIEW typed ({columns}) USING rocket OPTIONS ({options})")
+    try:
+        spark.sql("INSERT INTO typed (id, item, tags) VALUES (1, 'tea', 'paid')")
+        assert mq.bodies(topic) == ['{"id":1,"item":"tea"}']
+        assert spark.sql("SELECT * FROM typed").collect() == [(1, "tea", "paid", 0)]
+    finally:
+        spark.catalog.dropTempView("typed")
 
 
 def test_the_name_and_the_options_of_the_scala_connector(

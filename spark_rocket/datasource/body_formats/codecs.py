@@ -30,7 +30,8 @@ def known_columns(settings: BodySettings) -> StructType:
         return ProtobufType(settings).columns
     raise SchemaError(
         f"bodyFormat={settings.format.value} needs a schema.",
-        remedy='Give the columns of the bodies: .schema("id bigint, name string").',
+        remedy='Give the columns of the bodies: .schema("id bigint, name string"). In SQL, use a temporary view '
+        "instead of a table: CREATE TEMPORARY VIEW v (id bigint, name string) USING rocket OPTIONS (…).",
     )
 
 
