@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from spark_rocket.units import duration_ms, size_bytes
+
 PATH = click.Path(path_type=Path)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table")
@@ -47,13 +49,31 @@ def port(text: str) -> int:
 
 
 def seconds(text: str) -> float:
+    """A type: seconds, or a duration with its unit."""
+    span = duration_ms(text)
     try:
-        value = float(text)
+        value = float(text) if span is None else span / 1000
     except ValueError:
         value = -1.0
     if not 0 < value < 1e6:
-        raise click.BadParameter(f"{text} is no number of seconds above 0")
+        raise click.BadParameter(f"{text} is not a duration; give seconds, or 500ms, 10s, 5m or 2h, below 1,000,000 s")
     return value
+
+
+def byte_size(low: int, high: int, unit: int = 1) -> Callable[[str], int]:
+    """A type: a number of ``unit`` bytes, or a size with its unit, in a range of such units."""
+    named = {1: "bytes", 1 << 20: "MiB"}[unit]
+
+    def convert(text: str) -> int:
+        given = size_bytes(text)
+        if given is None and text.isdecimal() and text.isascii():
+            given = int(text) * unit
+        if given is None or given % unit or not low <= given // unit <= high:
+            limits = f"from {low:,} to {high:,} {named}"
+            raise click.BadParameter(f"{text} is not a size; give {named} or a size such as 64k or 4m, {limits}")
+        return given // unit
+
+    return convert
 
 
 # After seconds, which it needs. A flag whose value may be left out.

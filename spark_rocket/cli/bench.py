@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import json_option, seconds, whole
+from spark_rocket.cli.arguments import byte_size, json_option, seconds, whole
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, size_text
@@ -117,7 +117,7 @@ def bench() -> None:
 @bench.command("send", short_help="send messages of a size from some threads")
 @topic_argument
 @click.option("--threads", type=whole(1, 256, "number of threads"), default="4", metavar="N", help="senders (4)")
-@click.option("--size", type=whole(1, 4 << 20, "size"), default="128", metavar="BYTES", help="of a body (128)")
+@click.option("--size", type=byte_size(1, 4 << 20), default="128", metavar="BYTES", help="of a body (128)")
 @click.option("--batch", type=whole(1, 10_000, "number of messages"), default="1", metavar="N", help="per request (1)")
 @click.option("--tags", metavar="TAG", help="of each message")
 @click.option("--keys", "has_keys", is_flag=True, help="each message has a key of its own")

@@ -105,7 +105,9 @@ _OPTIONS: tuple[_Decorator, ...] = (
     click.option("--tls-key", type=PATH, metavar="FILE", help="its private key"),
     click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="what is checked of theirs (full)"),
 )
-_timeout_option = click.option("--timeout", type=seconds, metavar="SECONDS", default=TIMEOUT, help="of a request (5)")
+_timeout_option = click.option(
+    "--timeout", type=seconds, metavar="SECONDS", default=str(TIMEOUT), help="of a request (5)"
+)
 
 
 def connection(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -51,11 +51,11 @@ def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--quiet",
     type=seconds,
-    default=_ROUTE_SECONDS,
+    default=str(_ROUTE_SECONDS),
     metavar="SECONDS",
     help=f"so long no message must have come ({_ROUTE_SECONDS}: producers look for new routes every 30)",
 )
-@click.option("--timeout", "patience", type=seconds, default=600, metavar="SECONDS", help="give up after that (600)")
+@click.option("--timeout", "patience", type=seconds, default="600", metavar="SECONDS", help="give up after that (600)")
 def drain(link: Link, broker_name: str, yes: bool, quiet: float, patience: float) -> int:
     """Have a broker get no more messages, and say when it can be stopped."""
     with link.admin() as admin:

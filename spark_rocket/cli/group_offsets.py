@@ -121,7 +121,7 @@ def _when(text: str) -> int:
     "when",
     type=_when,
     metavar="WHEN",
-    help="earliest, latest, or what was stored since 2026-11-21T08:00 (local, or with Z), ms since 1970, or -2h (ago)",
+    help="earliest, latest, or stored since: 2026-11-21T08:00 (UTC, or with +01:00), ms since 1970, or -2h (ago)",
 )
 @click.option("--offset", type=number, metavar="N", help="to this offset, of every queue or of that of --queue")
 @click.option("-q", "--queue", metavar="BROKER:ID", help="with --offset: of this queue only, as broker-a:3")

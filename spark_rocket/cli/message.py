@@ -7,7 +7,6 @@ consumeMessage.
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections import deque
@@ -27,6 +26,7 @@ from spark_rocket.cli.message_show import body_option
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, moment, moment_text
 from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.units import duration_ms
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Producer
@@ -53,14 +53,11 @@ def message() -> None:
 
 
 def duration(text: str) -> int:
-    """A type: a time like 500ms, 10s, 5m, 2h, 1d, in milliseconds."""
-    found = re.fullmatch(r"([0-9]{1,10})(ms|s|m|min|h|d)", text)
-    if found is None:
-        raise click.BadParameter(f"{text} is no length of time; write 500ms, 10s, 5m, 2h or 1d")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    """A type: a duration in milliseconds. A bare number is refused: brokers have delays in seconds and milliseconds."""
+    delay = duration_ms(text)
+    if delay is None:
+        raise click.BadParameter(f"{text} is not a duration; write 500ms, 10s, 5m, 2h or 1d")
+    return delay
 
 
 @message.command("send", short_help="send messages: of arguments, of lines, of a file")

@@ -75,7 +75,7 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
         exclusive({f"--{name.replace('_', '-')}": value for name, value in given.items()}, required=True)
         return function(where=_Where(**given), **values)
 
-    when = "stored since: 2026-11-21T08:00 (local, or with +00:00 or Z), ms, or 2h (ago; also -2h)"
+    when = "stored since: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)"
     wrapped: Callable[..., Any] = with_where
     for option in (
         click.option("--latest", is_flag=True, help="the ends"),

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, exclusive, port, whole
+from spark_rocket.cli.arguments import PATH, byte_size, exclusive, port, whole
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.main import DEFAULT_DATA
 
@@ -114,7 +114,7 @@ _logs = _several(
     click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="how a line looks (text)"),
     click.option("--log-dir", type=PATH, metavar="DIR", help="files to log to: broker.log, namesrv.log"),
     click.option(
-        "--log-size", type=whole(1, 1 << 20, "size in MiB"), default="64", metavar="MIB", help="of a file (64)"
+        "--log-size", type=byte_size(1, 1 << 20, unit=1 << 20), default="64", metavar="MIB", help="of a file (64)"
     ),
     click.option("--log-count", type=whole(0, 1_000, "number of files"), default="10", metavar="N",
                  help="old files to keep (10)"),

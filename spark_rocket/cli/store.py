@@ -173,7 +173,7 @@ def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
 @click.option("--from-offset", type=number, metavar="N", help="from this queue offset on")
 @click.option("--to-offset", type=number, metavar="N", help="up to this queue offset, and with it")
 @click.option(
-    "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (local), ms or 2h (ago)"
+    "--since", type=moment, metavar="TIME", help="stored then or later: 2026-11-21T08:00 (UTC), ms or 2h (ago)"
 )
 @click.option("--until", type=moment, metavar="TIME", help="stored then or earlier")
 @click.option("-k", "--key", metavar="KEY", help="with this key, or unique key")
@@ -244,7 +244,7 @@ def _line(record: RecordView) -> str:
     tags = str(find_property(bytes(record.properties), b"TAGS") or b"", "utf-8", "replace")
     place = f"{str(record.topic, 'utf-8', 'replace')}, {record.queue_id}, {record.queue_offset}"
     return (
-        f"{moment_text(record.store_timestamp):<23}  {place:<32}  {record.physical_offset:>14}  {record.size:>9,}  "
+        f"{moment_text(record.store_timestamp):<29}  {place:<32}  {record.physical_offset:>14}  {record.size:>9,}  "
         f"{tags:<10}  {_preview(bytes(record.body[: 4 * _PREVIEW]))}"
     )
 

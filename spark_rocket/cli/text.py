@@ -5,7 +5,6 @@ Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ from typing import Any
 
 import click
 
-_AGO = re.compile(r"-?([0-9]{1,12})(ms|s|min|m|h|d)")
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+from spark_rocket import units
+
 _LARGE = 64 << 20  # a store from this size on has a progress bar
 
 
@@ -27,12 +26,12 @@ def size_text(count: int) -> str:
     return f"{count / (1 << 10 * power):,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
 
 
-def moment_text(milliseconds: int) -> str:
-    """Local time to the millisecond; what no calendar has, as a number."""
+def moment_text(milliseconds: int, precision: str = "milliseconds") -> str:
+    """Local time with its offset from UTC, as ``moment`` reads it; a time beyond the calendar as a number."""
     if milliseconds < 0:
         return "-"
     try:
-        return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "milliseconds")
+        return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(" ", precision)
     except (ValueError, OverflowError, OSError):
         return str(milliseconds)
 
@@ -53,7 +52,7 @@ def duration_text(milliseconds: int) -> str:
 
 def second_text(milliseconds: int) -> str:
     """Local time to the second, "-" for none."""
-    return moment_text(milliseconds)[:19] if milliseconds > 0 else "-"
+    return moment_text(milliseconds, "seconds") if milliseconds > 0 else "-"
 
 
 def percent_text(ratio: float) -> str:
@@ -73,20 +72,12 @@ def limit(text: str) -> int:
 
 
 def moment(text: str) -> int:
-    """Milliseconds since 1970: of a date and time (local unless it has a zone), of a number of them, or of how long
-    ago."""
-    if ago := _AGO.fullmatch(text):
-        return int(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
-    if text.isdecimal() and text.isascii() and len(text) > 8:
-        if int(text) < 10**11:
-            raise click.BadParameter(f"{text} is not milliseconds since 1970; did you mean {text}000?")
-        return int(text)
+    """A type: milliseconds since 1970 of a time, UTC unless it has a zone, of a number of them, or of how long ago."""
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
+        return units.moment(text, int(time.time() * 1000)).ms
+    except ValueError as problem:
         raise click.BadParameter(
-            f"{text} is not a time; write 2026-11-21, 2026-11-21T08:00:30 (local, or with +00:00 or Z), milliseconds "
-            "since 1970, or how long ago: 2h, 30m, 1d (-2h only behind an =, as in --from=-2h)"
+            f"{text} is not a time; give {problem} (behind an = on the command line, as in --from=-2h; 2h will do too)"
         ) from None
 
 

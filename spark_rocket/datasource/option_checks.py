@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import listed, name
-from spark_rocket.datasource.option_parsers import Fallback, Moment, Position, Start, Strategy, matching, now_ms
+from spark_rocket.datasource.option_parsers import Fallback, Position, Start, Strategy, matching, now_ms
 from spark_rocket.model import MessageQueue
+from spark_rocket.units import Moment
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +23,7 @@ from spark_rocket.errors import OptionError, ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.sql92 import parse_sql92
 from spark_rocket.protocol.subscription import parse_tags
+from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_bytes
 
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
@@ -78,14 +78,6 @@ class Position:
     strategy: Strategy = Strategy.LATEST
     is_relative: bool = False
     """Whether ``timestamp_ms`` or one of ``times`` counted from the moment of parsing."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A point in time, in ms since 1970."""
-
-    ms: int
-    is_relative: bool = False
 
 
 def bad_value(option: str, text: str, wanted: str) -> OptionError:
@@ -302,25 +294,32 @@ def directory(option: str, text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN = re.compile(r"(\d{1,18})\s*(ms|s|min|m|h|d)")
+def _of_a_range(
+    lowest: int, highest: int | None, unit: str, with_unit: Callable[[str], int | None], wanted: str
+) -> Parser:
+    """A number with a unit, or a bare number of ``unit``."""
+    limits = f"from {lowest:,} to {highest:,} {unit}" if highest else f"of at least {lowest:,} {unit}"
+
+    def parse(option: str, text: str) -> int:
+        value = with_unit(text)
+        if value is None and _WHOLE.fullmatch(text.strip()):
+            value = int(text.strip())
+        if value is None or not lowest <= value <= (highest or _HIGHEST):
+            raise bad_value(option, text, f"{wanted}, {limits}")
+        return value
+
+    return parse
 
 
 def duration(lowest_ms: int, highest_ms: int) -> Parser:
-    """Milliseconds, from a number with a unit, or from a bare number of them."""
-    wanted = f"a duration such as 500ms, 90s, 15m, 2h or 1d, from {lowest_ms} ms to {highest_ms // 3_600_000} h"
+    """Milliseconds: a number with a unit, or a bare number of them."""
+    wanted = "a duration such as 500ms, 90s, 15m, 2h or 1d, or milliseconds"
+    return _of_a_range(lowest_ms, highest_ms, "ms", duration_ms, wanted)
 
-    def parse(option: str, text: str) -> int:
-        bare = text.strip()
-        found = _SPAN.fullmatch(bare.lower())
-        if found is None and not re.fullmatch("[0-9]{1,18}", bare):
-            raise bad_value(option, text, wanted)
-        span = int(found[1]) * _UNITS_MS[found[2]] if found else int(bare)
-        if not lowest_ms <= span <= highest_ms:
-            raise bad_value(option, text, wanted)
-        return span
 
-    return parse
+def size(lowest: int, highest: int | None = None) -> Parser:
+    """Bytes: a number with a unit, or a bare number of them."""
+    return _of_a_range(lowest, highest, "bytes", size_bytes, "a size such as 64k, 4m or 1g, or a number of bytes")
 
 
 def now_ms() -> int:
@@ -328,35 +327,11 @@ def now_ms() -> int:
 
 
 def timestamp(option: str, text: str) -> Moment:
-    """Milliseconds since the epoch, ISO-8601 (without a zone it is UTC), or how long ago: ``-2h``.
-
-    Rounded up: a later start loses nothing.
-    """
-    text = text.strip()
-    wanted = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or how long ago, such as -2h, -30m or -1d"
-    if ago := _SPAN.fullmatch(text.removeprefix("-").strip().lower()):
-        return Moment(max(0, now_ms() - int(ago[1]) * _UNITS_MS[ago[2]]), is_relative=True)
-    if text.isascii() and text.isdigit():
-        if len(text) in (4, 8):
-            raise bad_value(option, text, f"{wanted}; for a date write 2026-01-31")
-        if len(text) > 19 or int(text) >= 2**63:
-            raise bad_value(option, text, f"{wanted}, below 2^63")
-        if _are_seconds(int(text)):
-            raise bad_value(option, text, f"milliseconds since 1970; did you mean {int(text) * 1000}?")
-        return Moment(int(text))
+    """Milliseconds since 1970, ISO-8601 (without a zone it is UTC), or how long ago: ``-2h``."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise bad_value(option, text, wanted) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    microseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // _MICROSECOND
-    return Moment(max(0, -(-microseconds // 1000)))
-
-
-def _are_seconds(number: int) -> bool:
-    """Whether a time is one of 1973 to 5138 in seconds; as milliseconds it would be before March 1973."""
-    return 10**8 <= number < 10**11
+        return moment(text, now_ms())
+    except ValueError as problem:
+        raise bad_value(option, text, str(problem)) from None
 
 
 _TIMES_EXAMPLE = '{"topic": {"broker-a": {"0": 1769860800000, "1": "2026-01-31T12:00:00Z", "2": "-2h"}}}'
@@ -366,10 +341,10 @@ def timestamps(option: str, text: str) -> Position:
     """A time for each queue, as JSON: numbers are milliseconds, texts are what ``timestamp`` takes."""
     moments: list[Moment] = []
 
-    def moment(value: object) -> object:
+    def parsed(value: object) -> object:
         if isinstance(value, dict):
-            return {key: moment(inner) for key, inner in value.items()}
-        if type(value) is int and _are_seconds(value):
+            return {key: parsed(inner) for key, inner in value.items()}
+        if type(value) is int and are_seconds(value):
             raise ValueError(f"{value} should be milliseconds since 1970; did you mean {value * 1000}?")
         if not isinstance(value, str):
             return value
@@ -377,7 +352,7 @@ def timestamps(option: str, text: str) -> Position:
         return moments[-1].ms
 
     try:
-        times = from_tree(moment(json.loads(text, object_pairs_hook=no_duplicates)))
+        times = from_tree(parsed(json.loads(text, object_pairs_hook=no_duplicates)))
         if not times:
             raise ValueError("it names no queue")
     except (ValueError, RecursionError) as problem:
@@ -385,9 +360,6 @@ def timestamps(option: str, text: str) -> Position:
             "BAD_OPTION.JSON", option=option, what="time stamps", problem=problem, example=_TIMES_EXAMPLE
         ) from None
     return Position(Start.TIMES, times=times, is_relative=any(each.is_relative for each in moments))
-
-
-_MICROSECOND = datetime.resolution
 
 
 def positions(*kinds: Start) -> Parser:

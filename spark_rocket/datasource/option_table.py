@@ -35,6 +35,7 @@ from spark_rocket.datasource.option_parsers import (
     number,
     one_of,
     positions,
+    size,
     some_text,
     sql_expression,
     tag_expression,
@@ -142,13 +143,13 @@ OPTIONS: tuple[Option, ...] = (
            "The same for each queue, as JSON. Sets `endingOffsets=timestamp`."),
     Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "At most so many messages in a micro-batch, shared out in proportion to each queue's lag."),
-    Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
-           "At most so many bytes (a number without a unit) of stored messages in a micro-batch, by what the brokers "
+    Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), size(1), None,
+           "At most so many bytes of stored messages in a micro-batch, by what the brokers "
            "tell of their sizes. See [below](#how-much-at-a-time)."),
     Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), number(1), None,
            "Wait with a micro-batch until there are so many messages, or `maxTriggerDelay` is over."),
     Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
-           "How long `minOffsetsPerTrigger` may hold messages back: a number with `ms`, `s`, `m`, `h` or `d`."),
+           "How long `minOffsetsPerTrigger` may hold messages back."),
     Option("failOnDataLoss", READS, boolean, "true",
            "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
            "log and goes on from the earliest left (`false`)."),
@@ -172,14 +173,14 @@ OPTIONS: tuple[Option, ...] = (
            "[below](#choosing-at-the-broker)."),
     Option("pullBatchSize", READS, number(1, 1_000_000), "32768",
            "At most so many messages asked for in one pull. Brokers may give fewer; Apache's give at most 32."),
-    Option("pullBatchBytes", READS, number(1024, 12 * 1024 * 1024), str(4 * 1024 * 1024),
+    Option("pullBatchBytes", READS, size(1024, 12 * 1024 * 1024), "4m",
            "At most so many bytes asked for in one pull."),
     Option("maxPullsInFlight", READS, number(1, 256), "32",
            "Pulls that a task has under way at once where brokers give little at a time, as Apache's do; together they "
            "ask for no more than `pullBatchBytes`. With `tags` or `sqlFilter` it is always one."),
     Option("arrowBatchRows", READS, number(1, 1_000_000), "32768",
            "Rows at which an Arrow batch is handed to Spark; small pulls are put together until then."),
-    Option("arrowBatchBytes", READS, number(1024, 256 * 1024 * 1024), str(4 * 1024 * 1024),
+    Option("arrowBatchBytes", READS, size(1024, 256 * 1024 * 1024), "4m",
            "Bytes at which an Arrow batch is handed to Spark."),
     Option("dedupeWindow", READS, number(1, 10_000_000), None,
            "Leave out messages that are the same, `msgId` and contents, as one of the so many before them in their "
@@ -190,10 +191,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("writeId", frozenset({Scope.WRITE}), some_text, None,
            "A name for a batch write. The same rows written again under the same name get the same `msgId`s, so that "
            "a repeat can be told. Without it every write has a name of its own."),
-    Option("maxMessageSize", WRITES, number(1024, 12 * 1024 * 1024), str(MAX_MESSAGE_SIZE),
+    Option("maxMessageSize", WRITES, size(1024, 12 * 1024 * 1024), "4m",
            "The largest body in bytes, as the brokers' `maxMessageSize`."),
     Option("sendBatchSize", WRITES, number(1, 100_000), "10000", "At most so many messages in one request."),
-    Option("sendBatchBytes", WRITES, number(1024, MAX_MESSAGE_SIZE), str(2 * 1024 * 1024),
+    Option("sendBatchBytes", WRITES, size(1024, MAX_MESSAGE_SIZE), "2m",
            "Bytes to aim for in one request, never above `maxMessageSize`."),
     Option("maxRequestsInFlight", WRITES, number(1, 1024), "4", "Requests a task has under way at once."),
     Option("maxDelayedInFlight", WRITES, number(1, 8192), "256",
@@ -201,7 +202,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("compression", WRITES, one_of(Compression), "none",
            "How bodies are compressed. Every RocketMQ client reads `zlib`, those of 5.x the others too. See "
            "[below](#compression)."),
-    Option("compressAbove", WRITES, number(0, 12 * 1024 * 1024), "4096",
+    Option("compressAbove", WRITES, size(0, 12 * 1024 * 1024), "4k",
            "Bytes from which on a body is compressed. Only with `compression`."),
     Option("view", VIEWS, view_name, None,
            "Read a cluster's state instead of messages: `cluster`, `brokers`, `topics`, `queues`, `groups`, `lag`, "
@@ -234,9 +235,8 @@ OPTIONS: tuple[Option, ...] = (
            "With `bodyFormat=csv`: the character between two values, or `tab`."),
     Option("arrowRowsPerMessage", WRITES, number(1, 1_000_000), "1000",
            "With `bodyFormat=arrow`: at most so many rows in a message."),
-    Option("requestTimeout", READS | WRITES | VIEWS, number(100, 600_000), "10000",
-           "Milliseconds (a number without a unit) to wait for one answer."),
-    Option("retryTimeout", READS | WRITES, number(0, 86_400_000), "60000",
-           "Milliseconds during which failed requests are made again before the query fails: how long a broker may be "
-           "away."),
+    Option("requestTimeout", READS | WRITES | VIEWS, duration(100, 600_000), "10s",
+           "How long to wait for one answer."),
+    Option("retryTimeout", READS | WRITES, duration(0, 86_400_000), "1m",
+           "How long failed requests are tried again before the query fails: how long a broker may be away."),
 )  # fmt: skip

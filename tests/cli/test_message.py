@@ -169,7 +169,7 @@ def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) ->
     [
         (("send", "TOPIC"), 2, "Give one of BODY, --file, --lines"),
         (("send", "TOPIC", "x", "--file", "y"), 2, "BODY and --file cannot be given together"),
-        (("send", "TOPIC", "x", "--delay", "1"), 2, "1 is no length of time; write 500ms, 10s"),
+        (("send", "TOPIC", "x", "--delay", "1"), 2, "1 is not a duration; write 500ms, 10s"),
         (("send", "TOPIC", "x", "--property", "novalue"), 2, "write NAME=VALUE"),
         (("send", "TOPIC", "x", "--queue", "broker-a"), 2, "broker-a is no queue; write BROKER/ID"),
         (
@@ -237,7 +237,8 @@ def test_a_topic_is_followed(rocket: Run, cluster: LocalCluster, admin: Admin, t
     assert (said.status, said.err) == (0, "")
     shown = said.out.splitlines()
     assert len(shown) == 5
-    assert all(re.match(r"\d{4}-\d\d-\d\d [\d:.]{12}  broker-[ab]/[01]@\d+  #a  live \d+$", line) for line in shown)
+    when = r"\d{4}-\d\d-\d\d [\d:.]{12}[+-]\d\d:\d\d"
+    assert all(re.match(rf"{when}  broker-[ab]/[01]@\d+  #a  live \d+$", line) for line in shown)
     with sending(cluster, topic, tags="a"):
         said = rocket("message", "tail", topic, "--max", 4, "--json", "--last", 2, "--tags", "odd || a")
     assert len(lines(said)) == 4

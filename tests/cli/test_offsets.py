@@ -136,7 +136,7 @@ def test_what_would_be_read(rocket: Rocket) -> None:
     ("arguments", "said"),
     [
         (["--group", "bad group", "--latest"], "characters that no group may have"),
-        (["--group", "g", "--at", "yesterday"], "how long ago: 2h, 30m, 1d"),
+        (["--group", "g", "--at", "yesterday"], "how long ago, such as -2h, -30m or -1d"),
         (["--group", "g", "--at", "1700000000"], "did you mean 1700000000000?"),
     ],
 )

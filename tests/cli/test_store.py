@@ -304,7 +304,7 @@ def test_dump_as_json(store: Path, capsys: Said) -> None:
     moment = lines[500]["storeTimestamp"]
     assert run("dump", store, "--json", "--since", moment, "--until", moment) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[0])["storeTimestamp"] == moment
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment // 1000 + 1))
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment // 1000 + 1))
     assert run("dump", store, "--json", "--since", text, "-n", 1) == 0
     assert json.loads(capsys.readouterr().out)["storeTimestamp"] >= (moment // 1000 + 1) * 1000
 

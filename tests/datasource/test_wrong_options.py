@@ -15,6 +15,8 @@ TIME += ["1700000000", "99999999999", "100000000"]
 JSON_OF_QUEUES = ["", "{", "[]", "{}", "1", '{"orders": 1}', '{"orders": {"b": 1}}', '{"orders": {"b": {"x": 1}}}']
 JSON_OF_QUEUES += ['{"orders": {"b": {"0": 1, "0": 2}}}', "[" * 100_000]
 COUNT = ["", "0", "-1", "1.5", "many", "1e3", "0x10", "١٢x", "٣", "1_000", "9" * 30, "9" * 19]
+DURATION = ["", "-1", "-1s", "1.5", "1.5h", "long", "15 minutes", "1w", "1k", "1\u017f", "9" * 30]
+SIZE = ["", "0", "-1", "-1k", "1.5m", "many", "10 megabytes", "1h", "1bb", "1e3", "٣k", "9" * 30]
 WRONG: dict[str, list[str]] = {
     "nameServer": ["", ";", "localhost", "a:1,b:2", "a:99999", ":9876", "a:0", "a:b", "http://a:1"],
     "subscribe": NAMES,
@@ -41,9 +43,9 @@ WRONG: dict[str, list[str]] = {
     "endingTimestamp": TIME,
     "endingOffsetsByTimestamp": JSON_OF_QUEUES,
     "maxOffsetsPerTrigger": COUNT,
-    "maxBytesPerTrigger": [*COUNT, "10MB"],
+    "maxBytesPerTrigger": SIZE,
     "minOffsetsPerTrigger": COUNT,
-    "maxTriggerDelay": ["", "0", "-1s", "15 minutes", "1w", "31d", "9" * 30, "1.5h"],
+    "maxTriggerDelay": [*DURATION, "0", "31d"],
     "failOnDataLoss": ["", "maybe", "0"],
     "consumerGroup": ["", "a b", "x" * 121],
     "minPartitions": [*COUNT, "100001"],
@@ -53,16 +55,16 @@ WRONG: dict[str, list[str]] = {
     "tags": ["", " ", "|| ||", "a,b", "a|b", "a || b,c"],
     "sqlFilter": ["", " ", "a >", "(a = 1"],
     "pullBatchSize": [*COUNT, "1000001"],
-    "pullBatchBytes": [*COUNT, "1023", "12582913"],
+    "pullBatchBytes": [*SIZE, "1023", "12582913", "13m"],
     "maxPullsInFlight": [*COUNT, "257"],
     "arrowBatchRows": [*COUNT, "1000001"],
-    "arrowBatchBytes": [*COUNT, "1023", "268435457"],
+    "arrowBatchBytes": [*SIZE, "1023", "268435457", "1g"],
     "topic": [*NAMES, "TBW102", "rmq_sys_x", "%RETRY%g"],
     "producerGroup": ["", "a b", "x" * 121],
     "writeId": [""],
-    "maxMessageSize": [*COUNT, "1023", "12582913"],
+    "maxMessageSize": [*SIZE, "1023", "12582913"],
     "sendBatchSize": [*COUNT, "100001"],
-    "sendBatchBytes": [*COUNT, "1023", "4194305"],
+    "sendBatchBytes": [*SIZE, "1023", "4194305", "5m"],
     "maxRequestsInFlight": [*COUNT, "1025"],
     "accessKey": ["", "1\n"],
     "secretKey": ["", "1\0", " "],
@@ -73,11 +75,11 @@ WRONG: dict[str, list[str]] = {
     "tlsCertFile": ["", "a\0"],
     "tlsKeyFile": ["", "a\0"],
     "tlsVerify": ["", "some"],
-    "requestTimeout": [*COUNT, "99", "600001"],
+    "requestTimeout": [*DURATION, "0", "99", "600001", "11m", "5ms"],
     "dedupeWindow": COUNT,
     "maxDelayedInFlight": COUNT,
     "compression": ["", "gzip", "zip"],
-    "compressAbove": ["", "-1", "1.5", "4k"],
+    "compressAbove": ["", "-1", "1.5", "4 kilobytes", "13m"],
     "view": ["", "tables", "topic"],
     "key": [""],
     "msgId": [""],
@@ -92,7 +94,7 @@ WRONG: dict[str, list[str]] = {
     "protobufMessage": [""],
     "csvDelimiter": ["", "ab"],
     "arrowRowsPerMessage": COUNT,
-    "retryTimeout": ["", "-1", "1.5", "long", "86400001"],
+    "retryTimeout": [*DURATION, "86400001", "2d"],
 }
 CASES = [(option, text) for option in OPTIONS for text in WRONG.get(option.name, ())]
 
