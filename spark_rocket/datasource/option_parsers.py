@@ -298,7 +298,7 @@ def _of_a_range(
     lowest: int, highest: int | None, unit: str, with_unit: Callable[[str], int | None], wanted: str
 ) -> Parser:
     """A number with a unit, or a bare number of ``unit``."""
-    limits = f"from {lowest:,} to {highest:,} {unit}" if highest else f"of at least {lowest:,} {unit}"
+    limits = f"from {lowest} to {highest} {unit}" if highest else f"of at least {lowest} {unit}"
 
     def parse(option: str, text: str) -> int:
         value = with_unit(text)
