@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
+from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, RouteInfoManager
 from spark_rocket.protocol.bodies import (
     BrokerMemberGroup,
@@ -50,7 +51,7 @@ from spark_rocket.protocol.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,9 @@ _answer = RemotingCommand.response
 # What brokers and clients of 5.x say when they were started with rocketmq.zone and rocketmq.zone.mode.
 _ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 
+_MAX_INLINE = 64 * 1024  # bytes of a registration that is read on the event loop: some milliseconds
+_MAX_SETTINGS = 64 * 1024  # bytes of UPDATE_NAMESRV_CONFIG
+
 
 class NamesrvProcessor:
     """The name server's handlers."""
@@ -66,6 +70,7 @@ class NamesrvProcessor:
     def __init__(self, routes: RouteInfoManager, kv_config: KVConfigManager) -> None:
         self._routes = routes
         self._kv = kv_config
+        self._large = LargeRegistrations()
         # The settings of Apache's name server that mean something here, with its defaults.
         self._settings = {"orderMessageEnable": "false", "enableTopicList": "true"}
 
@@ -102,14 +107,46 @@ class NamesrvProcessor:
 
     # --- brokers ----------------------------------------------------------------------------------------------
 
-    def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def close(self) -> None:
+        """Read no more large registrations."""
+        self._large.close()
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection ended, and with it the brokers that registered over it."""
+        self._large.withdraw(channel)
+        self._routes.channel_closed(channel)
+
+    def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = RegisterBrokerRequestHeader.from_ext(request.ext_fields)
         if header.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != header.body_crc32:
             return _answer(request, ResponseCode.SYSTEM_ERROR, "crc32 not match: the body was changed on its way")
-        # Brokers before 3.0.11 send no body.
-        body = RegisterBrokerBody()
-        if request.body:
-            body = RegisterBrokerBody.decode(request.body, compressed=bool(header.compressed))
+        compressed = bool(header.compressed)
+        if not request.body:  # brokers before 3.0.11 send none
+            return self._register(channel, request, header, RegisterBrokerBody())
+        if RegisterBrokerBody.is_short(request.body, compressed=compressed, most=_MAX_INLINE):
+            body = RegisterBrokerBody.decode(request.body, compressed=compressed)
+            return self._register(channel, request, header, body)
+
+        def done(read: RegisterBrokerBody | Exception) -> None:
+            try:
+                if isinstance(read, Exception):
+                    raise read
+                answer = self._register(channel, request, header, read)
+            except Exception as error:
+                answer = failure_of(channel, request, error)
+            if not request.is_oneway:
+                channel.write(answer)
+
+        self._large.read(channel, request, compressed, done)
+        return None
+
+    def _register(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: RegisterBrokerRequestHeader,
+        body: RegisterBrokerBody,
+    ) -> RemotingCommand:
         wrapper = body.topic_config_serialize_wrapper
         registered = self._routes.register_broker(
             cluster=header.cluster_name,
@@ -131,6 +168,7 @@ class NamesrvProcessor:
 
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnRegisterBrokerRequestHeader.from_ext(request.ext_fields)
+        self._large.withdraw(channel)
         self._routes.unregister_broker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
         return _answer(request)
 
@@ -246,6 +284,8 @@ class NamesrvProcessor:
 
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Properties text in the body; names that mean nothing here are ignored, as Apache's server does."""
+        if len(request.body) > _MAX_SETTINGS:
+            raise ProtocolError(f"The settings have {len(request.body):,} bytes; at most {_MAX_SETTINGS:,} are read.")
         try:
             lines = str(request.body, "utf-8").splitlines()
         except UnicodeDecodeError as error:

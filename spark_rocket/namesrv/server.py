@@ -61,12 +61,12 @@ class NameServer:
         self.kv_config = KVConfigManager(kv_config_path)
         self._scan_interval = scan_interval
         self._scanner: asyncio.TimerHandle | None = None
-        processor = NamesrvProcessor(self.routes, self.kv_config)
+        self._processor = processor = NamesrvProcessor(self.routes, self.kv_config)
         self._server = RemotingServer(
             host,
             port,
             processor.handlers(),
-            on_close=self.routes.channel_closed,
+            on_close=processor.channel_closed,
             name="name server",
             port_options=": rocket up --nameserver-port, rocket namesrv --port",
             limits=name_server_limits(),
@@ -110,6 +110,7 @@ class NameServer:
     async def close(self) -> None:
         if self._scanner is not None:
             self._scanner.cancel()
+        self._processor.close()
         await self._server.close()
 
     def _scan(self) -> None:

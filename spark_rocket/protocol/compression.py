@@ -47,6 +47,14 @@ def _inflate(body: Buffer, max_length: int) -> bytes:
     return content
 
 
+def inflates_within(body: Buffer, limit: int) -> bool:
+    """Whether a zlib body unpacks to at most ``limit`` bytes. No more are unpacked. ProtocolError if it is not zlib."""
+    try:
+        return len(zlib.decompressobj().decompress(body, limit + 1)) <= limit
+    except zlib.error as error:
+        raise ProtocolError(f"A compressed body is not zlib: {error}.", remedy=_REMEDY) from None
+
+
 def _decompress(body: Buffer, codec: Literal["lz4", "zstd"], max_length: int) -> bytes:
     import pyarrow as pa  # only these two codecs need it, and brokers must start without it
 

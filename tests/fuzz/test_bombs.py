@@ -112,6 +112,8 @@ for flag, bomb in kinds.items():
     refused(ProtocolError, decode_records, stored(bomb, flag), broker_name="b")
     assert len(decode_messages(stored(bomb, flag), decompress=False)[0].body) == len(bomb)
 refused(ProtocolError, RegisterBrokerBody.decode, kinds[1], compressed=True)
+refused(ProtocolError, RegisterBrokerBody.decode, b"[" + b"[]," * 5_000_000 + b"0]")
+refused(ProtocolError, RegisterBrokerBody.decode, b"{" + b"a:[{}]," * 2_000_000 + b"}")
 refused(StatusError, _gunzip, gzip)
 for name, bomb in ((b"gzip", gzip), (b"deflate", kinds[1])):
     refused(RpcError, MessageReader(name, 16 << 20).feed, b"\\1" + len(bomb).to_bytes(4, "big") + bomb)
@@ -133,7 +135,7 @@ def test_nobody_unpacks_four_gib() -> None:
         [sys.executable, "-c", textwrap.dedent(_PROGRAM)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("refused:") == 16
+    assert done.stdout.count("refused:") == 18
     assert done.stdout.count("shown:") == 1
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.namesrv.server import NameServer
+from spark_rocket.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.client import RemotingClient
@@ -113,6 +117,107 @@ def test_two_masters_of_one_name(running: Running) -> None:
         first.close()
         assert route_is_gone(second, running)
         assert ask(second, running, 103, BODY, **other).code == 0  # at once: the connection says that it is gone
+
+
+def large_registration(topics: int = 10_000) -> bytes:
+    table = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(topics)}
+    return RegisterBrokerBody(TopicConfigSerializeWrapper(table, DataVersion(0, 1, 1))).encode(compressed=True)
+
+
+def asked(
+    client: RemotingClient, running: Running, header: dict[str, str], body: bytes
+) -> concurrent.futures.Future[RemotingCommand]:
+    return client.invoke_async(running.address, RemotingCommand.request(103, header, body), timeout=30)
+
+
+def connections_are(count: int, running: Running) -> None:
+    for _ in range(1000):
+        if running.server.connections == count:
+            return
+        threading.Event().wait(0.005)
+    raise AssertionError(f"{running.server.connections} connections are open")
+
+
+class Gate:
+    """Stops the reading of large registrations until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.reached = threading.Event()
+        decode = RegisterBrokerBody.decode
+
+        def stopped(body: bytes, *, compressed: bool = False) -> RegisterBrokerBody:
+            if len(body) > 1024:
+                self.reached.set()
+                assert self.opened.wait(5)
+            return decode(body, compressed=compressed)
+
+        monkeypatch.setattr(RegisterBrokerBody, "decode", stopped)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.opened.set()
+
+
+LARGE = REGISTRATION | {"brokerName": "large", "brokerAddr": "127.0.0.1:5", "compressed": "true"}
+
+
+def test_others_are_answered_while_a_large_registration_is_read(running: Running, gate: Gate) -> None:
+    with RemotingClient() as broker, RemotingClient() as other:
+        waiting = asked(broker, running, LARGE, large_registration())
+        assert gate.reached.wait(10)
+        assert ask(other, running, 103, BODY, **REGISTRATION).code == 0  # a small one does not wait for it
+        assert ask(other, running, 105, topic="T").code == 0
+        assert ask(other, running, 105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
+        again = ask(broker, running, 103, large_registration(), **LARGE)  # one waits for each connection
+        assert again.code == ResponseCode.SYSTEM_BUSY
+        assert ask(broker, running, 105, topic="T").code == 0
+        assert not waiting.done()
+        gate.opened.set()
+        assert waiting.result(10).code == 0
+        assert ask(other, running, 105, topic="topic-9999").code == 0
+
+
+def test_few_large_registrations_wait(running: Running, gate: Gate) -> None:
+    body = large_registration()
+    with contextlib.ExitStack() as stack:
+        brokers = [stack.enter_context(RemotingClient()) for _ in range(9)]
+        answers = [
+            asked(broker, running, LARGE | {"brokerName": f"b{at}", "brokerAddr": f"127.0.0.1:{at}"}, body)
+            for at, broker in enumerate(brokers)
+        ]
+        first = next(iter(concurrent.futures.as_completed(answers, timeout=10)))
+        assert first.result().code == ResponseCode.SYSTEM_BUSY
+        gate.opened.set()
+        assert sorted(one.result(30).code for one in answers) == [0] * 8 + [ResponseCode.SYSTEM_BUSY]
+
+
+@pytest.mark.parametrize("unregisters", [False, True])
+def test_a_broker_that_goes_while_its_registration_is_read(running: Running, gate: Gate, unregisters: bool) -> None:
+    with RemotingClient() as other, RemotingClient() as broker:
+        asked(broker, running, LARGE, large_registration())
+        assert gate.reached.wait(10)
+        if unregisters:
+            assert ask(broker, running, 104, **LARGE).code == 0
+        else:
+            broker.close()
+            connections_are(0, running)
+        gate.opened.set()
+        body = large_registration(5_000)  # is read after the one that was given up
+        assert ask(other, running, 103, body, **(LARGE | {"brokerName": "next"})).code == 0
+        assert ask(other, running, 105, topic="topic-4999").code == 0
+        assert ask(other, running, 105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_large_registration_that_is_malformed(running: Running) -> None:
+    with RemotingClient() as broker:
+        answer = ask(broker, running, 103, zlib.compress(bytes(17 << 20)), **LARGE)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "more than 16,777,216 bytes" in str(answer.remark)
+        assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0
 
 
 def test_the_kv_file_is_read_at_start(tmp_path: Path) -> None:

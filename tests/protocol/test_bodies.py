@@ -315,5 +315,57 @@ def test_what_is_no_compressed_registration(raw: bytes) -> None:
 
 
 def test_a_registration_may_not_unpack_to_gigabytes() -> None:
-    with pytest.raises(ProtocolError, match="more than"):
-        RegisterBrokerBody.decode(zlib.compress(bytes(70 << 20), 1), compressed=True)
+    with pytest.raises(ProtocolError, match="more than 16,777,216 bytes"):
+        RegisterBrokerBody.decode(zlib.compress(bytes(17 << 20), 1), compressed=True)
+
+
+SLOW = b"{" + b"a:1," * 3_900_000 + b"a:1}"  # 16 KB when it is compressed, half a minute to read
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        (packed(SLOW, 0, b"[]", 0), "at most 1,000,000 are read"),
+        (packed(b"{}", 1, b"T 8 8 6 SINGLE_TAG " + SLOW, b"[]", 0), "at most 1,000,000 are read"),
+        (packed(b"{}", 0, SLOW, 0), "at most 1,000,000 are read"),
+        (packed(b"{}", 0, b"[" + b'"",' * 900_000 + b'""]', 0), "a record of"),
+        (packed(b"{}", 0, b"[" + b'"",' * 1_000 + b'""]', 0), "1,001 filter servers"),
+        (packed(b'{"counter":"' + b"1" * 300_000 + b'"}', 0, b"[]", 0), "a record of 300,014 bytes"),
+        (packed(b"{}", 1, b"T 8 8 6 SINGLE_TAG " + b" " * 300_000, b"[]", 0), "a record of"),
+        (packed(b"{}", 100_001, *[b"T 1 1 6 S"] * 100_001, b"[]", 0), "names 100,001 topics"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_compressed_registration_may_cost(raw: bytes, wanted: str) -> None:
+    with pytest.raises(ProtocolError, match=wanted):
+        RegisterBrokerBody.decode(raw, compressed=True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        (SLOW, "at most 1,000,000 are read"),
+        (b"[" + b"[]," * 1_000_000 + b"0]", "at most 1,000,000 are read"),
+        (b'{"filterServerList":[' + b'"",' * 1_000 + b'""]}', "1,001 filter servers"),
+        (
+            b'{"topicConfigSerializeWrapper":{"topicConfigTable":{'
+            + b",".join(b'"%d":{}' % number for number in range(100_001))
+            + b"}}}",
+            "names 100,001 topics",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_registration_may_cost(raw: bytes, wanted: str) -> None:
+    with pytest.raises(ProtocolError, match=wanted):
+        RegisterBrokerBody.decode(raw)
+
+
+def test_a_registration_of_many_topics() -> None:
+    topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(5_000)}
+    body = RegisterBrokerBody(TopicConfigSerializeWrapper(topics, DataVersion(0, 1, 2)))
+    for compressed in (False, True):
+        raw = body.encode(compressed=compressed)
+        assert RegisterBrokerBody.decode(raw, compressed=compressed) == body
+        assert not RegisterBrokerBody.is_short(raw, compressed=compressed, most=64 * 1024)
+        assert RegisterBrokerBody.is_short(raw, compressed=compressed, most=1 << 20)

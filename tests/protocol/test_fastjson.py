@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.fastjson import MAX_DEPTH, dumps_fastjson, dumps_standard, loads_tolerant
+from spark_rocket.protocol import fastjson
+from spark_rocket.protocol.fastjson import (
+    MAX_DEPTH,
+    TextLimits,
+    check_values,
+    dumps_fastjson,
+    dumps_standard,
+    loads_tolerant,
+)
 
 QUEUE = (("brokerName", "b"), ("queueId", 0), ("topic", "t"))
 
@@ -212,8 +222,73 @@ def test_long_texts_take_linear_time() -> None:
 
 
 def test_how_much_of_its_own_spelling_a_server_reads() -> None:
+    limits = TextLimits(max_values=10, max_odd_values=5, max_odd_bytes=50)
+    assert loads_tolerant(b'{0:"' + b"x" * 44 + b'"}', limits) == {"0": "x" * 44}
     odd = b'{0:"' + b"x" * 100 + b'"}'
-    assert loads_tolerant(odd, odd_limit=len(odd)) == {"0": "x" * 100}
-    with pytest.raises(ProtocolError, match="not standard JSON; other spellings are read up to 50"):
-        loads_tolerant(odd, odd_limit=50)
-    assert loads_tolerant(odd.replace(b"0", b'"0"'), odd_limit=50) == {"0": "x" * 100}  # standard: as long as it likes
+    with pytest.raises(ProtocolError, match="not standard JSON; other spellings are read up to 50 bytes and 5 values"):
+        loads_tolerant(odd, limits)
+    assert loads_tolerant(odd.replace(b"0", b'"0"'), limits) == {"0": "x" * 100}  # standard: as long as it likes
+    assert loads_tolerant(b"{0:1,1:2,2:3}", limits) == {"0": 1, "1": 2, "2": 3}
+    for many in (b"{0:1,1:2,2:3,3:4,4:5}", b"[[[[[NaN]]]]]", b'{0:"' + b"\\v" * 5 + b'"}'):
+        with pytest.raises(ProtocolError, match="not standard JSON"):
+            loads_tolerant(many, limits)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda raw: raw.decode()])
+@pytest.mark.parametrize("text", [b"[" + b"0," * 9 + b"0]", b"[" * 11 + b"]" * 11, b'[{"a":{},"b":{}},[],[],[],[],0]'])
+def test_values_are_counted_before_they_are_made(text: bytes, kind: Callable[[bytes], Any]) -> None:
+    assert loads_tolerant(kind(text), TextLimits(100, 100, 100)) == json.loads(text)
+    with pytest.raises(ProtocolError, match="at most 10 are read"):
+        loads_tolerant(kind(text), TextLimits(10, 100, 100))
+
+
+standard = st.recursive(
+    st.none() | st.booleans() | int64 | st.floats(allow_nan=False, allow_infinity=False) | keys,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(standard, st.booleans(), st.sampled_from([None, 0, "\t"]))
+def test_standard_json_within_an_odd_text_is_what_json_reads(value: Any, ascii_only: bool, indent: Any) -> None:
+    """The bare key has it read by the parser for fastjson's spelling; its count of values covers what it makes."""
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    read = loads_tolerant(f"{{bare:{text}}}", TextLimits(_objects(value) + text.count("\\") + 300, 10_000, 1 << 20))
+    assert read == {"bare": json.loads(text)}
+    assert repr(read["bare"]) == repr(json.loads(text))  # 1 is 1.0, and true is 1, to ==
+    check_values(text, 1 + sum(map(text.count, ",[{\\")))
+    assert _objects(value) <= 1 + sum(map(text.count, ",[{"))
+
+
+def _objects(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_objects, inner))
+
+
+def test_keys_in_keys_are_refused() -> None:
+    """Each level would hash all of the levels within it."""
+    with pytest.raises(ProtocolError, match="not an object of plain fields"):
+        loads_tolerant("{{{0:1}:1}:1}")
+
+
+def test_the_parser_takes_as_many_steps_as_there_are_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are counted, since time says little on a loaded machine."""
+    steps = 0
+
+    class Counted:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self._pattern = pattern
+
+        def match(self, text: str, at: int = 0) -> re.Match[str] | None:
+            nonlocal steps
+            steps += 1
+            found = self._pattern.match(text, at)
+            assert found is None or found.start() == at  # begins where the last one ended: nothing is looked at twice
+            return found
+
+    for name in ("_FIELD", "_ITEM", "_NEXT"):
+        monkeypatch.setattr(fastjson, name, Counted(getattr(fastjson, name)))
+    for count in (1_000, 2_000):
+        steps = 0
+        assert len(loads_tolerant("{" + "".join(f"a{number}:1," for number in range(count)) + "}")) == count
+        assert steps <= count + 5

@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.fastjson import Buffer, loads_tolerant
+from spark_rocket.protocol.fastjson import REQUEST_LIMITS, Buffer, loads_tolerant
 
 TAG_CHECK_POINT = b"ck"
 TAG_ACK = b"ack"
@@ -171,7 +171,7 @@ def decode_ack(body: Buffer, broker_name: str) -> Ack:
 
 
 def _loads(body: Buffer) -> dict[str, Any]:
-    value = loads_tolerant(body)
+    value = loads_tolerant(body, REQUEST_LIMITS)
     if not isinstance(value, dict):
         raise _wrong("{")
     return value

@@ -26,7 +26,7 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
-from spark_rocket.protocol.fastjson import REQUEST_ODD_LIMIT, loads_tolerant
+from spark_rocket.protocol.fastjson import REQUEST_LIMITS, loads_tolerant
 from spark_rocket.protocol.headers import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
@@ -169,7 +169,7 @@ class ClientManageProcessor:
 
 def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
     """The body, if it is of a size that a client can be: each group in it costs every other client time."""
-    value = loads_tolerant(_bounded_body(request), odd_limit=REQUEST_ODD_LIMIT)
+    value = loads_tolerant(_bounded_body(request), REQUEST_LIMITS)
     if isinstance(value, dict):
         consumers = _list(value, "consumerDataSet")
         groups = len(_list(value, "producerDataSet")) + len(consumers)

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.fastjson import REQUEST_ODD_LIMIT, Buffer, dumps_fastjson, dumps_standard, loads_tolerant
+from spark_rocket.protocol.fastjson import REQUEST_LIMITS, Buffer, dumps_fastjson, dumps_standard, loads_tolerant
 
 _Reader: TypeAlias = Callable[[Any], Any]
 _Table: TypeAlias = tuple[tuple[str, str, _Reader], ...]  # attribute, wire name, reader; sorted by wire name
@@ -51,8 +51,8 @@ class Body:
 
     @classmethod
     def from_request(cls, data: Buffer) -> Self:
-        """As :meth:`from_json`, for a server: what takes long to read is refused."""
-        return cls.from_value(loads_tolerant(data, odd_limit=REQUEST_ODD_LIMIT))
+        """As :meth:`from_json`, for a server: what takes long to read, or much memory, is refused."""
+        return cls.from_value(loads_tolerant(data, REQUEST_LIMITS))
 
     @classmethod
     def from_value(cls, value: object) -> Self:

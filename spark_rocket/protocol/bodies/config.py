@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.bodies.base import Body
 from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE
-from spark_rocket.protocol.fastjson import dumps_standard, loads_tolerant
+from spark_rocket.protocol.fastjson import REQUEST_LIMITS, dumps_standard, loads_tolerant
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class TopicConfig(Body):
                 f"{line[:80]!r} is not a topic's configuration.",
                 remedy="It is: name, read queues, write queues, permission, filter type, each after a space.",
             ) from None
-        attributes = loads_tolerant(parts[5]) if len(parts) > 5 and parts[5].strip() else {}
+        attributes = loads_tolerant(parts[5], REQUEST_LIMITS) if len(parts) > 5 and parts[5].strip() else {}
         value = {
             "topicName": name,
             "readQueueNums": numbers[0],

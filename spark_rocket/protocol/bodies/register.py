@@ -4,6 +4,9 @@ Compressed, a zlib stream of: length and JSON of the data version; number of top
 each; length and JSON list of filter servers; from 5.x on the number of static-topic mappings, then length and JSON of
 each. All numbers are int32, big endian. Mappings are skipped: static topics are not served here.
 
+A registration comes from a peer that nobody has checked, and a kilobyte may unpack to a megabyte. So the unpacked body,
+each record in it, its topics and its values are bounded.
+
 Thread-safety: values. Corresponds to remoting.protocol.body.RegisterBrokerBody.
 """
 
@@ -16,10 +19,15 @@ from dataclasses import dataclass, field
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.bodies.base import Body
 from spark_rocket.protocol.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.compression import decompress_body
-from spark_rocket.protocol.fastjson import Buffer, dumps_standard
+from spark_rocket.protocol.compression import decompress_body, inflates_within
+from spark_rocket.protocol.fastjson import Buffer, TextLimits, check_values, dumps_standard, loads_tolerant
 
-MAX_UNCOMPRESSED = 64 << 20  # a million topics; a small body may claim more
+MAX_UNPACKED = 16 << 20  # bytes: as much as an unpacked body, which has to fit into a frame
+MAX_TOPICS = 100_000
+MAX_FILTER_SERVERS = 1_000
+_MAX_RECORD = 256 * 1024  # bytes of a topic's line or a data version
+_MAX_VALUES = 1_000_000  # ten for each topic
+_JSON_LIMITS = TextLimits(max_values=_MAX_VALUES, max_odd_values=_MAX_VALUES, max_odd_bytes=MAX_UNPACKED)
 _INT = struct.Struct(">i")
 _REMEDY = 'The body is damaged, or its header\'s "compressed" is wrong: let the broker register again.'
 
@@ -46,16 +54,46 @@ class RegisterBrokerBody(Body):
     def decode(cls, body: Buffer, *, compressed: bool = False) -> RegisterBrokerBody:
         """The body received, as its request header's ``compressed`` says."""
         if not compressed:
-            return cls.from_json(body)
-        reader = _Records(decompress_body(body, 0, MAX_UNCOMPRESSED))
-        version = DataVersion.from_json(reader.record())
+            value = loads_tolerant(body, _JSON_LIMITS)
+            _check_counts(value)
+            return cls.from_value(value)
+        reader = _Records(decompress_body(body, 0, MAX_UNPACKED))
+        version = DataVersion.from_request(reader.record())
+        count = reader.number()
+        _check_count("topics", count, MAX_TOPICS)
         topics: dict[str, TopicConfig] = {}
-        for _ in range(reader.number()):
+        for _ in range(count):
             topic = TopicConfig.from_line(reader.text())
             topics[topic.topic_name] = topic
-        servers = cls.from_json(b'{"filterServerList":%b}' % (reader.record() or b"[]"))
-        servers.topic_config_serialize_wrapper = TopicConfigSerializeWrapper(topics, version)
-        return servers
+        servers = loads_tolerant(reader.record() or b"[]", _JSON_LIMITS)
+        value = {"filterServerList": servers}
+        _check_counts(value)
+        registration = cls.from_value(value)
+        registration.topic_config_serialize_wrapper = TopicConfigSerializeWrapper(topics, version)
+        return registration
+
+    @staticmethod
+    def is_short(body: Buffer, *, compressed: bool, most: int) -> bool:
+        """Whether the body has at most ``most`` bytes when it is unpacked; ProtocolError when it is not zlib."""
+        return inflates_within(body, most) if compressed else len(body) <= most
+
+
+def _check_counts(value: object) -> None:
+    """Before anything is made of the values of a registration."""
+    if isinstance(value, dict):
+        wrapper = value.get("topicConfigSerializeWrapper")
+        topics = wrapper.get("topicConfigTable") if isinstance(wrapper, dict) else None
+        _check_count("topics", len(topics) if isinstance(topics, dict) else 0, MAX_TOPICS)
+        servers = value.get("filterServerList")
+        _check_count("filter servers", len(servers) if isinstance(servers, list) else 0, MAX_FILTER_SERVERS)
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise ProtocolError(
+            f"A broker's registration names {count:,} {what}; at most {most:,} are read.",
+            remedy="Spread them over several brokers.",
+        )
 
 
 def _sized(raw: bytes) -> bytes:
@@ -66,6 +104,7 @@ class _Records:
     """Cuts a decompressed registration."""
 
     def __init__(self, raw: bytes) -> None:
+        check_values(raw, _MAX_VALUES)
         self._raw = raw
         self._at = 0
 
@@ -82,6 +121,11 @@ class _Records:
         end = self._at + size
         if size < 0 or end > len(self._raw):
             raise ProtocolError(f"A broker's registration has no room for a record of {size} bytes.", remedy=_REMEDY)
+        if size > _MAX_RECORD:
+            raise ProtocolError(
+                f"A broker's registration has a record of {size:,} bytes; at most {_MAX_RECORD:,} are read.",
+                remedy=_REMEDY,
+            )
         raw = self._raw[self._at : end]
         self._at = end
         return raw
