@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 import spark_rocket
-from spark_rocket.console.bodies import can_avro
+from spark_rocket.console.avro import can_avro
 from spark_rocket.console.context import Asked, Context
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
 from spark_rocket.console.trouble import Refused

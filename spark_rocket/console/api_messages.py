@@ -16,6 +16,7 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_rocket.console import bodies
+from spark_rocket.console.avro import can_avro
 from spark_rocket.console.context import Asked, Context, attachment
 from spark_rocket.console.trouble import Refused, describe
 from spark_rocket.errors import ClientError, RocketError
@@ -93,7 +94,7 @@ class MessageApi:
 
     def show(self, asked: Asked) -> dict[str, Any]:
         message = self._message(asked)
-        return {"message": details(message), "body": bodies.show(message.body), "avro": bodies.can_avro()}
+        return {"message": details(message), "body": bodies.show(message.body), "avro": can_avro()}
 
     def decode(self, asked: Asked) -> dict[str, Any]:
         """The body by an Avro schema."""

@@ -317,6 +317,36 @@ def test_avro_by_its_own_schema_and_by_one_that_is_given(page: Page, cluster: Lo
     assert "schema" in wrong["avroProblem"]
 
 
+def test_avro_that_would_end_its_decoder(page: Page, cluster: LocalCluster) -> None:
+    """A schema that contains itself, and a datum that is nested in itself 50,000 times: fastavro's stack overflows."""
+    schema = json.dumps(
+        {"type": "record", "name": "Tree", "fields": [{"name": "next", "type": ["null", "Tree"]}]}
+    ).encode()
+    container, datum = io.BytesIO(), b"\x02" * 50_000 + b"\0"
+    fastavro.writer(container, "bytes", [datum])
+    body = container.getvalue().replace(b'\x0e"bytes"', varint(len(schema)) + schema)
+    body = body.replace(varint(len(varint(len(datum)) + datum)) + varint(len(datum)), varint(len(datum)))
+    with Producer("avro", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("empty", body, keys="tree"))
+    at = place(by_key(page, "empty", "tree"))
+    shown = page.get("/api/message", **at)["body"]
+    assert (shown["avro"], shown["kind"]) == (None, "binary")
+    assert "Tree contains itself" in shown["avroProblem"]
+    assert "Tree contains itself" in page.post("/api/message/decode", {**at, "schema": schema.decode()})["body"][
+        "avroProblem"
+    ]
+
+
+def varint(number: int) -> bytes:
+    """An Avro long that is not negative."""
+    number <<= 1
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*parts, number])
+
+
 def test_who_has_a_message(page: Page) -> None:
     row = by_key(page, "orders", "order-0")
     tracks = {t["group"]: t["status"] for t in page.get("/api/message/track", **place(row))["rows"]}

@@ -1,29 +1,16 @@
-"""Bodies as text, JSON, Avro and bytes, whatever they are."""
+"""Bodies as text, JSON and bytes, whatever they are; Avro is in test_avro.py."""
 
 from __future__ import annotations
 
-import io
 import json
-import zlib
 from typing import Any
 
-import fastavro
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.console import bodies
-from spark_rocket.console.bodies import (
-    MOST_RECORDS,
-    MOST_TEXT,
-    avro_text,
-    hex_lines,
-    json_lines,
-    preview,
-    show,
-    text_of,
-)
-from spark_rocket.errors import ProtocolError
+from spark_rocket.console.avro import avro_text
+from spark_rocket.console.bodies import MOST_TEXT, hex_lines, json_lines, preview, show, text_of
 
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -57,7 +44,7 @@ def test_what_is_no_json_to_be_set_out(text: str) -> None:
 @CALM
 @given(st.binary(max_size=300))
 def test_any_bytes_are_shown(body: bytes) -> None:
-    shown = show(body)
+    shown = show(body, avro_text=avro_text)
     assert shown["size"] == len(body)
     assert bytes.fromhex("".join(line[8:56] for line in str(shown["hex"]).splitlines())) == body
     preview(body)
@@ -78,64 +65,3 @@ def test_a_long_body_is_cut_where_it_is_shown() -> None:
     assert len(str(shown["text"])) == MOST_TEXT
     assert shown["textCut"]
     assert shown["hexCut"]
-
-
-# --- Avro -----------------------------------------------------------------------------------------------------------
-
-
-def container(schema: Any, records: list[Any], **options: Any) -> bytes:
-    file = io.BytesIO()
-    fastavro.writer(file, schema, records, **options)
-    return file.getvalue()
-
-
-def test_containers_packed_and_not() -> None:
-    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "bytes"}]}
-    records = [{"a": i, "b": b"\x01"} for i in range(200)]
-    for codec in ("null", "deflate"):
-        found = json.loads(avro_text(container(schema, records, codec=codec, sync_interval=100), None))
-        assert found == [{"a": i, "b": "01"} for i in range(MOST_RECORDS)]
-
-
-@CALM
-@given(st.binary(max_size=80))
-def test_a_damaged_container_is_said(tail: bytes) -> None:
-    for body in (b"Obj\x01" + tail, container("long", [1, 2])[:-20] + tail):
-        shown = show(body)
-        assert (shown["avro"] is None) == (shown["avroProblem"] is not None)
-
-
-def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_UNPACKED", 10_000)
-    body = container("bytes", [b"\x00" * 100_000], codec="deflate")
-    assert len(body) < 1_000
-    with pytest.raises(ProtocolError, match="unpacks to more"):
-        avro_text(body, None)
-    packer = zlib.compressobj(wbits=-15)
-    assert len(packer.compress(b"") + packer.flush()) < 10
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "array", "items": "null"},
-        {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "null"}}]},
-        {"type": "array", "items": {"type": "record", "name": "E", "fields": []}},
-        {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
-        ["null", {"type": "map", "values": {"type": "array", "items": "null"}}],
-    ],
-)
-def test_arrays_of_nothing_are_refused(schema: Any) -> None:
-    # A billion of them in six bytes.
-    with pytest.raises(ProtocolError, match=r"no bytes|cannot be used"):
-        avro_text(b"\x80\xa8\xd6\xb9\x07\x00", json.dumps(schema))
-
-
-@pytest.mark.parametrize("schema", ["", "{", '"nothing"', "[]", '{"type": "record"}', "12"])
-def test_a_schema_that_is_none(schema: str) -> None:
-    with pytest.raises(ProtocolError):
-        avro_text(b"\x02", schema)
-
-
-def test_a_single_object_is_read_by_its_schema() -> None:
-    assert avro_text(b"\xc3\x01" + bytes(8) + b"\x54", '"long"') == "42"

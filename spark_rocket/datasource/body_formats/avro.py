@@ -44,9 +44,12 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.body_formats.decoding import BAD, Decoded, decode_each, reason
 from spark_rocket.datasource.body_formats.settings import AvroEncoding, BodySettings
-from spark_rocket.errors import OptionError, SchemaError, StateError
+from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
+from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 _HEADER = b"\xc3\x01"
+_MAX_VALUES = 20_000  # columns and fields, with those of a type counted where it is used
+_REMEDY = "Read the body as binary, and use from_avro in the query."
 _PLAIN: dict[str, DataType] = {
     "null": NullType(),
     "boolean": BooleanType(),
@@ -89,31 +92,41 @@ class AvroSchema:
         self._library = fastavro
         self._encoding = settings.avro_encoding
         try:
-            self.parsed: Any = fastavro.parse_schema(_without_times(json.loads(settings.avro_schema)))
+            raw = json.loads(settings.avro_schema)
+            check_nesting(raw)
+            self.parsed: Any = fastavro.parse_schema(_without_times(raw))
+            shape = measure(self.parsed)
             form = fastavro.schema.to_parsing_canonical_form(self.parsed)
             digest = fastavro.schema.fingerprint(form, "CRC-64-AVRO")
         except (*BAD, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
             raise OptionError(
                 f"option avroSchema is no Avro schema: {reason(error)}.", remedy="Give JSON, or the path of a file."
             ) from None
+        except ProtocolError as error:
+            raise SchemaError(error.message, remedy=_REMEDY) from None
+        if shape.values > _MAX_VALUES:
+            raise SchemaError(
+                f"The Avro schema has {shape.values:,} columns and fields; at most {_MAX_VALUES:,} are read.",
+                remedy=_REMEDY,
+            )
         self.header = _HEADER + bytes.fromhex(digest)
         fastavro.read.LOGICAL_READERS[f"int-{_SYMBOL}"] = _symbol
         fastavro.read.LOGICAL_READERS[f"long-{_MILLIS}"] = _micros
         self._reading = _for_reading(self.parsed)
         self._named: dict[str, Any] = {}
         _collect(self.parsed, self._named)
-        kind = self._spark_type(self.parsed, ())
+        kind = self._spark_type(self.parsed)
         if not isinstance(kind, StructType):
             raise OptionError(
                 f"option avroSchema describes {kind.simpleString()}, not a record.", remedy="Bodies must be records."
             )
         self.columns = kind
 
-    def _spark_type(self, schema: Any, inside: tuple[str, ...]) -> DataType:
+    def _spark_type(self, schema: Any) -> DataType:
         if isinstance(schema, list):
             rest = [branch for branch in schema if _type_name(branch) != "null"]
             if len(rest) == 1:
-                return self._spark_type(rest[0], inside)
+                return self._spark_type(rest[0])
             names = {_type_name(branch) for branch in rest}
             if names and names <= {"int", "long"}:
                 return LongType()
@@ -123,49 +136,26 @@ class AvroSchema:
                 return NullType()
             raise SchemaError(
                 f"the Avro schema has a union of {', '.join(sorted(names))}, which is no column's type.",
-                remedy="Read the body as binary, and use from_avro in the query.",
+                remedy=_REMEDY,
             )
         if isinstance(schema, str):
             if schema in _PLAIN:
                 return _PLAIN[schema]
-            if schema in inside:
-                raise SchemaError(
-                    f"the Avro type {schema} contains itself, and a column's type cannot.",
-                    remedy="Read the body as binary, and use from_avro in the query.",
-                )
-            return self._spark_type(self._named[schema], inside)
+            return self._spark_type(self._named[schema])
         kind, logical = schema["type"], schema.get("logicalType", "")
         if kind in ("record", "error"):
-            inside = (*inside, schema["name"])
             return StructType(
-                [StructField(field["name"], self._spark_type(field["type"], inside)) for field in schema["fields"]]
+                [StructField(field["name"], self._spark_type(field["type"])) for field in schema["fields"]]
             )
         if kind == "array":
-            items = self._spark_type(schema["items"], inside)
-            if self._takes_no_bytes(schema["items"]):
-                raise SchemaError(
-                    f"the Avro schema has an array of {items.simpleString()}, whose values take no bytes.",
-                    remedy="Read the body as binary, and use from_avro in the query.",
-                )
-            return ArrayType(items)
+            return ArrayType(self._spark_type(schema["items"]))
         if kind == "map":
-            return MapType(StringType(), self._spark_type(schema["values"], inside))
+            return MapType(StringType(), self._spark_type(schema["values"]))
         if logical == "decimal" and kind in ("bytes", "fixed"):
             return DecimalType(schema["precision"], schema.get("scale", 0))
         if isinstance(kind, (dict, list)):
-            return self._spark_type(kind, inside)
-        return _LOGICAL.get((kind, logical)) or self._spark_type(kind, inside)
-
-    def _takes_no_bytes(self, schema: Any) -> bool:
-        if isinstance(schema, str):
-            return schema == "null" or (schema in self._named and self._takes_no_bytes(self._named[schema]))
-        if isinstance(schema, list):
-            return False
-        if schema["type"] in ("record", "error"):
-            return all(self._takes_no_bytes(field["type"]) for field in schema["fields"])
-        if schema["type"] == "fixed":
-            return bool(schema["size"] == 0)
-        return schema["type"] not in ("array", "map", "enum") and self._takes_no_bytes(schema["type"])
+            return self._spark_type(kind)
+        return _LOGICAL.get((kind, logical)) or self._spark_type(kind)
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Decode a body; all of it must be used."""

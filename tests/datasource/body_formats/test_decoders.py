@@ -403,13 +403,43 @@ def test_avro() -> None:
     ):
         with pytest.raises(OptionError, match=wrong):
             AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=literal))
-    tree = '{"type":"record","name":"T","fields":[{"name":"next","type":["null","T"]}]}'
-    with pytest.raises(SchemaError, match="T contains itself"):
-        AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=tree))
     union = '{"type":"record","name":"T","fields":[{"name":"u","type":["int","string"]}]}'
     with pytest.raises(SchemaError, match="a union of int, string"):
         AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=union))
     assert fastavro.__version__
+
+
+def avro_record(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+def each_uses(depth: int, *names: str) -> dict[str, Any]:
+    """Flat to look at: each type uses the one before it, once for each name."""
+    types = {
+        f"f{level}": avro_record(f"T{level}", **dict.fromkeys(names, f"T{level - 1}" if level else "long"))
+        for level in range(depth)
+    }
+    return avro_record("Top", **types)
+
+
+@pytest.mark.parametrize(
+    ("schema", "wanted"),
+    [
+        (avro_record("T", next=["null", "T"]), "T contains itself"),
+        (avro_record("T", next="T"), "T contains itself"),
+        (avro_record("n.T", next={"type": "array", "items": "T"}), "n.T contains itself"),
+        (avro_record("T", next={"type": "map", "values": ["null", "T"]}), "T contains itself"),
+        (avro_record("A", b=avro_record("B", c=["null", avro_record("C", a="A")])), "A contains itself"),
+        (each_uses(120, "a"), "nested deeper than 100 levels"),
+        (each_uses(5_000, "a"), "nested deeper than 100 levels"),
+        (json.loads("[" * 800 + "]" * 800), "nested deeper than 100 levels"),
+        (each_uses(40, "a", "b"), "columns and fields; at most 20,000"),
+    ],
+)
+def test_avro_schemas_without_end(schema: Any, wanted: str) -> None:
+    """fastavro would end the worker's process, or the columns its memory."""
+    with pytest.raises(SchemaError, match=wanted):
+        AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(schema)))
 
 
 def raw_avro(kind: Any, *longs: int) -> Any:

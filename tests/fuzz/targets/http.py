@@ -7,6 +7,7 @@ import struct
 import zlib
 
 from spark_rocket.console import bodies as console_bodies
+from spark_rocket.console.avro import avro_text
 from spark_rocket.proxy import hpack, http2, huffman
 from spark_rocket.proxy.context import RpcError
 from spark_rocket.proxy.grpc_messages import MessageReader, message_text, timeout_of
@@ -111,6 +112,6 @@ _AVRO_SCHEMA = (
 def console_body(raw: bytes) -> None:
     """A message's body as the console shows it."""
     for schema in (None, _AVRO_SCHEMA.decode(), text_of(raw).encode("utf-8", "replace").decode()):
-        shown = console_bodies.show(raw, schema)
+        shown = console_bodies.show(raw, schema, avro_text=avro_text)
         json.dumps(shown).encode()
     console_bodies.preview(raw)

@@ -1,0 +1,187 @@
+"""Avro as JSON, for people: an object container file brings its schema, for other bodies one is given.
+
+fastavro (the extra ``avro``) decodes. What a body or its schema says of its size is not relied on: containers are
+unpacked here, with a bound, and ``protocol.avro_shape`` refuses schemas that could end the process. What remains (a
+schema of forty lines can have a billion values) is for ``avro_process`` to limit.
+
+Thread-safety: pure functions. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.avro_shape import check_nesting, measure
+
+MOST_TEXT = 256 << 10
+MOST_UNPACKED = 4 << 20
+MOST_RECORDS = 50
+CONTAINER = b"Obj\x01"
+
+
+def can_avro() -> bool:
+    return importlib.util.find_spec("fastavro") is not None
+
+
+def check_avro() -> None:
+    """ProtocolError without fastavro."""
+    if not can_avro():
+        raise ProtocolError(
+            "Avro needs the package fastavro where the console runs.", remedy="pip install 'spark-rocket[avro]'."
+        )
+
+
+def avro_text(body: bytes, schema: str | None) -> str:
+    """The datum, or the first records of a container, as JSON in lines. ProtocolError says why not."""
+    check_avro()
+    is_container = body.startswith(CONTAINER)
+    if is_container:
+        written, datums = _container(body)
+        parsed = _parsed(written)
+        values = [value for data, count in datums for value in _read(parsed, data, count)][:MOST_RECORDS]
+        shown: Any = values
+    else:
+        parsed = _parsed(schema or "")
+        data = body[10:] if body.startswith(b"\xc3\x01") else body
+        shown = _read(parsed, data, 1)[0]
+    text = json.dumps(shown, indent=2, ensure_ascii=False, default=_plain)
+    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "\n…"
+
+
+def _plain(value: object) -> str:
+    return value.hex(" ") if isinstance(value, bytes) else str(value)
+
+
+def _parsed(schema: str) -> Any:
+    fastavro = importlib.import_module("fastavro")
+    try:
+        raw = json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise _unusable(_reason(error)) from None
+    check_nesting(raw)
+    try:
+        parsed = fastavro.parse_schema(raw)
+        measure(parsed)
+    except (ProtocolError, MemoryError):
+        raise
+    except Exception as error:  # a malformed schema makes fastavro raise many things
+        raise _unusable(_reason(error)) from None
+    return parsed
+
+
+def _unusable(why: str) -> ProtocolError:
+    return ProtocolError(f"The Avro schema cannot be used: {why}.", remedy="Give an Avro schema as JSON.")
+
+
+def _read(schema: Any, data: bytes, count: int) -> list[Any]:
+    fastavro = importlib.import_module("fastavro")
+    stream = io.BytesIO(data)
+    values = []
+    for _ in range(min(count, MOST_RECORDS)):
+        try:
+            values.append(fastavro.schemaless_reader(stream, schema, None))
+        except MemoryError:
+            raise
+        except Exception as error:  # bytes that are not the schema's make fastavro raise many things
+            raise ProtocolError(
+                f"The body is not what the Avro schema says: {_reason(error)}.",
+                remedy="Give the schema that it was written with.",
+            ) from None
+    return values
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _container(body: bytes) -> tuple[str, list[tuple[bytes, int]]]:
+    """The schema and the unpacked blocks of an object container file, as many as are shown."""
+    reader = _Bytes(body, len(CONTAINER))
+    meta: dict[str, bytes] = {}
+    while (count := reader.long()) != 0:
+        if count < 0:
+            reader.long()
+            count = -count
+        if count > 1000:
+            raise reader.cut()
+        for _ in range(count):
+            name = reader.bytes().decode("utf-8", "replace")
+            meta[name] = reader.bytes()
+    reader.take(16)
+    codec = meta.get("avro.codec", b"null").decode("utf-8", "replace")
+    return meta.get("avro.schema", b"").decode("utf-8", "replace"), list(_blocks(reader, codec))
+
+
+def _blocks(reader: _Bytes, codec: str) -> Iterator[tuple[bytes, int]]:
+    records = 0
+    while not reader.is_at_end and records < MOST_RECORDS:
+        count, data = reader.long(), reader.bytes()
+        reader.take(16)
+        if count <= 0:
+            raise reader.cut()
+        if codec == "deflate":
+            data = _inflated(data)
+        elif codec != "null":
+            raise ProtocolError(
+                f"The Avro container is packed with {codec!r}.",
+                remedy="Shown are those packed with deflate or not at all.",
+            )
+        yield data, count
+        records += count
+
+
+def _inflated(data: bytes) -> bytes:
+    unpacker = zlib.decompressobj(-15)
+    try:
+        plain = unpacker.decompress(data, MOST_UNPACKED)
+    except zlib.error:
+        raise ProtocolError("A block of the Avro container cannot be unpacked.") from None
+    if unpacker.unconsumed_tail:
+        raise ProtocolError(
+            f"A block of the Avro container unpacks to more than {MOST_UNPACKED >> 20} MiB.",
+            remedy="Download the body and read it elsewhere.",
+        )
+    return plain
+
+
+class _Bytes:
+    """Avro's numbers and byte strings, one after another."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._at >= len(self._data)
+
+    def cut(self) -> ProtocolError:
+        return ProtocolError(f"The Avro container is damaged at byte {self._at}.")
+
+    def take(self, count: int) -> bytes:
+        if not 0 <= count <= len(self._data) - self._at:
+            raise self.cut()
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def long(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift > 63:
+                raise self.cut()
+
+    def bytes(self) -> bytes:
+        return self.take(self.long())
