@@ -1,7 +1,8 @@
 """The console that ``rocket up`` starts: a process of its own, so that it takes nothing of the broker's.
 
 It ends with whoever started it: it holds the end of a pipe. That a port is taken is said in one line, and is no reason
-for ``rocket up`` not to be up. Thread-safety: one event loop.
+for ``rocket up`` not to be up. A console that dies is started again, each time after twice the delay; one that dies
+within a minute again and again is given up. Thread-safety: one event loop.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import importlib.util
 import json
 import os
 import sys
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -20,6 +23,9 @@ from spark_rocket.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARI
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 
 _STOP_SECONDS = 5.0
+_FIRST_DELAY_S = 1.0
+_LAST_DELAY_S = 32.0
+_STABLE_S = 60.0  # a console that was up for so long begins with the first delay again
 _NO_ACCOUNT = (
     "  It has no account, where requests must be signed. Start with "
     f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} set;\n"
@@ -59,7 +65,7 @@ def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: 
         else:
             called |= {ACCESS_KEY_VARIABLE: own.access_key, SECRET_KEY_VARIABLE: own.secret_key}
             called |= {SECURITY_TOKEN_VARIABLE: own.security_token} if own.security_token else {}
-    task = asyncio.create_task(_run(name_server, port, called, missing))
+    task = asyncio.create_task(keep_running(lambda: _run(name_server, port, called, missing)))
 
     async def stop() -> None:
         task.cancel()
@@ -69,11 +75,32 @@ def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: 
     servers.push_async_callback(stop)
 
 
-async def _run(name_server: str, port: int, environment: dict[str, str], note: str) -> None:
+async def keep_running(
+    run: Callable[[], Awaitable[bool]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Run it, and again as long as it dies."""
+    delay, begun = _FIRST_DELAY_S, clock()
+    while await run():
+        if clock() - begun >= _STABLE_S:
+            delay = _FIRST_DELAY_S
+        if delay > _LAST_DELAY_S:
+            say("The console died too often and is not started again. Start it with: rocket console")
+            return
+        say(f"Starting the console again in {delay:g} s.")
+        await sleep(delay)
+        delay *= 2
+        begun = clock()
+
+
+async def _run(name_server: str, port: int, environment: dict[str, str], note: str) -> bool:
+    """One console, from its start to its end. Whether it was up and died: what cannot start is not tried again."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         say(f"No console: {' and '.join(missing)} are not installed.")
-        return
+        return False
     ready_read, ready_write = os.pipe()
     lifeline_read, lifeline = os.pipe()
     command = [sys.executable, "-m", "spark_rocket.cli", "console", "-n", name_server, "--port", str(port)]
@@ -92,7 +119,7 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
         say(f"No console: {error.strerror or error}.")
         os.close(ready_read)
         os.close(lifeline)
-        return
+        return False
     finally:
         os.close(ready_write)
         os.close(lifeline_read)
@@ -105,6 +132,7 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
         status = await process.wait()
         said = (await words).removeprefix("rocket: ") or f"It ended with status {status}."
         say(f"The console has ended. {said}" if line else f"No console: {said}")
+        return bool(line) and status != 0
     finally:
         os.close(lifeline)  # by which it ends
         with contextlib.suppress(asyncio.TimeoutError):

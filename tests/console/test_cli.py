@@ -188,8 +188,9 @@ def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
         monkeypatch.setenv(name, value)
     started: list[tuple[dict[str, str], str]] = []
 
-    async def note(name_server: str, port: int, environment: dict[str, str], note: str) -> None:
+    async def note(name_server: str, port: int, environment: dict[str, str], note: str) -> bool:
         started.append((environment, note))
+        return False
 
     monkeypatch.setattr(console_child, "_run", note)
     config = BrokerConfig(acl_enable=True, inner_client_authentication_credentials=OWN)
@@ -204,6 +205,50 @@ def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
     ((environment, said),) = started
     assert environment == passed
     assert ("no account" in said) == is_told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the console's process in /proc")
+def test_rocket_up_starts_a_console_that_died_again() -> None:
+    rocket = Rocket(*UP, "--console-port", "0")
+    try:
+        rocket.until(r"Console: http://127\.0\.0\.1:\d+")
+        children = Path(f"/proc/{rocket.process.pid}/task/{rocket.process.pid}/children").read_text().split()
+        (child,) = (int(pid) for pid in children if b"\0console\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(child, signal.SIGSEGV)
+        url = rocket.until(r"(?s)The console has ended.*again in 1 s.*Console: (http://127\.0\.0\.1:\d+)")[1]
+        assert httpx.get(f"{url}/api/alive").json() == {"status": "UP"}
+        assert rocket.end() == 0
+    finally:
+        rocket.close()
+
+
+def test_a_console_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    now, waited = 0.0, []
+    lives = iter([1.0, 1.0, 100.0, *[1.0] * 20])
+
+    async def die() -> bool:
+        nonlocal now
+        now += next(lives)
+        return True
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        waited.append(seconds)
+
+    asyncio.run(console_child.keep_running(die, clock=lambda: now, sleep=sleep))
+    assert waited == [1, 2, 1, 2, 4, 8, 16, 32]  # the third was up for long
+    assert "Start it with: rocket console" in capsys.readouterr().out
+
+
+def test_a_console_that_ended_as_it_was_told_is_not_started_again() -> None:
+    async def end() -> bool:
+        return False
+
+    async def sleep(seconds: float) -> None:
+        raise AssertionError("it is started again")
+
+    asyncio.run(console_child.keep_running(end, sleep=sleep))
 
 
 def test_rocket_up_goes_on_where_the_port_is_taken() -> None:
