@@ -38,6 +38,7 @@ from spark_rocket.console.trouble import Refused, describe
 
 STATIC = Path(__file__).parent / "static"
 MOST_LOGINS = 16  # waiting
+MOST_LOGIN_BODY = 4 << 10  # bytes: of whoever it may be
 
 
 class _Static(StaticFiles):
@@ -89,13 +90,12 @@ class _Login:
     async def login(self, request: Request) -> Response:
         peer = request.client.host if request.client else "?"
         try:
-            value = await read_json(request)
+            self._sessions.check_pause(peer)
+            value = await read_json(request, MOST_LOGIN_BODY)
             user, password = value.get("user"), value.get("password")
             if not isinstance(user, str) or not isinstance(password, str) or not self._settings.needs_login:
                 raise Refused("There is nobody to log in.", remedy="Give user and password.")
-            self._sessions.check_pause(peer)
-            if not await self._is_user(user, password):
-                self._sessions.failed(peer)
+            if not await self._is_user(user, password, peer):
                 log.warning("a login as %r from %s failed", user[:80], peer)
                 raise Refused("User and password do not fit.", remedy="Try again.", status=401, code="LOGIN_FAILED")
         except Refused as error:
@@ -108,9 +108,10 @@ class _Login:
         )
         return response
 
-    async def _is_user(self, user: str, password: str) -> bool:
+    async def _is_user(self, user: str, password: str, peer: str) -> bool:
         if self._waiting >= MOST_LOGINS:
             raise Refused("Too many logins at once.", remedy="Try again.", status=429, code="TOO_MANY_ATTEMPTS")
+        self._sessions.attempt(peer)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, self._sessions.is_user, user, password)

@@ -5,7 +5,7 @@ Host      on a loopback address only the machine's own names: a page elsewhere w
           (DNS rebinding) is refused. ``allowed_hosts`` adds names, and is then held everywhere
 changes   are JSON, from a page of this console (Origin, Sec-Fetch-Site), with the session's token in X-CSRF-Token
 login     where there are users, /api answers nobody without a session
-bodies    at most ``MOST_BODY`` bytes
+bodies    at most ``MOST_BODY`` bytes, that of a login 4 KiB
 answers   a Content-Security-Policy without inline script or style, nothing is framed, nothing sniffed
 ========  ========================================================================================================
 
@@ -154,14 +154,14 @@ def failure(trouble: Trouble) -> Response:
     return json_response({"error": trouble.to_json()}, trouble.status)
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """A request's JSON object, of a bounded size."""
+async def read_json(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
+    """A request's JSON object, of at most so many bytes."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MOST_BODY:
+        if len(body) > most:
             raise Refused(
-                f"The request has more than {MOST_BODY >> 20} MiB.",
+                f"The request has more than {most:,} bytes.",
                 remedy="Send less at once.",
                 status=413,
                 code="TOO_LARGE",

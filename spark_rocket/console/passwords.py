@@ -1,7 +1,8 @@
 """Passwords as they are kept, and the sessions of those who gave theirs.
 
 ``scrypt$N$r$p$salt$key``, the last two in base64: 16 MiB and some 50 ms for each attempt. A name that nobody has costs
-as much as one with a wrong password, and both are told the same. After ``FREE_FAILURES`` failures an address waits.
+as much as one with a wrong password, and both are told the same. After ``FREE_FAILURES`` attempts without success an
+address waits; attempts are counted before the password is hashed, so those at the same time count too.
 
 Thread-safety: ``Sessions`` on one event loop only; hashing is for a thread. Nothing is on disk: a restart ends all
 sessions. Corresponds to the login of RocketMQ's dashboard.
@@ -128,7 +129,9 @@ class Sessions:
         right = is_right(password[:MOST_PASSWORD], kept or self._nobody)
         return right and kept is not None and len(password) <= MOST_PASSWORD
 
-    def failed(self, address: str) -> None:
+    def attempt(self, address: str) -> None:
+        """Count an attempt, as a failed one until ``begin``. Refused with 429 while the address has to wait."""
+        self.check_pause(address)
         source = _source(address)
         failures, last = self._failures.pop(source, (0, 0.0))
         if self._clock() - last > PAUSE_SECONDS * 2:

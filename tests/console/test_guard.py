@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -239,7 +239,7 @@ def test_under_tls_the_cookie_goes_nowhere_else() -> None:
 
 def test_a_wrong_password_and_a_wrong_name_are_told_the_same() -> None:
     ask = Browser(users=USERS)
-    answers = [ask.login("ada", "wrong"), ask.login("nobody", PASSWORD), ask.login("ada", PASSWORD + "x" * 5000)]
+    answers = [ask.login("ada", "wrong"), ask.login("nobody", PASSWORD), ask.login("ada", PASSWORD + "x" * 2000)]
     assert {(answer.status_code, answer.text) for answer in answers} == {(401, answers[0].text)}
     assert not ask.cookies
     assert code(ask("POST", "/api/login", json={"user": ["ada"], "password": None})) == "BAD_REQUEST"
@@ -254,11 +254,58 @@ def test_guessing_is_slowed_down_for_the_guesser_alone() -> None:
     assert Browser(app=ask.app, peer="192.0.2.7").login().status_code == 200
 
 
+def test_attempts_at_the_same_time_are_counted_before_they_are_hashed() -> None:
+    ask = Browser(users=USERS)
+
+    async def guess_at_once() -> list[int]:
+        transport = httpx.ASGITransport(ask.app, client=("192.0.2.9", 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+            wrong = {"user": "ada", "password": "wrong"}
+            answers = await asyncio.gather(*(client.post("/api/login", json=wrong) for _ in range(15)))
+        return sorted(answer.status_code for answer in answers)
+
+    assert asyncio.run(guess_at_once()) == [401] * FREE_FAILURES + [429] * (15 - FREE_FAILURES)
+    assert ask.login().status_code == 200  # of another address
+
+
+def test_a_success_ends_the_count() -> None:
+    ask = Browser(users=USERS)
+    for _ in range(3):
+        assert [ask.login("ada", "wrong").status_code for _ in range(FREE_FAILURES - 1)] == [401] * (FREE_FAILURES - 1)
+        assert ask.login().status_code == 200
+        ask.cookies = {}
+
+
+@pytest.mark.parametrize("users", [USERS, {}])
+def test_a_login_is_small(users: dict[str, str]) -> None:
+    ask = Browser(users=users)
+    pieces = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal pieces
+        for _ in range(1024):
+            pieces += 1
+            yield b" " * 1024
+
+    answer = ask("POST", "/api/login", content=body(), headers={"content-type": "application/json"})
+    assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
+    assert "4,096 bytes" in answer.text
+    assert pieces <= 6
+
+
+def test_of_who_has_to_wait_nothing_is_read() -> None:
+    ask = Browser(users=USERS)
+    for _ in range(FREE_FAILURES):
+        ask.login("ada", "wrong")
+    answer = ask("POST", "/api/login", content=b"no JSON", headers={"content-type": "application/json"})
+    assert (answer.status_code, code(answer)) == (429, "TOO_MANY_ATTEMPTS")
+
+
 def test_who_waited_may_try_again_and_networks_count_as_one() -> None:
     now = [1000.0]
     sessions = Sessions(USERS, clock=lambda: now[0])
     for i in range(FREE_FAILURES):
-        sessions.failed(f"2001:db8::{i}")
+        sessions.attempt(f"2001:db8::{i}")
     with pytest.raises(Refused):
         sessions.check_pause("2001:db8::ffff")
     sessions.check_pause("2001:db8:1::1")
