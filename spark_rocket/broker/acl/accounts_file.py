@@ -10,8 +10,10 @@ updateGlobalWhiteAddrsConfig, getAllAclConfig} of RocketMQ 4.9 and AclUtils.writ
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from spark_rocket.protocol.bodies import DataVersion
 from spark_rocket.protocol.bodies.acl import PlainAccessConfig
 from spark_rocket.protocol.headers import CreateAccessConfigRequestHeader
 
+_log = logging.getLogger(__name__)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PART = re.compile(r"(?:[^,{]|\{[^}]*\}?)+")  # commas between braces do not part: 10.0.0.{7,9}
@@ -92,6 +95,23 @@ class AccountsFile:
             values, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=1 << 20, encoding="utf-8"
         )
         return text
+
+
+def warn_if_open(path: Path) -> None:
+    """Log a warning if every user can read or change the file: its secrets are plain text."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # it was read a moment ago; a file that is gone is reported by whoever reads it next
+        return
+    can = [verb for bit, verb in ((stat.S_IROTH, "read"), (stat.S_IWOTH, "change")) if mode & bit]
+    if can:
+        _log.warning(
+            "Every user of this machine can %s the access control file %s (mode %03o), which has plain-text secrets. "
+            "Run chmod 600 on it.",
+            " and ".join(can),
+            path,
+            mode & 0o777,
+        )
 
 
 def change_file(path: Path, edit: Callable[[AccountsFile], None], now_ms: int) -> AclRules:

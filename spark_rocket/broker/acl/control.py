@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_rocket.broker.acl.accounts_file import AccountsFile, change_file
+from spark_rocket.broker.acl.accounts_file import AccountsFile, change_file, warn_if_open
 from spark_rocket.broker.acl.addresses import parts_of
 from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, key_of, need_of_topic
 from spark_rocket.broker.acl.rules import ANY, GROUP, PUB, SUB, Account, AclRules, Need
@@ -65,6 +65,7 @@ class AccessControl:
         self.allowed_by_white_list = 0
         self._loaded = self._seen = _stat(path)
         self.rules = AclRules.from_file(path)
+        warn_if_open(path)
         self._topic_at = topic_at
         #: Codes whose needs are those of the message that they name by its place.
         self._looking: dict[int, Callable[[RemotingCommand], Needs]] = {

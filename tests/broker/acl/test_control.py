@@ -404,6 +404,26 @@ def look_twice(control: AccessControl) -> list[bool]:
     return asyncio.run(look())
 
 
+@pytest.mark.parametrize(
+    ("mode", "can"),
+    [(0o600, None), (0o640, None), (0o660, None), (0o644, "read"), (0o602, "change"), (0o666, "read and change")],
+)
+def test_a_file_that_every_user_can_read_or_change_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, can: str | None
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.touch()
+    path.chmod(mode)
+    control_on(path, ACCOUNTS)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    if can is None:
+        assert not warnings
+    else:
+        (warning,) = warnings
+        assert f"Every user of this machine can {can} the access control file {path} (mode {mode:03o})" in warning
+        assert SECRETS[0] not in warning
+
+
 def test_a_file_that_changes_is_read_when_it_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "plain_acl.yml"
     control = control_on(path, ACCOUNTS)
