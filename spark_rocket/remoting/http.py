@@ -6,7 +6,8 @@ peer                   server
 sends a long header    431 above ``HEADER_LIMIT`` bytes
 is slow with it        closed after ``HEADER_SECONDS``, and as many for the TLS handshake
 does not read          closed after ``WRITE_SECONDS``
-opens connections      above ``MOST_CONNECTIONS``, or the process's descriptors, closed at once
+opens connections      above ``MOST_CONNECTIONS`` the oldest one with an incomplete request is closed; the new one,
+                       if there is none, or the process's descriptors are scarce
 sends a body           not read: every answer ends its connection
 names another host     403 if the server listens on loopback: a web page that has its own name lead here reads nothing
 =====================  ==============================================================================================
@@ -37,7 +38,7 @@ from spark_rocket.remoting.descriptors import leaves_reserve
 logger = logging.getLogger(__name__)
 
 HEADER_LIMIT = 8 * 1024
-HEADER_SECONDS = 10.0
+HEADER_SECONDS = 5.0
 WRITE_SECONDS = 30.0
 MOST_CONNECTIONS = 64
 
@@ -87,6 +88,7 @@ class HttpServer:
         self._ssl = ssl
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
+        self._incomplete: dict[asyncio.StreamWriter, None] = {}  # those without a whole request, the oldest first
 
     @property
     def port(self) -> int:
@@ -131,13 +133,15 @@ class HttpServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = format_peer(writer.get_extra_info("peername"))
         within_budget = leaves_reserve(writer.get_extra_info("socket"), self.name, peer)
-        if not within_budget or len(self._connections) >= MOST_CONNECTIONS:
+        if not within_budget or (len(self._connections) >= MOST_CONNECTIONS and not self._close_oldest()):
             writer.transport.abort()
             return
         self._connections.add(writer)
+        self._incomplete[writer] = None
         try:
             async with asyncio.timeout(HEADER_SECONDS):
                 head = await self._head(reader)
+            self._incomplete.pop(writer, None)
             if head is None:
                 return
             method, answer = await self._answer(head)
@@ -149,8 +153,22 @@ class HttpServer:
         except (OSError, TimeoutError, ssl_module.SSLError) as error:
             logger.debug("%s: a connection was dropped: %s", self.name, error)
         finally:
+            self._incomplete.pop(writer, None)
             self._connections.discard(writer)
             writer.transport.abort() if not writer.is_closing() else writer.close()
+
+    def _close_oldest(self) -> bool:
+        """Make room for a connection at the cost of one that has sent no whole request; whether there was one.
+
+        Those who open connections and say nothing would otherwise keep Prometheus out.
+        """
+        writer = next(iter(self._incomplete), None)
+        if writer is None:
+            return False
+        del self._incomplete[writer]
+        self._connections.discard(writer)
+        writer.transport.abort()
+        return True
 
     @staticmethod
     async def _head(reader: asyncio.StreamReader) -> bytes | _BadRequestError | None:

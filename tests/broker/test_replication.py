@@ -427,6 +427,30 @@ def test_half_a_report_is_no_slave_and_is_let_go(
     run(work)
 
 
+def test_those_who_report_nothing_keep_no_slave_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(master_module, "_MOST_CONNECTIONS", 3)
+
+    async def work() -> None:
+        master = await started(settings(tmp_path / "m"))
+        fill(master, 10)
+        silent = [await talk(master) for _ in range(3)]
+        slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(3)]
+        await following(*slaves)
+        for reader, writer in silent:
+            assert await within(reader.read()) == b""
+            writer.close()
+        assert "3 are open, and it has reported nothing" in caplog.text
+        late, writer = await talk(master)  # slaves are not closed for it
+        assert await within(late.read()) == b""
+        writer.close()
+        assert "refused the HA connection" in caplog.text
+        await close_alike(master, *slaves)
+
+    run(work)
+
+
 def test_a_peer_that_does_not_read_costs_little_and_others_are_served(tmp_path: Path) -> None:
     async def work() -> None:
         master = await started(settings(tmp_path / "m", mappedFileSizeCommitLog=16 << 20))

@@ -8,7 +8,8 @@ reports another place first  the log from there on
 reports what is not there    a heartbeat with the offset where the log ends, or begins; the connection is closed, and
                              both addresses are in the log. Apache's slaves say so as well, and try again
 has all there is             a heartbeat at once the first time, and after ``haSendHeartbeatInterval`` without data
-says nothing for long        the connection closed, after ``haHousekeepingInterval`` without a whole report
+says nothing for long        the connection closed, after ``haHousekeepingInterval`` without a whole report; sooner when
+                             too many are connected: the oldest that has reported nothing makes room
 reports what was not sent    nothing better: counted is what was sent, and for senders that wait only what goes
                              beyond the first report
 does not read                at most 1 MiB in this process's memory; what was not read is not reported either
@@ -41,6 +42,7 @@ from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
 from spark_rocket.remoting.descriptors import leaves_reserve
+from spark_rocket.remoting.tls_problems import Lines
 from spark_rocket.remoting.tls_server import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
@@ -226,6 +228,7 @@ class ReplicationMaster:
         self._config = config
         self._connections: set[SlaveConnection] = set()
         self._server: asyncio.Server | None = None
+        self._lines = Lines(_log)
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -333,11 +336,29 @@ class ReplicationMaster:
     # --- called by connections, and from time to time -------------------------------------------------------------
 
     def admit(self, connection: SlaveConnection) -> bool:
-        if self._closed or len(self._connections) >= _MOST_CONNECTIONS:
-            _log.warning("%s refused the HA connection of %s", self.name, connection.address)
+        if self._closed or (len(self._connections) >= _MOST_CONNECTIONS and not self._close_oldest()):
+            self._lines.warn("refused", f"{self.name} refused the HA connection of {connection.address}")
             return False
         self._connections.add(connection)
         self._empty.clear()
+        return True
+
+    def _close_oldest(self) -> bool:
+        """Close the oldest connection that has reported nothing; whether there was one.
+
+        Those who connect and say nothing would otherwise keep slaves out.
+        """
+        silent = [connection for connection in self._connections if connection.next_offset < 0]
+        oldest = min(silent, key=lambda connection: connection.last_report, default=None)
+        if oldest is None:
+            return False
+        self._connections.discard(oldest)
+        self._lines.warn(
+            "silent",
+            f"{self.name} closed the HA connection of {oldest.address}: {_MOST_CONNECTIONS} are open,"
+            " and it has reported nothing",
+        )
+        oldest.abort()
         return True
 
     def forget(self, connection: SlaveConnection) -> None:
