@@ -60,7 +60,7 @@ _answer = RemotingCommand.response
 # What brokers and clients of 5.x say when they were started with rocketmq.zone and rocketmq.zone.mode.
 _ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 
-_MAX_INLINE = 64 * 1024  # bytes of a registration that is read on the event loop: some milliseconds
+_MAX_INLINE = 32 * 1024  # bytes of a registration that is read on the event loop: some milliseconds
 _MAX_SETTINGS = 64 * 1024  # bytes of UPDATE_NAMESRV_CONFIG
 
 
@@ -137,7 +137,7 @@ class NamesrvProcessor:
             if not request.is_oneway:
                 channel.write(answer)
 
-        self._large.read(channel, request, compressed, done)
+        self._large.read(channel, channel.remote_addr.rpartition(":")[0], request, compressed, done)
         return None
 
     def _register(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.errors import ConfigError
+from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -181,10 +182,10 @@ def test_others_are_answered_while_a_large_registration_is_read(running: Running
         assert ask(other, running, 105, topic="topic-9999").code == 0
 
 
-def test_few_large_registrations_wait(running: Running, gate: Gate) -> None:
+def test_few_large_registrations_of_an_address_wait(running: Running, gate: Gate) -> None:
     body = large_registration()
     with contextlib.ExitStack() as stack:
-        brokers = [stack.enter_context(RemotingClient()) for _ in range(9)]
+        brokers = [stack.enter_context(RemotingClient()) for _ in range(5)]
         answers = [
             asked(broker, running, LARGE | {"brokerName": f"b{at}", "brokerAddr": f"127.0.0.1:{at}"}, body)
             for at, broker in enumerate(brokers)
@@ -192,7 +193,37 @@ def test_few_large_registrations_wait(running: Running, gate: Gate) -> None:
         first = next(iter(concurrent.futures.as_completed(answers, timeout=10)))
         assert first.result().code == ResponseCode.SYSTEM_BUSY
         gate.opened.set()
-        assert sorted(one.result(30).code for one in answers) == [0] * 8 + [ResponseCode.SYSTEM_BUSY]
+        assert sorted(one.result(30).code for one in answers) == [0] * 4 + [ResponseCode.SYSTEM_BUSY]
+
+
+def test_few_large_registrations_of_all_wait(gate: Gate) -> None:
+    """Of so many addresses that none has more than one."""
+    request = RemotingCommand.request(103, {}, large_registration())
+    read: list[object] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        large = LargeRegistrations(max_waiting=3, max_per_host=1)
+
+        def done(body: object) -> None:
+            read.append(body)
+            if len(read) == 3:
+                ended.set_result(None)
+
+        for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+            large.read(object(), host, request, True, done)
+            with pytest.raises(RefusedError, match=f"1 of {host}"):
+                large.read(object(), host, request, True, done)
+        with pytest.raises(RefusedError, match="3 large registrations are being read"):
+            large.read(object(), "10.0.0.4", request, True, done)
+        gate.opened.set()
+        await ended
+        large.read(object(), "10.0.0.4", request, True, done)  # there is room again
+        large.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert all(isinstance(body, RegisterBrokerBody) for body in read)
 
 
 @pytest.mark.parametrize("unregisters", [False, True])

@@ -52,21 +52,17 @@ class TopicConfig(Body):
         try:
             name, reads, writes, perm, filter_type = parts[:5]
             numbers = int(reads), int(writes), int(perm)
+            if max(map(abs, numbers)) >= 1 << 31:
+                raise ValueError
         except ValueError:
             raise ProtocolError(
                 f"{line[:80]!r} is not a topic's configuration.",
                 remedy="It is: name, read queues, write queues, permission, filter type, each after a space.",
             ) from None
-        attributes = loads_tolerant(parts[5], REQUEST_LIMITS) if len(parts) > 5 and parts[5].strip() else {}
-        value = {
-            "topicName": name,
-            "readQueueNums": numbers[0],
-            "writeQueueNums": numbers[1],
-            "perm": numbers[2],
-            "topicFilterType": filter_type,
-            "attributes": attributes,
-        }
-        return cls.from_value(value)
+        topic = cls(name, *numbers, filter_type)
+        if len(parts) > 5 and parts[5].strip():
+            topic.attributes = cls.from_value({"attributes": loads_tolerant(parts[5], REQUEST_LIMITS)}).attributes
+        return topic
 
 
 @dataclass(slots=True)

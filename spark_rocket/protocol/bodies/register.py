@@ -26,7 +26,7 @@ MAX_UNPACKED = 16 << 20  # bytes: as much as an unpacked body, which has to fit 
 MAX_TOPICS = 100_000
 MAX_FILTER_SERVERS = 1_000
 _MAX_RECORD = 256 * 1024  # bytes of a topic's line or a data version
-_MAX_VALUES = 1_000_000  # ten for each topic
+_MAX_VALUES = 1_500_000  # a topic has ten as JSON, and one for each of its attributes
 _JSON_LIMITS = TextLimits(max_values=_MAX_VALUES, max_odd_values=_MAX_VALUES, max_odd_bytes=MAX_UNPACKED)
 _INT = struct.Struct(">i")
 _REMEDY = 'The body is damaged, or its header\'s "compressed" is wrong: let the broker register again.'
