@@ -79,6 +79,7 @@ class LargeRegistrations:
             self.withdraw(connection)
         if self._worker is not None:
             self._worker.shutdown(wait=False, cancel_futures=True)
+            self._worker = None
 
 
 def _decode(request: RemotingCommand, compressed: bool) -> RegisterBrokerBody:

@@ -277,6 +277,10 @@ def test_values_that_cannot_be() -> None:
     assert decode_ack(json.dumps({**good, "ao": 6}).encode(), "b").offsets == [6]
     with pytest.raises(ProtocolError):
         decode_ack(json.dumps({**good, "aol": [1.5]}).encode(), "b")
+    with pytest.raises(ProtocolError, match="at most 100,000 are read"):  # on the broker's loop
+        decode_ack(json.dumps({**good, "aol": [1] * 100_001}).encode(), "b")
+    with pytest.raises(ProtocolError, match="20,000 values"):
+        decode_ack(b"{" + b"t:1," * 20_001 + b"}", "b")
 
 
 def test_memory_holds_check_points_of_one_second(world: World) -> None:

@@ -336,6 +336,12 @@ def test_write_permission(ns: NameServer) -> None:
 # --- key-value configuration --------------------------------------------------------------------------------------
 
 
+def test_settings_of_any_size_are_not_read(ns: NameServer) -> None:
+    with pytest.raises(ProtocolError, match="at most 65,536 are read"):
+        ns.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"\n" * 65_537)
+    assert ns.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"\n" * 65_536).code == 0
+
+
 def test_key_value_configuration(ns: NameServer) -> None:
     assert ns.ask(101, namespace="n", key="k").code == ResponseCode.QUERY_NOT_FOUND
     assert ns.ask(219, namespace="n").code == ResponseCode.QUERY_NOT_FOUND
