@@ -21,6 +21,9 @@ size  field
 
 A code above 32,767 does not fit the second spelling: encoding one there is an error.
 
+A peer's header is decoded before its signature is checked, and two bytes can be an object of sixty. So the number of
+fields is bounded in both spellings.
+
 Thread-safety: a command belongs to one thread at a time. Corresponds to remoting.protocol.{RemotingCommand,
 RemotingSerializable, RocketMQSerializable}.
 """
@@ -40,6 +43,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 FLAG_RESPONSE = 0x1
 FLAG_ONEWAY = 0x2
 MAX_HEADER_LENGTH = 0xFFFFFF
+MAX_FIELDS = 4_096  # ext fields of a ROCKETMQ header; commands have some 20
+MAX_MARKS = 65_536  # quotation marks and brackets of a JSON header; message properties (32 KiB) may have some thousands
 _SECRETS = frozenset({"Signature", "SecurityToken", "secretKey"})  # fields that no log shows
 
 
@@ -215,6 +220,10 @@ def _encode_json(command: RemotingCommand) -> bytes:
 
 
 def _decode_json(header: bytes, body: memoryview) -> RemotingCommand:
+    if len(header) > MAX_MARKS:  # below that it cannot have more
+        marks = sum(header.count(mark) for mark in b'"[{')
+        if marks > MAX_MARKS:
+            raise _bad(f"A JSON header has {marks:,} quotation marks and brackets; at most {MAX_MARKS:,} are read.")
     try:
         fields = json_codec.loads(header)
     except ValueError as error:
@@ -319,7 +328,9 @@ def _decode_binary(header: bytes, body: memoryview) -> RemotingCommand:
         end = position + length
         if length < 0 or end > size:
             raise _bad(f"Ext fields of {length:,} bytes do not fit a header of {size:,}.")
-        while position < end:
+        for _ in range(MAX_FIELDS + 1):
+            if position >= end:
+                break
             (length,) = _KEY_LENGTH.unpack_from(header, position)
             position += 2
             key = header[position : position + length]
@@ -330,6 +341,8 @@ def _decode_binary(header: bytes, body: memoryview) -> RemotingCommand:
                 raise _bad("An ext field does not fit its header.")
             ext[key.decode()] = header[position : position + value_length].decode()
             position += value_length
+        else:
+            raise _bad(f"A binary header has more than {MAX_FIELDS:,} ext fields.")
     except struct.error:
         raise _bad(f"A binary header of {size:,} bytes ends too early.") from None
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.codes import CURRENT_VERSION, LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.command import MAX_HEADER_LENGTH, RemotingCommand, SerializeType
+from spark_rocket.protocol.command import MAX_FIELDS, MAX_HEADER_LENGTH, MAX_MARKS, RemotingCommand, SerializeType
 from spark_rocket.protocol.frame import FrameSplitter
 
 JSON, ROCKETMQ = SerializeType.JSON, SerializeType.ROCKETMQ
@@ -208,6 +208,31 @@ def test_json_that_is_no_header(header: bytes) -> None:
 def test_binary_that_is_no_header(header: str) -> None:
     with pytest.raises(ProtocolError):
         RemotingCommand.decode(frame_of(bytes.fromhex(header), ROCKETMQ))
+
+
+@pytest.mark.parametrize("piece", [b"[],", b"{},", b'"",'])
+def test_a_json_header_of_many_objects_is_refused_before_it_is_read(piece: bytes) -> None:
+    header = b'{"code":10,"remark":[' + piece * (MAX_HEADER_LENGTH // 4) + b"0]}"
+    with pytest.raises(ProtocolError, match="quotation marks and brackets; at most 65,536"):
+        RemotingCommand.decode(frame_of(header))
+
+
+def test_a_long_json_header_of_few_fields_is_read() -> None:
+    ids = ",".join(["0A0000010000A1B2"] * MAX_MARKS)
+    header = b'{"code":0,"extFields":{"msgId":"' + ids.encode() + b'","properties":"' + b'\\"' * 16_000 + b'"}}'
+    assert RemotingCommand.decode(frame_of(header)).ext_fields == {"msgId": ids, "properties": '"' * 16_000}
+
+
+@pytest.mark.parametrize("name", [b"", b"k"])
+def test_ext_fields_of_a_binary_header_are_bounded(name: bytes) -> None:
+    def frame(count: int) -> bytes:
+        fields = (struct.pack(">h", len(name)) + name + bytes(4)) * count
+        head = bytes.fromhex("000a 00 0199 00000007 00000000 00000000")
+        return frame_of(head + struct.pack(">i", len(fields)) + fields, ROCKETMQ)
+
+    assert RemotingCommand.decode(frame(MAX_FIELDS)).ext_fields == {name.decode(): ""}
+    with pytest.raises(ProtocolError, match="more than 4,096 ext fields"):
+        RemotingCommand.decode(frame(MAX_FIELDS + 1))
 
 
 @pytest.mark.parametrize("kind", [2, 3, 127, 255])
