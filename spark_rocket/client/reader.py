@@ -39,6 +39,7 @@ from spark_rocket.client.pull import (
     with_broker,
 )
 from spark_rocket.client.questions import Pending, Question
+from spark_rocket.client.routes import ORDER_NAMESPACE, TopicRoute, order_queues
 from spark_rocket.errors import (
     ClientError,
     QueueNotFoundError,
@@ -47,9 +48,10 @@ from spark_rocket.errors import (
     RocketError,
 )
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import SubscriptionData, TopicList
+from spark_rocket.protocol.bodies import KVTable, SubscriptionData, TopicList
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import GetKVListByNamespaceRequestHeader
 from spark_rocket.protocol.record import decode_messages, view_record
 from spark_rocket.protocol.subscription import SUB_ALL, TYPE_SQL92, parse_tags
 from spark_rocket.remoting.client import RemotingClient
@@ -62,6 +64,10 @@ AWAY = (RemotingConnectError, RemotingTimeoutError, QueueNotFoundError)
 """Errors by which a master is taken to be away, and its slave is asked what it can say."""
 
 DEFAULT_GROUP = "spark_rocket_reader"
+# A proxy in a name server's place has no such list.
+_LIST_OR_NONE = frozenset(
+    {int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
+)
 
 
 class Reader(Client):
@@ -108,7 +114,11 @@ class Reader(Client):
 
     def refresh(self, topic: str) -> list[MessageQueue]:
         """``queues``, asked anew: queues may have been added since."""
-        return list(self._instance().routes.refresh(topic).readable)
+        return list(self.route(topic).readable)
+
+    def route(self, topic: str) -> TopicRoute:
+        """The topic's brokers and queues, asked anew. What was known stays when no name server knows better."""
+        return self._instance().routes.refresh(topic)
 
     def check_filter(self, topic: str, sql: str) -> None:
         """SubscriptionRefusedError if the topic's brokers do not choose by SQL92 expressions, or not by this one."""
@@ -125,6 +135,19 @@ class Reader(Client):
             )
         ]
         return sorted(names[0] - names[1] - {f"{name}_REPLY_TOPIC" for name in names[1]})
+
+    def configured_brokers(self) -> dict[str, frozenset[str]]:
+        """The brokers that ORDER_TOPIC_CONFIG gives each of its topics to, whether they are there or not.
+
+        Name servers keep it apart from the routes, which they give out without it (``orderMessageEnable=false``).
+        """
+        header = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE)
+        request = RemotingCommand.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header.to_ext())
+        answer = self._instance().routes.name_servers.ask(request, _LIST_OR_NONE, f"the entries of {ORDER_NAMESPACE}")
+        if answer.code != ResponseCode.SUCCESS:
+            return {}
+        table = KVTable.from_json(answer.body).table
+        return {topic: frozenset(q.broker_name for q in order_queues(topic, text)) for topic, text in table.items()}
 
     def _ask_name_server(self, code: RequestCode, what: str) -> RemotingCommand:
         allowed = frozenset({int(ResponseCode.SUCCESS)})

@@ -50,6 +50,7 @@ from spark_rocket.remoting.tls_problems import told
 logger = logging.getLogger(__name__)
 
 AUTO_CREATE_TOPIC = "TBW102"
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 DEFAULT_TOPIC_QUEUES = 4
 MOST_QUEUES = 1 << 16  # of a topic on a broker
 HURRY_SECONDS = 1.0  # between refreshes that lost connections ask for
@@ -82,7 +83,7 @@ class TopicRoute:
                 writable += (MessageQueue(topic, queues.broker_name, i) for i in range(queues.write_queue_nums))
         masters = {name: addresses[MASTER_ID] for name, addresses in brokers.items() if MASTER_ID in addresses}
         if data.order_topic_conf:
-            ordered = _order_queues(topic, data.order_topic_conf)
+            ordered = order_queues(topic, data.order_topic_conf)
         else:
             ordered = [
                 MessageQueue(topic, queues.broker_name, i)
@@ -94,8 +95,14 @@ class TopicRoute:
             ordered += (queue for queue in (known.ordered if known else ()) if queue.broker_name not in there)
         return cls(topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(sorted(ordered)))
 
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """The brokers that have the topic but no readable queue of it: its permission or its numbers say so."""
+        there = {queues.broker_name for queues in self.data.queue_datas if self.brokers.get(queues.broker_name)}
+        return frozenset(there - {queue.broker_name for queue in self.readable})
 
-def _order_queues(topic: str, text: str) -> list[MessageQueue]:
+
+def order_queues(topic: str, text: str) -> list[MessageQueue]:
     """The queues that ORDER_TOPIC_CONFIG has: ``broker-a:4;broker-b:4``."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):

@@ -10,8 +10,9 @@ connections by themselves. Corresponds to the pull side of RocketMQ's DefaultMQP
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from types import MappingProxyType
@@ -23,12 +24,14 @@ from spark_rocket.datasource.credentials import connecting
 from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience, is_retriable
-from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError, RocketError
+from spark_rocket.datasource.resolve import Route
+from spark_rocket.errors import BrokerError, NameServerUnreachableError, RemotingConnectError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.remoting.tls import TlsSettings
 
 T = TypeVar("T")
+log = logging.getLogger("spark_rocket.datasource")
 
 _SEARCHES = 8  # by time, at once: each is a handful of questions, one after the other
 READER_GROUP = "spark_rocket_reader"
@@ -44,17 +47,27 @@ class Cluster:
         self._met = False
         self._sql_filter = options.sql_filter
         self._filtered: set[str] = set()
+        self._configured: dict[str, frozenset[str]] | None = None
         self.from_slaves: dict[MessageQueue, int] = {}
         """The queues whose ends were last said by a slave, and these."""
 
-    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
-        found: list[MessageQueue] = []
-        for topic in topics:
-            found += self._ask(partial(_queues_now, topic), f"to find {topic}")
-            if self._sql_filter is not None and topic not in self._filtered:
-                self._reader.check_filter(topic, self._sql_filter)
-                self._filtered.add(topic)
-        return found
+    def route(self, topic: str) -> Route:
+        found = self._ask(lambda reader: reader.route(topic), f"to find {topic}")
+        if self._sql_filter is not None and topic not in self._filtered:
+            self._reader.check_filter(topic, self._sql_filter)
+            self._filtered.add(topic)
+        return Route(found.readable, found.unreadable, self._configured_brokers().get(topic, frozenset()))
+
+    def _configured_brokers(self) -> dict[str, frozenset[str]]:
+        """Those of ORDER_TOPIC_CONFIG, asked once: brokers that come later get into the checkpoint."""
+        if self._configured is None:
+            try:
+                doing = "to ask for ORDER_TOPIC_CONFIG"
+                self._configured = self._ask(lambda reader: reader.configured_brokers(), doing)
+            except BrokerError as refused:
+                log.warning("brokers that are away are not known from ORDER_TOPIC_CONFIG: %s", refused)
+                self._configured = {}
+        return self._configured
 
     def topics(self) -> list[str]:
         return self._ask(lambda reader: reader.topics(), "to ask for the list of topics")
@@ -199,11 +212,6 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
             "advertise an address that driver and executors reach (brokerIP1), and open its port to them."
         )
     return error
-
-
-def _queues_now(topic: str, reader: Reader) -> list[MessageQueue]:
-    """Asked anew: queues may have been added since."""
-    return reader.refresh(topic)
 
 
 @cache

@@ -129,6 +129,12 @@ CONDITIONS: tuple[Condition, ...] = (
         "The whole name must match. Topics there are: {topics}.",
     ),
     Condition(
+        "BAD_OFFSETS.NOT_READABLE",
+        "topic {topic} has no queue that may be read on {brokers}.",
+        "Give it read permission and queues to read there (perm 6, readQueueNums). To read what other brokers have of "
+        "it, name them with expectedBrokers.",
+    ),
+    Condition(
         "BAD_OFFSETS.CHECKPOINT_VERSION",
         "the checkpoint's offset is of version {version}, and this spark_rocket reads version {ours}.",
         "Use the spark_rocket that wrote it, or a checkpoint directory that belongs to this query.",
@@ -183,6 +189,12 @@ CONDITIONS: tuple[Condition, ...] = (
         "{queue} is no longer one of the topic's queues on its broker, and the stream was at {at}.",
         "Give the topic its queues back (readQueueNums) and read them to the end before taking them away. To go on "
         "without it, set failOnDataLoss=false.",
+    ),
+    Condition(
+        "DATA_LOSS.BROKER_AWAY",
+        "broker {broker} is away, or no longer has queues of {topic}; it is needed, for {why}.",
+        "Start it; the option retryTimeout says how long it is waited for. If it is gone for good, name the brokers "
+        "that are left with expectedBrokers. To go on without it as long as it is away, set failOnDataLoss=false.",
     ),
     Condition(
         "DATA_LOSS.TOPIC_DELETED",

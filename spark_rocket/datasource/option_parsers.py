@@ -202,6 +202,13 @@ def topic_names(option: str, text: str) -> tuple[str, ...]:
     return topics
 
 
+def broker_names(option: str, text: str) -> tuple[str, ...]:
+    brokers = tuple(dict.fromkeys(broker.strip() for broker in text.split(",")))
+    if not all(brokers):
+        raise bad_value(option, text, "brokers' names, separated by commas")
+    return brokers
+
+
 def topic_pattern(option: str, text: str) -> str:
     """A regular expression for whole names, in what Java's and Python's have in common."""
     wanted = "a regular expression for whole names of topics, such as orders-.*"

@@ -27,6 +27,7 @@ from spark_rocket.datasource.option_parsers import (
     Strategy,
     assigned_queues,
     boolean,
+    broker_names,
     directory,
     duration,
     group_name,
@@ -107,6 +108,10 @@ OPTIONS: tuple[Option, ...] = (
            "The topics to read, as a regular expression for whole names. See [below](#what-to-read)."),
     Option("assign", READS, assigned_queues, None,
            'The queues to read, as JSON: `{"orders": {"broker-a": [0, 1]}}`.'),
+    Option("expectedBrokers", READS, broker_names, None,
+           "The brokers that must be there, by name, separated by commas: each with queues of what is read. Without it "
+           "those that a stream's checkpoint or a topic's ORDER_TOPIC_CONFIG names. See "
+           "[below](#brokers-that-are-away)."),
     Option("waitForTopic", frozenset({Scope.READ_STREAM}), boolean, "false",
            "Whether topics and queues that do not exist yet are waited for (`true`), and then read from their first "
            "message, or are an error when the stream starts (`false`)."),

@@ -37,6 +37,7 @@ from spark_rocket.datasource.option_parsers import (
     Compression,
     Position,
     Start,
+    matching,
     name_servers,
 )
 from spark_rocket.datasource.option_table import DEFAULT_NAME_SERVER, OPTIONS, READS, WRITES, Scope
@@ -91,6 +92,8 @@ class ReadOptions:
     """Messages with one of these keys or ids only."""
     topic_pattern: str | None = None
     assigned: tuple[MessageQueue, ...] | None = None
+    expected_brokers: tuple[str, ...] | None = None
+    """The brokers that must be there; None is those that the checkpoint and ORDER_TOPIC_CONFIG know."""
     wait_for_topic: bool = False
     max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
@@ -100,6 +103,14 @@ class ReadOptions:
     """What bodies are, for typed rows."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
+
+    def reads(self, queue: MessageQueue) -> bool:
+        """Whether a queue belongs to what is read."""
+        if self.assigned is not None:
+            return queue in self.assigned
+        if self.topic_pattern is not None:
+            return bool(matching(self.topic_pattern, [queue.topic]))
+        return queue.topic in self.topics
 
 
 @dataclass(frozen=True)
@@ -151,6 +162,7 @@ _NOT_WITH_A_STORE = (
     *TLS_OPTIONS,
     "subscribePattern",
     "assign",
+    "expectedBrokers",
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "endingOffsetsByTimestamp",
@@ -201,6 +213,10 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
                 example='.option("consumerGroup", "…")',
             )
         check_named(position, option, topics, pattern, assigned)
+    expected = as_kind(tuple, values.get("expectedBrokers"))
+    if expected is not None and assigned is not None:
+        hint = ": assign names its brokers itself"
+        raise error("BAD_OPTION.TOGETHER", option="expectedBrokers", other="assign", hint=hint)
     wait_for_topic = values.get("waitForTopic") is True
     if wait_for_topic and (starting.offsets is not None or starting.times is not None):
         raise error(
@@ -225,6 +241,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         topics=topics,
         topic_pattern=pattern,
         assigned=assigned,
+        expected_brokers=expected,
         wait_for_topic=wait_for_topic,
         starting=starting,
         ending=ending,

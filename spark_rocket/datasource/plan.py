@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import EARLIEST, Positions, StreamOffset, name
@@ -39,13 +38,13 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
 def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     """What a batch read takes of each queue."""
     what = WhatToRead(queues, options)
-    found = what.now()
+    loss = LossPolicy(options)
+    found = what.complete(loss)
     if problem := what.problem(found):
         raise problem
     if options.topic_pattern is not None and not found.wanted:
         raise what.nothing_matches()
     latest = queues.max_offsets(found.wanted)
-    loss = LossPolicy(options)
     starts = resolve_start(queues, options.starting, latest, group=options.consumer_group, loss=loss)
     ends = resolve_end(queues, options.ending, latest, starts, group=options.consumer_group, loss=loss)
     backwards = sorted(queue for queue, end in ends.items() if starts[queue] > end)
@@ -78,6 +77,7 @@ class StreamPlanner:
         self._what = WhatToRead(queues, options)
         self._loss = LossPolicy(options)
         self._pinned: _View | None = None
+        self._is_pinned_for = False  # whether what a checkpoint knows was asked of the pinned view
         self._seen = Seen()
         self._latest: Positions = {}
         self._parted: set[MessageQueue] = set()
@@ -92,7 +92,7 @@ class StreamPlanner:
 
     def pin(self) -> None:
         """Take what is there now as the end of all, for AvailableNow."""
-        self._pinned = self._look(())
+        self._pinned = self._look({})
 
     def latest_seen(self) -> Positions:
         """The queues' ends when last asked."""
@@ -106,7 +106,7 @@ class StreamPlanner:
         ``is_limited`` is whether the limits of the options count beside ``max_records``.
         """
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
-        view = self._pinned or self._look({queue.topic for queue in before}, before)
+        view = self._pinned_for(before) or self._look(before)
         if previous is not None:
             self.commit(previous)
         if previous is None:
@@ -135,9 +135,17 @@ class StreamPlanner:
         self._last_batch = self._clock()
         return StreamOffset(ends, fresh, {queue: first for queue, first in self._seen.firsts.items() if queue in ends})
 
-    def _look(self, known: Iterable[str], going_on: Positions = MappingProxyType({})) -> _View:
-        found = self._what.now(known)
-        self._latest = self._queues.max_offsets(found.wanted, going_on)
+    def _pinned_for(self, before: Positions) -> _View | None:
+        """The pinned view. It was taken before anybody knew the checkpoint: where that has more queues, once anew."""
+        if self._pinned is not None and not self._is_pinned_for:
+            self._is_pinned_for = True
+            if before.keys() - self._pinned.latest.keys():
+                self._pinned = self._look(before)
+        return self._pinned
+
+    def _look(self, before: Positions) -> _View:
+        found = self._what.complete(self._loss, before)
+        self._latest = self._queues.max_offsets(found.wanted, before)
         if self._queues.from_slaves:
             away = sorted({queue.broker_name for queue in self._queues.from_slaves})
             self._say(f"The masters of {', '.join(away)} are away: their slaves are read, as far as those have come.")
@@ -185,11 +193,7 @@ class StreamPlanner:
     def _note_lost_topics(self, before: Positions, view: _View) -> None:
         """Topics that are not there: they were, or they are waited for, or they never were."""
         read = {queue.topic for queue in before}
-        missing = view.found.missing
-        gone = read - {queue.topic for queue in view.found.queues} - missing.keys()
-        if gone:  # under a pattern, when the view was taken before anybody knew the checkpoint
-            missing = missing | self._what.now(gone).missing
-        for topic in sorted(missing.keys() & read):
+        for topic in sorted(view.found.missing.keys() & read):
             self._loss.topic_deleted(topic, before)
             self._missed.update(queue for queue in before if queue.topic == topic)
         self._check_all_there(view.found, before)
@@ -216,12 +220,12 @@ class StreamPlanner:
 
     def _note_absent(self, starts: Positions, view: _View) -> None:
         self._parted -= view.latest.keys()
-        brokers = view.found.brokers
+        there, brokers = view.found.queues, view.found.brokers
         for queue in sorted(starts.keys() - view.latest.keys() - self._parted):
-            if queue in view.found.queues:
+            if queue in there:
                 continue
             if (queue.topic, queue.broker_name) not in brokers:
-                self._say(f"{name(queue)} has no readable broker now; its position is kept until it is back.")
+                self._say(f"the broker of {name(queue)} is away; its position is kept until it is back.")
                 continue
             # The broker has the topic, with fewer queues. What was read to its end is no loss.
             if self._queues.max_offsets([queue])[queue] != starts[queue]:

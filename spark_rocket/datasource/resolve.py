@@ -11,8 +11,8 @@ Pure over the ``Queues`` questions. Corresponds to RebalanceImpl.computePullFrom
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -25,6 +25,18 @@ from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a topic is now, as the name servers say."""
+
+    queues: tuple[MessageQueue, ...]
+    """Those that may be read."""
+    unreadable: frozenset[str] = frozenset()
+    """Brokers that have the topic, but no queue of it that may be read."""
+    configured: frozenset[str] = frozenset()
+    """Brokers that ORDER_TOPIC_CONFIG gives the topic to, whether they are there or not."""
 
 
 class Queues(Protocol):
@@ -40,7 +52,9 @@ class Queues(Protocol):
     def topics(self) -> list[str]:
         """All that the name server knows, but those named after clusters and brokers."""
 
-    def queues(self, topics: Iterable[str]) -> list[MessageQueue]: ...
+    def route(self, topic: str) -> Route:
+        """Asked anew. TopicNotFoundError if no name server knows the topic."""
+
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
     def max_offsets(self, queues: Collection[MessageQueue], going_on: Positions = ...) -> dict[MessageQueue, int]:
         """``going_on``: where queues are already read up to. Of those a slave may say the end while the master is away,
@@ -106,6 +120,10 @@ class LossPolicy:
     def queue_deleted(self, queue: MessageQueue, at: int) -> None:
         """The topic has fewer queues on a broker than it had."""
         self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
+
+    def broker_away(self, topic: str, broker: str, why: str) -> None:
+        """A broker that should have the topic is not in its route."""
+        self._lost((topic, broker), "BROKER_AWAY", "without it", topic=topic, broker=broker, why=why)
 
     def topic_deleted(self, topic: str, positions: Positions) -> None:
         """Nobody knows a topic that was being read."""

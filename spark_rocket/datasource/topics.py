@@ -1,21 +1,27 @@
 """Which queues are read: those of ``subscribe``, of the topics that ``subscribePattern`` matches now, or of ``assign``.
 
-Asked anew for every batch, so that new topics and queues are found while a stream runs.
+Asked anew for every batch, so that new topics and queues are found while a stream runs. A name server drops a dead
+broker from its routes, and the queues that are left look like all there are. So what should be there is known from
+elsewhere: from the stream's checkpoint, from the topic's ORDER_TOPIC_CONFIG, and from the option ``expectedBrokers``,
+which overrides both. Brokers that should be there are waited for (``retryTimeout``).
 
-Pure over the ``Queues`` questions. Corresponds to ConsumerStrategy of Spark's Kafka source.
+Pure over the ``Queues`` questions, but for the pauses of ``Patience``. Corresponds to ConsumerStrategy of Spark's Kafka
+source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import listed
+from spark_rocket.datasource.offsets import Positions, listed, listed_at
 from spark_rocket.datasource.option_parsers import matching
 from spark_rocket.datasource.options import ReadOptions
-from spark_rocket.datasource.resolve import Queues
-from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.datasource.patience import Patience
+from spark_rocket.datasource.resolve import LossPolicy, Queues, Route
+from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
 
@@ -23,16 +29,21 @@ from spark_rocket.model import MessageQueue
 class Found:
     """What there is at a moment."""
 
-    queues: frozenset[MessageQueue]
-    """All queues of the topics, whether they are to be read or not."""
+    routes: Mapping[str, Route]
     wanted: tuple[MessageQueue, ...]
     missing: dict[str, TopicNotFoundError]
     """Topics that are to be read and that nobody knows."""
 
     @property
+    def queues(self) -> frozenset[MessageQueue]:
+        """All queues of the topics that may be read, whether they are to be read or not."""
+        return frozenset(queue for route in self.routes.values() for queue in route.queues)
+
+    @property
     def brokers(self) -> set[tuple[str, str]]:
-        """Which brokers have which topics."""
-        return {(queue.topic, queue.broker_name) for queue in self.queues}
+        """Which brokers have which topics, readable or not."""
+        readable = {(queue.topic, queue.broker_name) for queue in self.queues}
+        return readable | {(topic, broker) for topic, route in self.routes.items() for broker in route.unreadable}
 
 
 class WhatToRead:
@@ -40,6 +51,7 @@ class WhatToRead:
 
     def __init__(self, queues: Queues, options: ReadOptions) -> None:
         self._queues = queues
+        self._options = options
         self._topics = options.topics
         self._pattern = options.topic_pattern
         self._matches: dict[str, bool] = {}
@@ -49,28 +61,79 @@ class WhatToRead:
         """Whether a queue belongs to what is read."""
         if self._assigned is not None:
             return queue in self._assigned
-        if self._pattern is not None:
-            if queue.topic not in self._matches:
-                self._matches[queue.topic] = bool(matching(self._pattern, [queue.topic]))
-            return self._matches[queue.topic]
-        return queue.topic in self._topics
+        if self._pattern is None:
+            return queue.topic in self._topics
+        if queue.topic not in self._matches:
+            self._matches[queue.topic] = self._options.reads(queue)
+        return self._matches[queue.topic]
 
     def now(self, known: Iterable[str] = ()) -> Found:
         """What there is now. ``known`` are topics to be asked for though no name server may list them any more."""
         topics: Iterable[str] = self._topics
         if self._pattern is not None:
             topics = sorted({*matching(self._pattern, self._queues.topics()), *known})
+        routes: dict[str, Route] = {}
         missing: dict[str, TopicNotFoundError] = {}
-        try:
-            found = self._queues.queues(topics)
-        except TopicNotFoundError:
-            found = []
-            for topic in topics:
-                try:
-                    found += self._queues.queues([topic])
-                except TopicNotFoundError as reason:
-                    missing[topic] = reason
-        return Found(frozenset(found), tuple(queue for queue in found if self.has(queue)), missing)
+        for topic in topics:
+            try:
+                routes[topic] = self._queues.route(topic)
+            except TopicNotFoundError as reason:
+                missing[topic] = reason
+        wanted = tuple(queue for route in routes.values() for queue in route.queues if self.has(queue))
+        return Found(routes, wanted, missing)
+
+    def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> Found:
+        """``now``, as soon as all brokers are there that should be. ``positions``: where a stream is.
+
+        DataLossError if one does not come within ``retryTimeout``; with ``failOnDataLoss=false`` it is not waited for.
+        OffsetsError where queues are there and may not be read.
+        """
+        patience = Patience(self._options.retry_timeout_ms)
+        topics = {queue.topic for queue in positions}
+        while True:
+            found = self.now(topics)
+            self._check_readable(found)
+            try:
+                for (topic, broker), why in self._away(found, positions).items():
+                    loss.broker_away(topic, broker, why)
+            except DataLossError as away:
+                away.retriable = True
+                patience.wait(away, "to find all brokers")
+            else:
+                return found
+
+    def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
+        """The topics' brokers that are not there, though they should be, and why."""
+        expected, there = self._options.expected_brokers, found.brokers
+        away: dict[tuple[str, str], str] = {}
+        for topic, route in found.routes.items():
+            known = {queue: at for queue, at in positions.items() if queue.topic == topic}
+            for broker in sorted({queue.broker_name for queue in known} | route.configured):
+                if (topic, broker) in there or not self._is_expected(topic, broker):
+                    continue
+                at = {queue: offset for queue, offset in known.items() if queue.broker_name == broker}
+                away[topic, broker] = (
+                    f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
+                )
+        if expected is not None and found.routes and not found.missing:
+            topics = ", ".join(sorted(found.routes))
+            for broker in sorted({*expected} - {broker for _, broker in there | away.keys()}):
+                away[topics, broker] = "the option expectedBrokers names it"
+        return away
+
+    def _is_expected(self, topic: str, broker: str) -> bool:
+        """Whether a broker is one of those that the options leave room for."""
+        if self._options.expected_brokers is not None:
+            return broker in self._options.expected_brokers
+        return self._assigned is None or any((q.topic, q.broker_name) == (topic, broker) for q in self._assigned)
+
+    def _check_readable(self, found: Found) -> None:
+        for topic, route in found.routes.items():
+            closed = [broker for broker in sorted(route.unreadable) if self._is_expected(topic, broker)]
+            if route.unreadable and not route.queues:
+                closed = sorted(route.unreadable)
+            if closed:
+                raise error("BAD_OFFSETS.NOT_READABLE", topic=topic, brokers=", ".join(closed))
 
     def problem(self, found: Found, known: Collection[MessageQueue] = ()) -> RocketError | None:
         """What is named and does not exist, but for queues that are being read."""

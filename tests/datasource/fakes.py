@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
+from spark_rocket.datasource.resolve import Route
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
@@ -27,16 +28,18 @@ class FakeQueues:
         self.from_slaves: set[MessageQueue] = set()
         self.began: dict[MessageQueue, int] = {}  # when offset 0 was stored, in ms; 0 for others
         self.says_times = True
+        self.unreadable: set[tuple[str, str]] = set()  # topics and brokers
+        self.configured: dict[str, tuple[str, ...]] = {}  # ORDER_TOPIC_CONFIG's brokers of topics
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.spans})
 
-    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
-        for topic in topics:
-            if topic not in self.topics():
-                raise TopicNotFoundError(f"Topic {topic!r} does not exist.")
-        wanted = set(topics)
-        return [queue for queue in self.spans if queue.topic in wanted]
+    def route(self, topic: str) -> Route:
+        unreadable = frozenset(broker for of, broker in self.unreadable if of == topic)
+        if topic not in self.topics() and not unreadable:
+            raise TopicNotFoundError(f"Topic {topic!r} does not exist.")
+        readable = tuple(q for q in self.spans if q.topic == topic and q.broker_name not in unreadable)
+        return Route(readable, unreadable, frozenset(self.configured.get(topic, ())))
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         if self.masterless.intersection(queues):

@@ -10,11 +10,13 @@ import pytest
 
 from spark_rocket.client import Producer
 from spark_rocket.client.questions import Pending
+from spark_rocket.client.routes import TopicRoute
 from spark_rocket.datasource import cluster
 from spark_rocket.datasource.cluster import Cluster
 from spark_rocket.datasource.option_table import Scope
 from spark_rocket.datasource.options import parse_read_options
 from spark_rocket.datasource.patience import Patience
+from spark_rocket.datasource.resolve import Route
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -24,6 +26,7 @@ from spark_rocket.errors import (
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.bodies import TopicRouteData
 from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 
@@ -108,8 +111,11 @@ def test_brokers_are_asked_once_whether_they_can_filter_so() -> None:
     asked: list[tuple[str, str]] = []
 
     class Refusing:
-        def refresh(self, topic: str) -> list[MessageQueue]:
-            return [q(0, topic)]
+        def route(self, topic: str) -> TopicRoute:
+            return TopicRoute(topic, (q(0, topic),), (), {}, {}, TopicRouteData())
+
+        def configured_brokers(self) -> dict[str, frozenset[str]]:
+            return {}
 
         def check_filter(self, topic: str, sql: str) -> None:
             asked.append((topic, sql))
@@ -117,9 +123,9 @@ def test_brokers_are_asked_once_whether_they_can_filter_so() -> None:
                 raise SubscriptionRefusedError("no SQL92 here")
 
     asking._reader = Refusing()  # type: ignore[assignment]
-    assert asking.queues(["a"]) == asking.queues(["a"]) == [q(0, "a")]
+    assert asking.route("a") == asking.route("a") == Route((q(0, "a"),))
     with pytest.raises(SubscriptionRefusedError):
-        asking.queues(["a", "b"])
+        asking.route("b")
     assert asked == [("a", "p > 1"), ("b", "p > 1")]
 
 
@@ -187,7 +193,7 @@ def test_the_list_of_topics_and_sizes_of_messages() -> None:
     with LocalCluster(in_process=True) as servers, Producer("g", name_server=servers.name_server) as producer:
         topic = servers.create_topic("orders", 1)
         asking = Cluster(parse_read_options({"subscribe": topic, "nameServer": servers.name_server}, Scope.READ))
-        (queue,) = asking.queues([topic])
+        (queue,) = asking.route(topic).queues
         assert topic in asking.topics()
         assert not {queue.broker_name, "DefaultCluster"} & {*asking.topics()}
         assert asking.first_times([queue]) == {}

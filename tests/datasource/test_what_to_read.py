@@ -13,6 +13,7 @@ from spark_rocket.datasource.option_table import Scope
 from spark_rocket.datasource.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.plan import StreamPlanner, plan_batch
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.resolve import Route
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError
 from tests.datasource.fakes import FakeQueues, q
 
@@ -300,8 +301,8 @@ def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
         def topics(self) -> list[str]:
             return ["payments"]
 
-        def queues(self, topics: object) -> list[object]:  # type: ignore[override]
-            return [q(0)]
+        def route(self, topic: str) -> Route:
+            return Route((q(0),))
 
     queues = Remembering(q0=(0, 0))
     with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*topic orders no longer exists.*orders/broker-a/0 at 9"):

@@ -31,6 +31,7 @@ WRONG: dict[str, list[str]] = {
         '{"a b": {"b": [0]}}',
         '{"orders": {}}',
     ],
+    "expectedBrokers": ["", " ", "broker-a,", ",broker-a"],
     "waitForTopic": ["", "yes", "1", "30s"],
     "storePath": ["", " ", "hdfs://x/y", "s3:/x", "file://host/x"],
     "brokerName": [""],

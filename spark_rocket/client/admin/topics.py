@@ -16,7 +16,7 @@ from dataclasses import replace
 from spark_rocket.client.admin.base import KNOWN_OR_NOT, PAGE, Asked, put_aside
 from spark_rocket.client.admin.brokers import BrokerAdmin
 from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
-from spark_rocket.client.routes import AUTO_CREATE_TOPIC
+from spark_rocket.client.routes import AUTO_CREATE_TOPIC, ORDER_NAMESPACE
 from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.protocol.bodies import (
     ClusterInfo,
@@ -41,7 +41,6 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.protocol.headers.base import Header
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ROUTE_WAIT = 5.0  # seconds in which a broker has told the name servers of a new topic
 _TOPICS = "the question for topics"
 _CONFIG_CODES = KNOWN_OR_NOT | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}

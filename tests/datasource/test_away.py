@@ -1,0 +1,237 @@
+"""Brokers that are not in the route, though what is read is on them: a result is complete, or an error."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Admin, Producer
+from spark_rocket.datasource.cluster import Cluster
+from spark_rocket.datasource.offsets import StreamOffset
+from spark_rocket.datasource.option_table import Scope
+from spark_rocket.datasource.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.patience import Patience
+from spark_rocket.datasource.plan import StreamPlanner, plan_batch
+from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.errors import DataLossError, OffsetsError, OptionError
+from spark_rocket.model import Message
+from spark_rocket.testing import LocalCluster
+from tests.datasource.fakes import FakeQueues, q
+
+B0 = q(0, broker="broker-b")
+
+
+def stream(**given: str) -> ReadOptions:
+    raw = {"nameServer": "x:1", "startingOffsets": "earliest"}
+    raw |= {} if "assign" in given else {"subscribe": "orders"}
+    return parse_read_options(raw | given, Scope.READ_STREAM)
+
+
+def batch(**given: str) -> ReadOptions:
+    return parse_read_options({"subscribe": "orders", "nameServer": "x:1"} | given, Scope.READ)
+
+
+@pytest.fixture
+def during(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens while brokers are waited for: one thing in each pause. No time passes."""
+    events: list[Callable[[], object]] = []
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if events:
+            events.pop(0)()
+
+    monkeypatch.setattr(Patience.__init__, "__kwdefaults__", {"clock": lambda: sum(pauses), "sleep": sleep})
+    return events
+
+
+@pytest.fixture
+def queues() -> FakeQueues:
+    """Two brokers with a queue each."""
+    there = FakeQueues(q0=(0, 100))
+    there.spans[B0] = (0, 10)
+    return there
+
+
+def started(queues: FakeQueues, **given: str) -> tuple[StreamPlanner, StreamOffset]:
+    plan = StreamPlanner(queues, stream(**given))
+    end = plan.next_end(None, None)
+    assert end is not None
+    return plan, end
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("pinned", [False, True], ids=["stream", "AvailableNow"])
+def test_a_stream_whose_broker_left_the_route_waits_for_it_and_fails(
+    queues: FakeQueues, during: list[Callable[[], object]], restarted: bool, pinned: bool
+) -> None:
+    plan, end = started(queues)
+    away = queues.spans.pop(B0)
+    queues.spans[q(0)] = (0, 120)
+
+    def planner() -> StreamPlanner:
+        again = StreamPlanner(queues, stream()) if restarted or pinned else plan
+        if pinned:
+            again.pin()
+        return again
+
+    with pytest.raises(
+        DataLossError,
+        match=r"DATA_LOSS.BROKER_AWAY\] broker broker-b .* the stream is at orders/broker-b/0 at 10\. Start it.*"
+        r"expectedBrokers.*failOnDataLoss=false\. Tried to find all brokers for \d+ s \(option retryTimeout\)",
+    ):
+        planner().next_end(end, None)
+    during.append(lambda: queues.spans.update({B0: (0, 15)}))
+    assert planner().next_end(end, None) == StreamOffset({q(0): 120, B0: 15}), "it came while it was waited for"
+    assert away == (0, 10)
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["stream", "AvailableNow"])
+def test_a_stream_that_goes_on_without_a_broker_keeps_its_position(
+    queues: FakeQueues, during: list[Callable[[], object]], pinned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, end = started(queues)
+    del queues.spans[B0]
+    queues.spans[q(0)] = (0, 120)
+    during.append(pytest.fail)
+    plan = StreamPlanner(queues, stream(failOnDataLoss="false"))
+    if pinned:
+        plan.pin()
+    with caplog.at_level(logging.WARNING):
+        following = plan.next_end(end, None)
+        assert plan.next_end(following, None) is None
+    assert following == StreamOffset({q(0): 120, B0: 10})
+    assert caplog.text.count("[DATA_LOSS.BROKER_AWAY] broker broker-b") == 1
+    assert caplog.text.count("the broker of orders/broker-b/0 is away; its position is kept") == 1
+    queues.spans[B0] = (0, 15)
+    again = StreamPlanner(queues, stream())
+    assert again.next_end(following, None) == StreamOffset({q(0): 120, B0: 15}), "nothing skipped, nothing read again"
+
+
+def test_a_broker_that_is_gone_for_good_is_left_out_by_naming_the_others(queues: FakeQueues) -> None:
+    _, end = started(queues)
+    del queues.spans[B0]
+    queues.spans[q(0)] = (0, 120)
+    plan = StreamPlanner(queues, stream(expectedBrokers="broker-a"))
+    assert plan.next_end(end, None) == StreamOffset({q(0): 120, B0: 10})
+
+
+def test_a_broker_with_fewer_queues_is_not_away(queues: FakeQueues) -> None:
+    queues.spans[q(1, broker="broker-b")] = (0, 10)
+    plan, end = started(queues)
+    queues.hidden[B0] = queues.spans.pop(B0)
+    assert plan.next_end(end, None) is None, "it was read to its end"
+    queues.hidden[B0] = (0, 11)
+    with pytest.raises(DataLossError, match="QUEUE_DELETED"):
+        StreamPlanner(queues, stream()).next_end(end, None)
+
+
+@pytest.mark.parametrize("how", ["configured", "expectedBrokers"])
+def test_a_batch_and_a_first_batch_know_what_should_be_there(
+    queues: FakeQueues, during: list[Callable[[], object]], how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    del queues.spans[B0]
+    given = {"expectedBrokers": "broker-b, broker-a"} if how == "expectedBrokers" else {}
+    queues.configured["orders"] = ("broker-a", "broker-b") if how == "configured" else ()
+    why = "the topic's ORDER_TOPIC_CONFIG names it" if how == "configured" else "the option expectedBrokers names it"
+    wrong = rf"BROKER_AWAY\] broker broker-b .* {why}"
+    with pytest.raises(DataLossError, match=wrong):
+        plan_batch(queues, batch(**given))
+    pinned = StreamPlanner(queues, stream(**given))
+    with pytest.raises(DataLossError, match=wrong):
+        StreamPlanner(queues, stream(**given)).next_end(None, None)
+    with pytest.raises(DataLossError, match=wrong):
+        pinned.pin()
+    with caplog.at_level(logging.WARNING):
+        assert plan_batch(queues, batch(failOnDataLoss="false", **given)) == [OffsetRange(q(0), 0, 100)]
+    assert caplog.text.count(f"for {why}.") >= 1
+    assert plan_batch(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
+    during.append(lambda: queues.spans.update({B0: (0, 10)}))
+    assert plan_batch(queues, batch(**given)) == [OffsetRange(q(0), 0, 100), OffsetRange(B0, 0, 10)]
+
+
+def test_of_several_topics_an_expected_broker_has_one(queues: FakeQueues) -> None:
+    del queues.spans[B0]
+    queues.spans[q(0, "payments", "broker-b")] = (0, 5)
+    given = {"subscribe": "orders,payments", "expectedBrokers": "broker-a,broker-b"}
+    assert len(plan_batch(queues, batch(**given))) == 2
+    with pytest.raises(DataLossError, match=r"broker broker-c .* queues of orders, payments"):
+        plan_batch(queues, batch(**given | {"expectedBrokers": "broker-a,broker-c", "retryTimeout": "0"}))
+
+
+def test_a_topic_that_is_waited_for_is_on_no_broker_yet(queues: FakeQueues) -> None:
+    given: dict[str, str] = {"subscribe": "later", "waitForTopic": "true", "expectedBrokers": "broker-a"}
+    plan = StreamPlanner(queues, stream(**given))
+    assert plan.next_end(None, None) == StreamOffset({}, {})
+
+
+def test_assigned_queues_name_their_brokers(queues: FakeQueues) -> None:
+    queues.configured["orders"] = ("broker-a", "broker-b", "broker-c")
+    del queues.spans[B0]
+    assign = '{"orders": {"broker-a": [0]}}'
+    assert StreamPlanner(queues, stream(assign=assign)).next_end(None, None) is not None
+    with pytest.raises(OptionError, match=r"BAD_OPTION.TOGETHER.*expectedBrokers is given together with assign"):
+        stream(assign=assign, expectedBrokers="broker-a")
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_queues_that_may_not_be_read_are_an_error(queues: FakeQueues, fail: str) -> None:
+    _, end = started(queues)
+    queues.unreadable = {("orders", "broker-b")}
+    wrong = r"BAD_OFFSETS.NOT_READABLE\] topic orders has no queue that may be read on broker-b\. .*perm 6"
+    with pytest.raises(OffsetsError, match=wrong):
+        plan_batch(queues, batch(failOnDataLoss=fail))
+    with pytest.raises(OffsetsError, match=wrong):
+        StreamPlanner(queues, stream(failOnDataLoss=fail)).next_end(end, None)
+    assert plan_batch(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
+    queues.unreadable |= {("orders", "broker-a")}
+    for given in ({}, {"expectedBrokers": "broker-c"}):
+        with pytest.raises(OffsetsError, match="no queue that may be read on broker-a, broker-b"):
+            plan_batch(queues, batch(**given))
+
+
+def test_a_real_broker_that_dies() -> None:
+    """Its name server drops it from the topic's route, and knows it only from ORDER_TOPIC_CONFIG."""
+    with (
+        LocalCluster(brokers=2, config={"grpcServerPort": -1}) as servers,
+        Producer("g", name_server=servers.name_server) as producer,
+        Admin(servers.name_server) as admin,
+    ):
+        topics = {"plain": servers.create_topic("plain", 1), "ordered": "ordered"}
+        admin.create_topic("ordered", 1, order=True)
+        closed = servers.create_topic("closed", 1, perm=2)
+        for topic in topics.values():
+            for queue in producer.queues(topic):
+                producer.send(Message.of(topic, "x"), queue=queue)
+
+        def options(scope: Scope, topic: str, **given: Any) -> ReadOptions:
+            raw = {"subscribe": topic, "nameServer": servers.name_server, "startingOffsets": "earliest"}
+            return parse_read_options(raw | {"retryTimeout": "200"} | given, scope)
+
+        def read(topic: str, **given: Any) -> int:
+            asked = options(Scope.READ, topic, **given)
+            return len(plan_batch(Cluster(asked), asked))
+
+        asked = options(Scope.READ_STREAM, "plain")
+        end = StreamPlanner(Cluster(asked), asked).next_end(None, None)
+        assert (read("plain"), read("ordered")) == (2, 2)
+        with pytest.raises(OffsetsError, match=r"NOT_READABLE.*closed .* broker-a, broker-b"):
+            read(closed)
+        servers.brokers[1].kill()
+        deadline = time.monotonic() + 30
+        while len(admin.topic_route("plain").broker_datas) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        away = r"BROKER_AWAY\] broker broker-b"
+        with pytest.raises(DataLossError, match=away):
+            read("ordered")
+        with pytest.raises(DataLossError, match=away):
+            read("plain", expectedBrokers="broker-a,broker-b")
+        with pytest.raises(DataLossError, match=rf"{away}.*plain/broker-b/0 at 1"):
+            StreamPlanner(Cluster(asked), asked).next_end(end, None)
+        assert read("ordered", expectedBrokers="broker-a") == 1
