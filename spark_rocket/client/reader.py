@@ -46,9 +46,10 @@ from spark_rocket.errors import (
     RemotingConnectError,
     RemotingTimeoutError,
     RocketError,
+    TopicNotFoundError,
 )
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.bodies import KVTable, SubscriptionData, TopicList
+from spark_rocket.protocol.bodies import MASTER_ID, ClusterInfo, KVTable, SubscriptionData, TopicList
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import GetKVListByNamespaceRequestHeader
@@ -119,6 +120,26 @@ class Reader(Client):
     def route(self, topic: str) -> TopicRoute:
         """The topic's brokers and queues, asked anew. What was known stays when no name server knows better."""
         return self._instance().routes.refresh(topic)
+
+    def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:
+        """The master's word that it does not have the topic or the queue; None if it has, or if it gives no answer.
+
+        What name servers and slaves say is no proof: a topic of brokers that are away has no route, a slave may lag. So
+        the master is found by its broker's name. It is asked with a pull: brokers answer other questions about queues
+        that they do not have with 0.
+        """
+        request = pull_request(self.group, queue, 0, PullOptions(max_msgs=1))
+        try:
+            cluster = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
+            broker = ClusterInfo.from_json(cluster.body).broker_addr_table.get(queue.broker_name)
+            if broker is not None and MASTER_ID in broker.broker_addrs:
+                what = f"the question for {queue_name(queue)}"
+                self._invoke(broker.broker_addrs[MASTER_ID], queue, request, what, STATUS_CODES)
+        except (TopicNotFoundError, QueueNotFoundError) as said:
+            return said
+        except RocketError as error:
+            logger.info("%s", error)
+        return None
 
     def check_filter(self, topic: str, sql: str) -> None:
         """SubscriptionRefusedError if the topic's brokers do not choose by SQL92 expressions, or not by this one."""

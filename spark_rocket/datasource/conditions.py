@@ -186,7 +186,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "DATA_LOSS.QUEUE_DELETED",
-        "{queue} is no longer one of the topic's queues on its broker, and the stream was at {at}.",
+        "{queue} is no longer one of the topic's queues on its broker, and the query was at {at}.",
         "Give the topic its queues back (readQueueNums) and read them to the end before taking them away. To go on "
         "without it, set failOnDataLoss=false.",
     ),
@@ -198,7 +198,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "DATA_LOSS.TOPIC_DELETED",
-        "topic {topic} no longer exists, or none of its brokers is there; the stream had come to {at}.",
+        "topic {topic} no longer exists, or none of its brokers is there; the query had come to {at}.",
         "Start its brokers if they are down. To go on without it, leave it out of what is read, or set "
         "failOnDataLoss=false.",
     ),

@@ -29,12 +29,14 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_rocket.client.reader import Reader
-from spark_rocket.datasource.fetch import read_range
+from spark_rocket.datasource.fetch import is_gone, read_range
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.ranges import OffsetRange
+from spark_rocket.datasource.resolve import LossPolicy
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
+from spark_rocket.errors import QueueNotFoundError, TopicNotFoundError
 from spark_rocket.protocol.columnar import STORED_SCHEMA
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -153,7 +155,20 @@ def read_without_repeats(
     """As ``read_range``, without repeats."""
     repeats = Repeats(window)
     patience = Patience(options.retry_timeout_ms)
-    lowest = patience.call(lambda: reader.min_offset(span.queue), f"to ask for the start of {name(span.queue)}")
+    loss = LossPolicy(options, span.queue)
+
+    def first() -> int | None:
+        try:
+            return reader.min_offset(span.queue)
+        except (TopicNotFoundError, QueueNotFoundError) as error:
+            if is_gone(span.queue, span.start, reader, loss):
+                return None
+            error.retriable = True
+            raise
+
+    lowest = patience.call(first, f"to ask for the start of {name(span.queue)}")
+    if lowest is None:
+        return
     start = max(span.start - window, lowest)
     if start < span.start:
         # Nothing is lost of what has been read before, should it be deleted just now.

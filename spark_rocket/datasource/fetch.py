@@ -19,6 +19,8 @@ anything else      contradicts itself: asked again, until ``retryTimeout`` is ov
 
 After all but FOUND, and after errors, what else is under way is forgotten and asked for anew.
 
+A queue that is not there any more is a loss if its master says so; what a name server or a slave says of it is not.
+
 A slave may lag behind, so all but FOUND is no news from it: asked again. Records found may still leave out deleted
 ones among them, so they are counted.
 
@@ -93,7 +95,7 @@ def read_range(
 
     Those that ``repeats`` knows are left out.
     """
-    loss = LossPolicy(options)
+    loss = LossPolicy(options, span.queue)
     waiting: list[Chunk] = []
     rows = size = 0
     for chunk in pull_chunks(span, options, reader):
@@ -247,7 +249,7 @@ class _Window:
 
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
     """Pull a range piece by piece, some pulls ahead of whoever uses the pieces."""
-    loss = LossPolicy(options)
+    loss = LossPolicy(options, span.queue)
     patience = Patience(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))
@@ -273,8 +275,10 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
             if deletions is not None and following is not None:
                 deletions.check(following)
         except RocketError as error:
-            # The driver has seen the topic and its queue, so a route that lacks them is a broker that is away.
             if isinstance(error, TopicNotFoundError | QueueNotFoundError):
+                if is_gone(span.queue, offset, reader, loss):
+                    return
+                # The driver has seen the topic and its queue, so a route that lacks them is a broker that is away.
                 error.retriable = True
             window.restart(offset)
             patience.wait(explained(error, span.queue, reader), doing)
@@ -288,6 +292,16 @@ def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iter
         else:
             window.restart(following)
         offset = following
+
+
+def is_gone(queue: MessageQueue, offset: int, reader: Reader, loss: LossPolicy) -> bool:
+    """Whether the queue, or its topic, was taken away since the batch was planned: only its master's word counts."""
+    said = reader.lacks(queue)
+    if isinstance(said, TopicNotFoundError):
+        loss.topic_deleted(queue.topic, {queue: offset})
+    elif said is not None:
+        loss.queue_deleted(queue, offset)
+    return said is not None
 
 
 class _Deletions:

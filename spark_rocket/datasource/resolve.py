@@ -79,10 +79,16 @@ _FROM_EARLIEST = "from the earliest left"
 
 
 class LossPolicy:
-    """What to do about lost messages: fail, or say so once per queue and kind and go on."""
+    """What to do about lost messages: fail, or say so once per queue and kind and go on.
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._fail = options.fail_on_data_loss
+    A task gives its ``queue``: a batch that is repeated may be of a topic that the options no longer name, and then a
+    loss does not stop it.
+    """
+
+    def __init__(self, options: ReadOptions, queue: MessageQueue | None = None) -> None:
+        is_read = queue is None or options.reads(queue)
+        self._fail = options.fail_on_data_loss and is_read
+        self._reason = "failOnDataLoss=false" if is_read else "it is no longer read"
         self._go_on = "To go on from the earliest message left, set failOnDataLoss=false"
         if options.is_stream:
             self._go_on += "; to begin anew, use a new checkpoint directory"
@@ -136,7 +142,7 @@ class LossPolicy:
             raise loss
         if (what, kind) not in self._said:
             self._said.add((what, kind))
-            log.warning("[%s] %s Going on %s (failOnDataLoss=false).", loss.code, loss.message, then)
+            log.warning("[%s] %s Going on %s (%s).", loss.code, loss.message, then, self._reason)
 
 
 class Seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import zlib
 from collections.abc import Callable
@@ -106,6 +107,12 @@ class ListBroker:
         return ListBroker.answer(self, offset, max_msgs)
 
     name_server = "ns:9876"
+    lacked: RocketError | None = None
+
+    def lacks(self, queue: MessageQueue) -> RocketError | None:
+        """The master's word."""
+        assert queue == QUEUE
+        return self.lacked
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         if offset < self.low:
@@ -496,6 +503,34 @@ def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketEr
     broker.instead[0] = [error("away")] * 100
     with pytest.raises(error, match="retryTimeout"):
         read(broker, 0, 100, retryTimeout="5000")
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        (TopicNotFoundError("gone"), r"DATA_LOSS.TOPIC_DELETED\] topic orders .*orders/broker-a/3 at 30\."),
+        (QueueNotFoundError("gone"), r"DATA_LOSS.QUEUE_DELETED\] orders/broker-a/3 .*was at 30\."),
+    ],
+    ids=["topic", "queue"],
+)
+@pytest.mark.parametrize("more", [{}, {"tags": "T"}], ids=["all", "filtered"])
+def test_a_queue_that_was_taken_away_after_planning_is_a_loss(
+    said: RocketError, wrong: str, more: dict[str, str], no_waiting: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broker() -> ListBroker:
+        there = ListBroker(0, 100, most=30)
+        there.instead[30] = [TopicNotFoundError("no route")] * 100
+        there.lacked = said
+        return there
+
+    with pytest.raises(DataLossError, match=wrong):
+        read(broker(), 0, 100, **more)
+    with caplog.at_level(logging.WARNING):
+        assert offsets(read(broker(), 0, 100, failOnDataLoss="false", **more)) == list(range(30))
+    assert len(re.findall(wrong, caplog.text)) == 1
+    assert offsets(read(broker(), 0, 100, subscribe="others", **more)) == list(range(30)), "it is no longer read"
+    assert "Going on without it (it is no longer read)." in caplog.text
+    assert no_waiting == []
 
 
 # --- answers that hold more than they say, or more than they seem to ------------------------------------------------

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer, Reader
+from spark_rocket.datasource.dedupe import read_without_repeats
 from spark_rocket.datasource.fetch import read_range
 from spark_rocket.datasource.option_table import Scope
 from spark_rocket.datasource.options import parse_read_options
 from spark_rocket.datasource.ranges import OffsetRange
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.errors import RemotingConnectError
-from spark_rocket.model import Message
+from spark_rocket.errors import DataLossError, RemotingConnectError
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 
 COUNT = 3000
@@ -69,3 +70,43 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_task(cluster: LocalCluster) 
         text = str(away.value)
         for part in (address, queue.broker_name, "brokerIP1", f"Tried to pull {topic}/", "retryTimeout"):
             assert part in text
+
+
+@pytest.mark.parametrize("dedupe", [{}, {"dedupeWindow": "5"}], ids=["plain", "dedupe"])
+def test_queues_and_topics_that_are_taken_away_after_planning(cluster: LocalCluster, dedupe: dict[str, str]) -> None:
+    """In the process that knows the route, and in one that has just started."""
+    topic = cluster.create_topic("t", 2)
+    with (
+        Producer("g", name_server=cluster.name_server) as producer,
+        Reader(cluster.name_server) as reader,
+    ):
+        kept, taken = reader.queues(topic)
+        for queue in (kept, taken):
+            producer.send([Message.of(topic, str(number)) for number in range(100)], queue=queue)
+
+        def read(queue: MessageQueue, process: Reader, **given: str) -> int:
+            raw = {"subscribe": topic, "nameServer": cluster.name_server, "retryTimeout": "60000"} | dedupe | given
+            options = parse_read_options(raw, Scope.READ)
+            projection = project(SOURCE_SCHEMA)
+            span = OffsetRange(queue, 50, 100)
+            if options.dedupe_window is not None:
+                batches = read_without_repeats(span, options, projection, process, options.dedupe_window)
+            else:
+                batches = read_range(span, options, projection, process)
+            return sum(batch.num_rows for batch in batches)
+
+        def check(queue: MessageQueue, wrong: str) -> None:
+            for process in (reader, Reader(cluster.name_server, instance_name=wrong)):
+                with pytest.raises(DataLossError, match=wrong):
+                    read(queue, process)
+                assert read(queue, process, failOnDataLoss="false") == 0
+                assert read(queue, process, subscribe="others") == 0, "it is no longer read"
+                if process is not reader:
+                    process.close()
+
+        assert read(taken, reader) == 50
+        cluster.create_topic(topic, 1)
+        check(taken, rf"DATA_LOSS.QUEUE_DELETED\] {topic}/\S+/1 .* was at 50")
+        assert read(kept, reader) == 50
+        cluster.delete_topic(topic)
+        check(kept, rf"DATA_LOSS.TOPIC_DELETED\] topic {topic} .*/0 at 50")
