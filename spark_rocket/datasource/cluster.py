@@ -25,7 +25,13 @@ from spark_rocket.datasource.offsets import Positions
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience, is_retriable
 from spark_rocket.datasource.resolve import Route
-from spark_rocket.errors import BrokerError, NameServerUnreachableError, RemotingConnectError, RocketError
+from spark_rocket.errors import (
+    BrokerError,
+    NameServerUnreachableError,
+    OffsetsError,
+    RemotingConnectError,
+    RocketError,
+)
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.remoting.tls import TlsSettings
@@ -120,18 +126,34 @@ class Cluster:
         return {queue: offset for queue, offset in found.items() if offset is not None}
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
-        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
-        behind = {queue: ends[queue] for queue, offset in known.items() if offset is None or offset < ends[queue]}
+        wanted, untold = self._to_commit(group, ends)
         taken, failed = _at_once(
-            behind.keys(), lambda queue: self._reader.commit_offset_async(group, queue, behind[queue], self._timeout)
+            wanted.keys(), lambda queue: self._reader.commit_offset_async(group, queue, wanted[queue], self._timeout)
         )
         untold |= failed
         for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # its broker does not know the group
             try:
-                self._reader.commit_offset(group, queue, behind[queue])
+                self._reader.commit_offset(group, queue, wanted[queue])
             except RocketError as error:
                 untold[queue] = error
         return untold
+
+    def _to_commit(
+        self, group: str, ends: Positions
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, RocketError]]:
+        """The offsets that a group lacks, and the queues that cannot be told one."""
+        known, untold = _at_once(ends.keys(), partial(self._reader.committed_offset_later, group))
+        others = [queue for queue, offset in known.items() if offset != ends[queue]]
+        latest, failed = _at_once(others, self._reader.max_offset_later)
+        untold |= failed
+        wanted: dict[MessageQueue, int] = {}
+        for queue, last in latest.items():
+            offset, end = known[queue], ends[queue]
+            if end > last:
+                untold[queue] = OffsetsError(f"offset {end} is beyond the end of the queue, {last}.")
+            elif offset is None or offset < end or offset > last:
+                wanted[queue] = end
+        return wanted, untold
 
     def _ask_each(
         self,

@@ -85,6 +85,7 @@ class StreamPlanner:
         self._matches_nothing = False
         self._clock = clock
         self._last_batch: float | None = None
+        self._accepted: Positions = {}  # where the batch before ended, as far as that is where the queues can go on
         self._committed: dict[MessageQueue, int] = {}
         self._checked = clock()
         self._compared: float | None = None
@@ -107,8 +108,6 @@ class StreamPlanner:
         """
         before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
         view = self._pinned_for(before) or self._look(before)
-        if previous is not None:
-            self.commit(previous)
         if previous is None:
             self._check_all_there(view.found)
             fresh = resolve_start(
@@ -119,6 +118,9 @@ class StreamPlanner:
             self._seen.firsts = {**previous.firsts} | self._seen.firsts
             fresh = self._moved(before, view.latest)
         starts = before | fresh
+        checked = view.latest.keys() & before.keys() - {*self._queues.from_slaves}
+        self._accepted = {queue: starts[queue] for queue in checked}
+        self._commit(self._accepted)
         view = self._passed(view, starts)
         latest = view.latest
         self._seen.learn(self._queues, {q for q, end in latest.items() if end} - set(self._queues.from_slaves))
@@ -233,7 +235,14 @@ class StreamPlanner:
             self._parted.add(queue)
 
     def commit(self, offset: StreamOffset) -> None:
-        """Tell the brokers what the group has processed: the next offset, never backwards.
+        """Tell the brokers that the group has processed everything before ``offset``, as far as that was checked.
+
+        Unchecked, it may be beyond the end of a queue that was created again, and the group would miss what comes.
+        """
+        self._commit({queue: end for queue, end in offset.ends.items() if self._accepted.get(queue) == end})
+
+    def _commit(self, positions: Positions) -> None:
+        """Tell the brokers the group's next offsets.
 
         It is for people and tools to see. The checkpoint is the truth, so a failure is logged and the query goes on;
         a broker that is away is not waited for but told at a later trigger. What brokers were told is looked at again
@@ -246,11 +255,7 @@ class StreamPlanner:
         if now - self._checked >= RECHECK_SECONDS:
             self._committed.clear()
             self._checked = now
-        ends = {
-            queue: end
-            for queue, end in offset.ends.items()
-            if queue in self._latest and self._committed.get(queue, -1) < end
-        }
+        ends = {queue: end for queue, end in positions.items() if self._committed.get(queue) != end}
         untold = self._queues.commit_offsets(group, ends)
         self._committed |= {queue: end for queue, end in ends.items() if queue not in untold}
         for queue, reason in untold.items():

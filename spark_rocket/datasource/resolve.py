@@ -72,7 +72,10 @@ class Queues(Protocol):
         """Bytes of up to so many stored messages from each start on."""
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
-        """Tell the brokers, never backwards, and wait for none that is away; the queues that were not told, and why."""
+        """Tell the brokers, and wait for none that is away; the queues that were not told, and why.
+
+        An offset beyond a queue's end is not committed. None goes backwards, but where the group's is beyond the end.
+        """
 
 
 _FROM_EARLIEST = "from the earliest left"

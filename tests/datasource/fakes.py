@@ -82,7 +82,8 @@ class FakeQueues:
         if self.down:
             return {queue: BrokerError("down") for queue in ends}
         for queue, end in ends.items():
-            if self.groups.get((group, queue), -1) < end:
+            assert end <= self.spans[queue][1], "beyond the end"
+            if not end <= self.groups.get((group, queue), -1) <= self.spans[queue][1]:
                 self.groups[group, queue] = end
                 self.commits.append((group, queue, end))
         return {}

@@ -63,8 +63,10 @@ class AwayReader:
             future.set_result(value)
         return future
 
+    end = 7
+
     def max_offset_later(self, queue: MessageQueue) -> Pending[int]:
-        return self._later(queue, 7)
+        return self._later(queue, self.end)
 
     slave_end: int | None = None
 
@@ -153,7 +155,7 @@ def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluste
     other = q(0, broker="broker-b")
     untold = asking.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
     assert untold.keys() == {q(0), q(1)}
-    assert reader_of(asking).asked == [q(0), other, other]
+    assert reader_of(asking).asked == [q(0), other, other, other]
 
 
 def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Cluster]) -> None:
@@ -175,8 +177,19 @@ def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Clu
 
 def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Callable[..., Cluster]) -> None:
     telling = cluster_of()
-    assert telling.commit_offsets("g", {q(0): 0, q(1): 9, q(2): 9, q(3): 7}) == {}
+    reader_of(telling).end = 9
+    assert telling.commit_offsets("g", {q(0): 0, q(1): 9, q(2): 9, q(3): 7, q(4): 3}) == {}
     assert reader_of(telling).committed == {q(0): 0, q(1): 9, q(2): 9}
+
+
+def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable[..., Cluster]) -> None:
+    telling = cluster_of()
+    reader_of(telling).end = 5  # the group has committed 7, but in queue 0: the topic was created again
+    untold = telling.commit_offsets("g", {q(0): 6, q(1): 6, q(2): 5, q(3): 0})
+    assert {queue: error.message for queue, error in untold.items()} == dict.fromkeys(
+        (q(0), q(1)), "offset 6 is beyond the end of the queue, 5."
+    )
+    assert reader_of(telling).committed == {q(2): 5, q(3): 0}
 
 
 def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: Callable[..., Cluster]) -> None:

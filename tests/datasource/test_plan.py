@@ -271,7 +271,7 @@ def test_where_to_begin_is_for_masters_to_say() -> None:
 
 def test_asking_for_the_next_batch_commits_the_one_before_and_never_backwards() -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 10))
-    queues.groups["g", q(1)] = 40
+    queues.groups["g", q(1)] = 8
     plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
     end = plan.next_end(None, 10)
     assert queues.commits == []
@@ -279,7 +279,42 @@ def test_asking_for_the_next_batch_commits_the_one_before_and_never_backwards() 
     plan.next_end(end, 10)
     plan.commit(end)
     assert queues.commits == [("g", q(0), end.ends[q(0)])], "once, and not for the queue that is further on already"
-    assert queues.groups["g", q(1)] == 40
+    assert queues.groups["g", q(1)] == 8
+
+
+@pytest.mark.parametrize("end", [7, 250], ids=["shorter", "longer"])
+@pytest.mark.parametrize("stale", [False, True], ids=["forgotten", "still at the broker"])
+def test_a_group_is_never_beyond_the_end_of_a_topic_that_was_created_again(end: int, stale: bool) -> None:
+    queues = FakeQueues(q0=(0, 100), q1=(0, 50))
+    given = {"consumerGroup": "g", "startingOffsets": "earliest"}
+    before = first(queues, **given)
+    if stale:
+        queues.groups["g", q(0)] = 300
+    queues.spans[q(0)], queues.began[q(0)] = (0, end), 90_000
+    failing = planner(queues, **given)
+    with pytest.raises(DataLossError):
+        failing.next_end(before, None)
+    failing.commit(before)
+    assert queues.told == [], "what was not checked is not committed"
+    plan = planner(queues, **given, failOnDataLoss="false")
+    following = plan.next_end(before, None)
+    plan.commit(before)
+    assert queues.groups == {("g", q(0)): 0, ("g", q(1)): 50}
+    assert following is not None
+    assert plan.next_end(following, None) is None
+    assert queues.groups == {("g", q(0)): end, ("g", q(1)): 50}
+
+
+def test_the_group_of_queues_that_a_slave_serves_is_told_when_the_master_has_been_checked() -> None:
+    queues = FakeQueues(q0=(0, 100))
+    plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
+    end = plan.next_end(None, None)
+    queues.masterless = {q(0)}
+    assert plan.next_end(end, None) is None
+    assert queues.told == []
+    queues.masterless = set()
+    assert plan.next_end(end, None) is None
+    assert queues.groups == {("g", q(0)): 100}
 
 
 def test_a_group_that_cannot_be_committed_does_not_stop_the_stream(caplog: pytest.LogCaptureFixture) -> None:
