@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from spark_rocket.client.instance import ClientInstance
-from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
+from spark_rocket.client.pull import STATUS_CODES, PullOptions, pull_request, pull_result
+from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -33,6 +34,7 @@ from spark_rocket.protocol.headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from spark_rocket.protocol.record import view_record
 from spark_rocket.remoting.waiters import SyncWaiter
 
 T = TypeVar("T")
@@ -174,6 +176,21 @@ def earliest_store_time(queue: MessageQueue) -> Question[int | None]:
 
     what = "the question for the first time of"
     return Question(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SAID_OR_NOT_KNOWN)
+
+
+def store_time(group: str, queue: MessageQueue, offset: int) -> Question[int]:
+    """When the message at an offset was stored, in ms; -1 if there is none at it, or it cannot be read."""
+    request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
+
+    def value(answer: RemotingCommand) -> int:
+        found = pull_result(answer, from_master=True)
+        try:
+            record = view_record(found.records, check_crc=False)
+        except ProtocolError:  # nothing there, for one
+            return -1
+        return record.store_timestamp if record.queue_offset == offset else -1
+
+    return Question(RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES)
 
 
 def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> Question[int]:

@@ -203,6 +203,14 @@ class Reader(Client):
     def earliest_store_time_later(self, queue: MessageQueue) -> Pending[int | None]:
         return self._ask_later(queue, questions.earliest_store_time(queue))
 
+    def store_time_later(self, queue: MessageQueue, offset: int) -> Pending[int]:
+        """When the message at an offset was stored, in ms; -1 if there is none at it."""
+        return self._ask_later(queue, questions.store_time(self.group, queue, offset))
+
+    def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
+        """As ``store_time_later``, of a slave; None if none answers."""
+        return self._ask_slave(queue, questions.store_time(self.group, queue, offset))
+
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset whose message was stored at ``timestamp_ms`` or later; ``max_offset`` when none was.
 

@@ -85,6 +85,16 @@ class Cluster:
         found = self._ask_each(queues, self._reader.earliest_store_time_later, "to ask for queues' first times")
         return {queue: stored for queue, stored in found.items() if stored is not None}
 
+    def store_times(self, at: Positions) -> dict[MessageQueue, int]:
+        def question(queue: MessageQueue) -> Pending[int]:
+            return self._reader.store_time_later(queue, at[queue])
+
+        def of_slave(queue: MessageQueue) -> int | None:
+            return self._reader.slave_store_time(queue, at[queue]) if queue in self.from_slaves else None
+
+        found = self._ask_each(at.keys(), question, "to ask for messages' times", of_slave)
+        return {queue: stored for queue, stored in found.items() if stored >= 0}
+
     def max_offsets(
         self, queues: Collection[MessageQueue], going_on: Positions = MappingProxyType({})
     ) -> dict[MessageQueue, int]:

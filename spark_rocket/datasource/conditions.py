@@ -185,6 +185,14 @@ CONDITIONS: tuple[Condition, ...] = (
         "{go_on}.",
     ),
     Condition(
+        "DATA_LOSS.MESSAGES_REPLACED",
+        "{queue}: message {offset}, which the query has passed, was stored at {was}; the message in its place now was "
+        "stored at {now}. The broker lost its newest messages and has stored others since: a copy was restored, or a "
+        "slave that lagged behind took its master's place.",
+        "To go on from message {since}, the first one that was stored later, set failOnDataLoss=false. To begin anew, "
+        "use a new checkpoint directory.",
+    ),
+    Condition(
         "DATA_LOSS.QUEUE_DELETED",
         "{queue} is no longer one of the topic's queues on its broker, and the query was at {at}.",
         "Give the topic its queues back (readQueueNums) and read them to the end before taking them away. To go on "

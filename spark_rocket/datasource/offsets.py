@@ -8,12 +8,14 @@ The checkpoint's JSON (version 1)::
     {"offsets": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}           where a batch ends
     {"offsets": {…}, "start": {TOPIC: {BROKER: {QUEUE: first}}}, "version": 1}
     {"first": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
+    {"last": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
 
 ``start`` names queues whose batch does *not* begin where the previous offset ended: all of them in the first batch,
 new ones later, and those moved on after a data loss. A batch can therefore be planned again from its two offsets
 alone, in a new process and at another time, and reads the same messages. ``first`` is a message that was each queue's
-first one at some time: by it a queue that was deleted and created again is told. Spark compares offsets as text, so the
-text is stable: keys are sorted as text at every level and the numbers are integers.
+first one at some time: by it a queue that was deleted and created again is recognized. ``last`` is the last message
+before the queue's end here: by it a queue that lost its newest messages, and has grown again, is recognized. Spark
+compares offsets as text, so the text is stable: keys are sorted as text at every level and the numbers are integers.
 
 The option's JSON is the inner tree alone, ``{"orders": {"broker-a": {"0": 123, "1": -2}}}``; -1 is latest, -2
 earliest.
@@ -39,8 +41,8 @@ LATEST = -1
 EARLIEST = -2
 
 Positions = Mapping[MessageQueue, int]
-Firsts = Mapping[MessageQueue, tuple[int, int]]
-"""Of each queue a message that was its first: its offset, and when it was stored, in ms."""
+Stored = Mapping[MessageQueue, tuple[int, int]]
+"""Of each queue one message: its offset, and when it was stored, in ms."""
 Tree = dict[str, dict[str, dict[str, V]]]
 
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,8}")  # one spelling for each queue
@@ -66,13 +68,13 @@ def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
     return positions
 
 
-def _firsts_from(tree: object) -> dict[MessageQueue, tuple[int, int]]:
-    firsts: dict[MessageQueue, tuple[int, int]] = {}
+def _stored_from(tree: object) -> dict[MessageQueue, tuple[int, int]]:
+    stored: dict[MessageQueue, tuple[int, int]] = {}
     for queue, value in _leaves(tree):
         if not isinstance(value, list) or len(value) != 2 or not all(_is_number(each, 0) for each in value):
             raise ValueError(f"{name(queue)} has {json.dumps(value)}, which is not an offset and a time")
-        firsts[queue] = (value[0], value[1])
-    return firsts
+        stored[queue] = (value[0], value[1])
+    return stored
 
 
 def _leaves(tree: object) -> Iterator[tuple[MessageQueue, Any]]:
@@ -118,17 +120,21 @@ def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
 class StreamOffset:
     """Where a batch ends, and where its queues began if not at the end of the batch before.
 
-    Offsets are equal that say the same of what to read; ``firsts`` only goes along."""
+    Offsets are equal that say the same of what to read; ``firsts`` and ``lasts`` only go along: a message that was the
+    queue's first when it was met, and the last one before its end here."""
 
     ends: Positions
     starts: Positions = field(default_factory=dict)
-    firsts: Firsts = field(default_factory=dict, compare=False)
+    firsts: Stored = field(default_factory=dict, compare=False)
+    lasts: Stored = field(default_factory=dict, compare=False)
 
     def to_json(self) -> dict[str, object]:
         """The offset as Spark stores it; two equal offsets are the same text."""
         value: dict[str, object] = {}
         if self.firsts:
             value["first"] = to_tree({queue: list(first) for queue, first in self.firsts.items()})
+        if self.lasts:
+            value["last"] = to_tree({queue: list(last) for queue, last in self.lasts.items()})
         value["offsets"] = to_tree(self.ends)
         if self.starts:
             value["start"] = to_tree(self.starts)
@@ -150,7 +156,10 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
         return None
     try:
         return StreamOffset(
-            from_tree(value.get("offsets")), from_tree(value.get("start", {})), _firsts_from(value.get("first", {}))
+            from_tree(value.get("offsets")),
+            from_tree(value.get("start", {})),
+            _stored_from(value.get("first", {})),
+            _stored_from(value.get("last", {})),
         )
     except ValueError as problem:
         raise error("BAD_OFFSETS.CHECKPOINT_UNREADABLE", problem=problem) from None

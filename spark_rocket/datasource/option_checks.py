@@ -42,6 +42,9 @@ def what_to_read(
     if len(ways) > 1:
         hint = ": subscribe, subscribePattern and assign exclude each other"
         raise error("BAD_OPTION.TOGETHER", option=ways[1], other=ways[0], hint=hint)
+    if ways == ["assign"] and "expectedBrokers" in values:
+        hint = ": assign names its brokers itself"
+        raise error("BAD_OPTION.TOGETHER", option="expectedBrokers", other="assign", hint=hint)
     if not ways and store_path is None:
         hint = 'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.'
         raise error("BAD_OPTION.MISSING", option="subscribe", hint=hint)

@@ -213,10 +213,6 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
                 example='.option("consumerGroup", "…")',
             )
         check_named(position, option, topics, pattern, assigned)
-    expected = as_kind(tuple, values.get("expectedBrokers"))
-    if expected is not None and assigned is not None:
-        hint = ": assign names its brokers itself"
-        raise error("BAD_OPTION.TOGETHER", option="expectedBrokers", other="assign", hint=hint)
     wait_for_topic = values.get("waitForTopic") is True
     if wait_for_topic and (starting.offsets is not None or starting.times is not None):
         raise error(
@@ -241,7 +237,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         topics=topics,
         topic_pattern=pattern,
         assigned=assigned,
-        expected_brokers=expected,
+        expected_brokers=as_kind(tuple, values.get("expectedBrokers")),
         wait_for_topic=wait_for_topic,
         starting=starting,
         ending=ending,

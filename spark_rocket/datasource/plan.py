@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import EARLIEST, Positions, StreamOffset, name
+from spark_rocket.datasource.offsets import EARLIEST, Positions, Stored, StreamOffset, name
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.ranges import OffsetRange, limit_ends, ranges_between, split
-from spark_rocket.datasource.resolve import LossPolicy, Queues, Seen, fit, resolve_end, resolve_start, starts_of_new
+from spark_rocket.datasource.resolve import (
+    LossPolicy,
+    Queues,
+    Seen,
+    compare,
+    fit,
+    resolve_end,
+    resolve_start,
+    starts_of_new,
+)
 from spark_rocket.datasource.sizes import UNSIZED, limit_bytes, limit_unsized
 from spark_rocket.datasource.topics import Found, WhatToRead
 from spark_rocket.model import MessageQueue
@@ -60,6 +69,30 @@ def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     return ranges_between(starts, ends)
 
 
+def replayed(
+    queues: Queues, options: ReadOptions, end: StreamOffset, spans: Mapping[MessageQueue, OffsetRange]
+) -> list[OffsetRange]:
+    """What is left of a batch that is planned again: without queues that were created again, and without messages that
+    took the place of those that it was planned with. DataLossError if something is lost that is still to be read."""
+    seen = Seen()
+    seen.firsts |= end.firsts
+    anew = seen.made_anew(queues, spans.keys())
+    lasts = {q: end.lasts[q] for q, span in spans.items() if q not in anew and q in end.lasts}
+    _, others = compare(queues, lasts)
+    left = []
+    for queue, span in spans.items():
+        loss = LossPolicy(options, queue)
+        if queue in anew:
+            loss.made_anew(queue, *end.firsts[queue], anew[queue][1], span.start)
+            continue
+        if queue in others:
+            loss.replaced(queue, others[queue])
+            span = replace(span, end=min(span.end, others[queue].since))
+        if span.size > 0:
+            left.append(span)
+    return left
+
+
 @dataclass(frozen=True)
 class _View:
     """What there was at a moment."""
@@ -90,6 +123,7 @@ class StreamPlanner:
         self._checked = clock()
         self._compared: float | None = None
         self._said: set[str] = set()
+        self._has_planned = False
 
     def pin(self) -> None:
         """Take what is there now as the end of all, for AvailableNow."""
@@ -116,7 +150,7 @@ class StreamPlanner:
         else:
             self._note_lost_topics(before, view)
             self._seen.firsts = {**previous.firsts} | self._seen.firsts
-            fresh = self._moved(before, view.latest)
+            fresh = self._moved(before, view.latest, previous.lasts)
         starts = before | fresh
         checked = view.latest.keys() & before.keys() - {*self._queues.from_slaves}
         self._accepted = {queue: starts[queue] for queue in checked}
@@ -135,7 +169,31 @@ class StreamPlanner:
         if previous is not None and not fresh and ends == previous.ends:
             return None
         self._last_batch = self._clock()
-        return StreamOffset(ends, fresh, {queue: first for queue, first in self._seen.firsts.items() if queue in ends})
+        self._has_planned = True
+        firsts = {queue: first for queue, first in self._seen.firsts.items() if queue in ends}
+        return StreamOffset(ends, fresh, firsts, self._lasts(previous, ends, fresh))
+
+    def _lasts(self, previous: StreamOffset | None, ends: Positions, fresh: Positions) -> Stored:
+        """The last messages before the ends, asked of queues that moved; else, and where nobody tells, earlier ones."""
+        known = previous.ends if previous is not None else {}
+        moved = {queue: end - 1 for queue, end in ends.items() if end and (queue in fresh or end != known.get(queue))}
+        lasts = {queue: (moved[queue], stored) for queue, stored in self._queues.store_times(moved).items()}
+        before = previous.lasts if previous is not None else {}
+        return {queue: last for queue, last in before.items() if queue in ends and queue not in fresh} | lasts
+
+    def there_still(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
+        """What is left to read of a batch. One that another process planned, and did not finish, is planned no more:
+        whether its queues are still those that they were is asked here, once in a process."""
+        if self._has_planned:
+            return spans
+        self._has_planned = True
+        there = self._what.readable({span.queue.topic for span in spans})
+        asked = {span.queue: span for span in spans if span.queue in there}  # of others the tasks find out
+        self._queues.max_offsets(asked.keys(), {queue: span.end for queue, span in asked.items()})
+        for queue in self._queues.from_slaves:  # their masters are not there to be asked
+            asked.pop(queue, None)
+        left = {span.queue: span for span in replayed(self._queues, self._options, end, asked)}
+        return [left.get(span.queue, span) for span in spans if span.queue in left or span.queue not in asked]
 
     def _pinned_for(self, before: Positions) -> _View | None:
         """The pinned view. It was taken before anybody knew the checkpoint: where that has more queues, once anew."""
@@ -200,7 +258,7 @@ class StreamPlanner:
             self._missed.update(queue for queue in before if queue.topic == topic)
         self._check_all_there(view.found, before)
 
-    def _moved(self, before: Positions, latest: Positions) -> dict[MessageQueue, int]:
+    def _moved(self, before: Positions, latest: Positions, lasts: Stored) -> dict[MessageQueue, int]:
         """Starts that are not the end of the batch before: new queues, and after a loss that may be passed over."""
         moved: dict[MessageQueue, int] = {}
         new = latest.keys() - before.keys()
@@ -216,7 +274,7 @@ class StreamPlanner:
             self._compared = now
             self._seen.asked.clear()
             suspects = {*old}
-        fitted = fit(self._queues, old, latest, self._loss, self._seen, suspects)
+        fitted = fit(self._queues, old, latest, self._loss, self._seen, suspects, lasts)
         self._missed -= suspects
         return moved | {queue: start for queue, start in fitted.items() if start != before[queue]}
 

@@ -14,10 +14,11 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Protocol
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, listed, listed_at, name
+from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, Stored, listed, listed_at, name
 from spark_rocket.datasource.option_checks import shown_time
 from spark_rocket.datasource.option_parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.options import ReadOptions
@@ -63,6 +64,9 @@ class Queues(Protocol):
     def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         """When the first message of each was stored, in ms; without queues that have none, or whose broker does not
         say."""
+
+    def store_times(self, at: Positions) -> dict[MessageQueue, int]:
+        """When the message at an offset of each queue was stored, in ms; without offsets that have no message."""
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
@@ -125,6 +129,12 @@ class LossPolicy:
         """The queue holds other messages than it did."""
         was, now = shown_time(was_ms), shown_time(now_ms)
         self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
+
+    def replaced(self, queue: MessageQueue, found: Replaced) -> None:
+        """The queue lost its newest messages, and holds others in their place."""
+        was, now = shown_time(found.was_ms), shown_time(found.now_ms)
+        given = {"queue": name(queue), "offset": found.offset, "was": was, "now": now, "since": found.since}
+        self._lost(queue, "MESSAGES_REPLACED", f"from message {found.since}", **given)
 
     def queue_deleted(self, queue: MessageQueue, at: int) -> None:
         """The topic has fewer queues on a broker than it had."""
@@ -193,6 +203,32 @@ class Seen:
         }
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """A message that is not the one that was read at its offset."""
+
+    offset: int
+    was_ms: int
+    now_ms: int
+    since: int
+    """The first of the messages that nobody read."""
+
+
+def compare(queues: Queues, lasts: Stored) -> tuple[set[MessageQueue], dict[MessageQueue, Replaced]]:
+    """The queues that still have this message of theirs, and those that have another in its place.
+
+    Of a queue that has none there, nothing is known. Another one is there if the broker lost its newest messages (a
+    copy was restored, a slave that lagged behind took its master's place) and has stored others since. These have later
+    store times, so the first of them is found by time.
+    """
+    times = queues.store_times({queue: offset for queue, (offset, _) in lasts.items()}) if lasts else {}
+    others = {queue: stored for queue, stored in times.items() if stored != lasts[queue][1]}
+    since = queues.offsets_for_times({queue: lasts[queue][1] + 1 for queue in others}) if others else {}
+    return times.keys() - others.keys(), {
+        queue: Replaced(*lasts[queue], stored, min(since[queue], lasts[queue][0])) for queue, stored in others.items()
+    }
+
+
 def fit(
     queues: Queues,
     starts: Positions,
@@ -200,13 +236,20 @@ def fit(
     loss: LossPolicy,
     seen: Seen | None = None,
     suspects: Collection[MessageQueue] = (),
+    lasts: Stored = MappingProxyType({}),
 ) -> dict[MessageQueue, int]:
-    """Check starts against what the queues have; return where reading can begin. ``suspects`` are asked whether they
-    are still the queues they were."""
-    first = queues.min_offsets([queue for queue, start in starts.items() if start != latest[queue]])
+    """Check starts against what the queues have; return where reading can begin.
+
+    Queues that have grown are asked whether they still have their message of ``lasts``, one before the start: then
+    nothing from the start on was deleted. ``suspects`` are asked whether they are still the queues they were.
+    """
+    behind = {queue for queue, start in starts.items() if start != latest[queue]}
+    grown = {queue for queue in behind & lasts.keys() if starts[queue] < latest[queue]}
+    same, others = compare(queues, {q: lasts[q] for q in grown if lasts[q][0] < starts[q]})
+    first = queues.min_offsets(sorted(behind - same))
     seen = seen or Seen()
     back = {queue for queue, low in first.items() if low < seen.lows.get(queue, 0)}
-    anew = seen.made_anew(queues, {*suspects, *back} & {queue for queue in starts if starts[queue] <= latest[queue]})
+    anew = seen.made_anew(queues, {*suspects, *back, *others} & {q for q in starts if starts[q] <= latest[q]})
     fitted = {}
     for queue, start in starts.items():
         low, end = first.get(queue, start), latest[queue]
@@ -226,6 +269,9 @@ def fit(
         elif start < low:
             loss.deleted(queue, start, low)
             start = low
+        elif queue in others:
+            loss.replaced(queue, others[queue])
+            start = max(low, others[queue].since)
         elif queue in back and queue not in seen.firsts:  # else it is a slave's that kept more, in its master's place
             loss.went_back(queue, "first message", was_first, low, start)
             start = low

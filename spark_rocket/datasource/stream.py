@@ -93,7 +93,7 @@ class RocketStreamReader(Traveller, DataSourceStreamReader, SupportsTriggerAvail
             return []
         starts = starts_of(parse_stream_offset(start), upto)
         pieces = split(
-            ranges_between(starts, upto.ends),
+            self.planner.there_still(upto, ranges_between(starts, upto.ends)),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )

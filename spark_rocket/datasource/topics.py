@@ -12,6 +12,7 @@ source.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -81,6 +82,14 @@ class WhatToRead:
                 missing[topic] = reason
         wanted = tuple(queue for route in routes.values() for queue in route.queues if self.has(queue))
         return Found(routes, wanted, missing)
+
+    def readable(self, topics: Iterable[str]) -> set[MessageQueue]:
+        """The queues of these topics that may be read now."""
+        found: set[MessageQueue] = set()
+        for topic in topics:
+            with suppress(TopicNotFoundError):
+                found.update(self._queues.route(topic).queues)
+        return found
 
     def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> Found:
         """``now``, as soon as all brokers are there that should be. ``positions``: where a stream is.

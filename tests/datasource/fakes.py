@@ -28,6 +28,8 @@ class FakeQueues:
         self.from_slaves: set[MessageQueue] = set()
         self.began: dict[MessageQueue, int] = {}  # when offset 0 was stored, in ms; 0 for others
         self.says_times = True
+        self.regrown: dict[MessageQueue, tuple[int, int]] = {}  # stored so much later from an offset on
+        self.looked_up: list[MessageQueue] = []
         self.unreadable: set[tuple[str, str]] = set()  # topics and brokers
         self.configured: dict[str, tuple[str, ...]] = {}  # ORDER_TOPIC_CONFIG's brokers of topics
 
@@ -65,11 +67,24 @@ class FakeQueues:
         spans = {queue: self.spans[queue] for queue in queues} if self.says_times else {}
         return {queue: self.began.get(queue, 0) + 10 * low for queue, (low, end) in spans.items() if low < end}
 
+    def store_times(self, at: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        self.looked_up += at
+        found = {queue: self.store_time(queue, offset) for queue, offset in at.items()}
+        return {queue: stored for queue, stored in found.items() if stored is not None}
+
+    def store_time(self, queue: MessageQueue, offset: int) -> int | None:
+        low, end = self.spans.get(queue, (0, 0))
+        if not self.says_times or not low <= offset < end:
+            return None
+        since, later = self.regrown.get(queue, (end, 0))
+        return self.began.get(queue, 0) + 10 * offset + (later if offset >= since else 0)
+
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         found = {}
         for queue, time_ms in times_ms.items():
             low, high = self.spans[queue]
-            found[queue] = max(low, min(high, -(-time_ms // 10)))
+            times = ((at, self.store_time(queue, at)) for at in range(low, high))
+            found[queue] = next((at for at, stored in times if stored is not None and stored >= time_ms), high)
         return found
 
     def committed_offsets(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:

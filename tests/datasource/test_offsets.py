@@ -71,6 +71,19 @@ def test_first_messages_go_along_in_the_text() -> None:
     assert again == offset == StreamOffset({A10: 5, A2: 0}, {A10: 3}), "they say nothing of what to read"
 
 
+def test_last_messages_go_along_in_the_text() -> None:
+    offset = StreamOffset({A10: 5}, {A10: 3}, {A10: (2, 1_769_860_800_000)}, {A10: (4, 1_769_860_803_217)})
+    text = json.dumps(offset.to_json())
+    assert text == (
+        '{"first": {"orders": {"broker-a": {"10": [2, 1769860800000]}}}, "last": {"orders": {"broker-a": {"10": [4, '
+        '1769860803217]}}}, "offsets": {"orders": {"broker-a": {"10": 5}}}, "start": {"orders": {"broker-a": {"10": '
+        '3}}}, "version": 1}'
+    )
+    again = parse_stream_offset(json.loads(text))
+    assert again == offset == StreamOffset({A10: 5}, {A10: 3})
+    assert again.lasts == offset.lasts
+
+
 def test_a_batch_begins_where_the_one_before_ended_unless_its_own_offset_says_otherwise() -> None:
     before = StreamOffset({A0: 10, A2: 20})
     assert starts_of(before, StreamOffset({A0: 11, A2: 30, B0: 9}, {A2: 25, B0: 4})) == {A0: 10, A2: 25, B0: 4}
@@ -104,6 +117,7 @@ def test_an_offset_of_another_version_is_refused(value: dict[str, object]) -> No
         ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": 5}}}}, "t/b/0 has 5, which is not an offset and a"),
         ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": [1, -1]}}}}, "[1, -1]"),
         ({"version": 1, "offsets": {}, "first": {"t": {"b": {"0": [1, 2, 3]}}}}, "[1, 2, 3]"),
+        ({"version": 1, "offsets": {}, "last": {"t": {"b": {"0": [1]}}}}, "t/b/0 has [1], which is not"),
     ],
 )
 def test_a_broken_checkpoint_is_refused_and_says_where(value: dict[str, object], wrong: str) -> None:
@@ -158,4 +172,4 @@ def test_stored_offsets_are_read_and_written_as_they_are(path: Path) -> None:
 
 def test_offsets_of_all_kinds_are_stored() -> None:
     kinds = {path.parents[1].name.removeprefix("checkpoint-v1") for path in GOLDEN}
-    assert kinds >= {"", "-first", "-waiting"}
+    assert kinds >= {"", "-first", "-last", "-waiting"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -250,7 +251,8 @@ def test_a_queue_that_was_made_anew_and_is_short_is_another_from_then_on() -> No
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) == StreamOffset({q(0): 9})
 
 
-def test_a_queue_that_was_made_anew_between_two_triggers_is_noticed_within_a_minute() -> None:
+def test_a_queue_that_was_made_anew_between_two_triggers_is_noticed() -> None:
+    """At once by its last message; within a minute by its first one, where the last one is not known."""
     now = [0.0]
     queues = FakeQueues(q0=(0, 100))
     plan = StreamPlanner(queues, stream(subscribe="orders"), clock=lambda: now[0])
@@ -258,7 +260,10 @@ def test_a_queue_that_was_made_anew_between_two_triggers_is_noticed_within_a_min
     assert plan.next_end(end, None) is None
     queues.spans[q(0)], queues.began[q(0)] = (0, 250), 90_000
     now[0] = 59.0
-    end = plan.next_end(end, None)
+    with pytest.raises(DataLossError, match="QUEUE_MADE_ANEW"):
+        plan.next_end(end, None)
+    assert end is not None
+    end = plan.next_end(replace(end, lasts={}), None)
     assert end is not None
     now[0] = 60.0
     with pytest.raises(DataLossError, match="QUEUE_MADE_ANEW"):

@@ -169,6 +169,49 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["e"] * 5
 
 
+def test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_was_created_again(
+    mq: Rocket, run: Run, tmp_path: Path
+) -> None:
+    topic = mq.topic(1)
+    mq.send(topic, ["a"] * 3)
+
+    def fail(batch: DataFrame, batch_id: int) -> None:
+        raise ValueError("the first batch fails")
+
+    stream = mq.stream(topic, startingOffsets="earliest")
+    query = stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="the first batch fails"):
+        query.awaitTermination(120)
+    mq.cluster.delete_topic(topic)
+    mq.cluster.create_topic(topic, 1)
+    mq.send(topic, ["b", "c", "d", "e"])
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 0, and has"):
+        run(mq.stream(topic))
+    assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c", "d", "e"]
+
+
+def test_a_topic_that_is_deleted_under_a_batch_is_passed_over_or_left_out(
+    mq: Rocket, run: Run, tmp_path: Path
+) -> None:
+    kept, topic = mq.topic(1), mq.topic(1)
+    mq.send(kept, ["a"])
+    mq.send(topic, ["b"])
+
+    def fail(batch: DataFrame, batch_id: int) -> None:
+        raise ValueError("the first batch fails")
+
+    both = mq.stream(f"{kept},{topic}", startingOffsets="earliest")
+    for name in ("passed over", "left out"):
+        query = both.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / name)).start()
+        with pytest.raises(StreamingQueryException, match="the first batch fails"):
+            query.awaitTermination(120)
+    mq.cluster.delete_topic(topic)
+    with pytest.raises(StreamingQueryException, match=rf"DATA_LOSS.TOPIC_DELETED\] topic {topic} .*/0 at 0"):
+        run(both, checkpoint="left out")
+    assert run(mq.stream(f"{kept},{topic}", failOnDataLoss="false"), checkpoint="passed over") == ["a"]
+    assert run(mq.stream(kept), checkpoint="left out") == ["a"]
+
+
 @pytest.mark.classic("foreachBatch runs in the process of the broker")
 def test_a_broker_that_restarts_under_a_query_is_a_delay(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path / "data") as cluster:
