@@ -184,14 +184,15 @@ def name(queue: MessageQueue) -> str:
 
 def listed(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
     """Queues in messages to people, only the first of many."""
-    return _some([name(queue) for queue in sorted(queues)], at_most)
+    return some([name(queue) for queue in sorted(queues)], at_most)
 
 
 def listed_at(positions: Positions, at_most: int = 8) -> str:
     """The same with where they are: ``orders/broker-a/3 at 17``."""
-    return _some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
+    return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
 
 
-def _some(texts: list[str], at_most: int) -> str:
+def some(texts: list[str], at_most: int = 8) -> str:
+    """Texts in messages to people, only the first of many."""
     more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
     return ", ".join(texts[:at_most]) + more

@@ -156,8 +156,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), duration(1, 30 * 86_400_000), "15m",
            "How long `minOffsetsPerTrigger` may hold messages back."),
     Option("failOnDataLoss", READS, boolean, "true",
-           "Whether messages that are gone before they were read stop the query (`true`), or it says so once in the "
-           "log and goes on from the earliest left (`false`)."),
+           "Whether messages that are gone before they were read, and [brokers that are away](#brokers-that-are-away), "
+           "stop the query (`true`), or it says so once in the log and goes on from the earliest left (`false`)."),
     Option("consumerGroup", READS | VIEWS, group_name, None,
            "Commit the stream's progress to this group on the brokers, for RocketMQ's tools to show. With "
            "`startingOffsets=group`, where to begin. Batch reads commit nothing."),

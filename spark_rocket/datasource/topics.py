@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import Positions, listed, listed_at
+from spark_rocket.datasource.offsets import Positions, listed, listed_at, some
 from spark_rocket.datasource.option_parsers import matching
 from spark_rocket.datasource.options import ReadOptions
 from spark_rocket.datasource.patience import Patience
@@ -35,12 +36,12 @@ class Found:
     missing: dict[str, TopicNotFoundError]
     """Topics that are to be read and that nobody knows."""
 
-    @property
+    @cached_property
     def queues(self) -> frozenset[MessageQueue]:
         """All queues of the topics that may be read, whether they are to be read or not."""
         return frozenset(queue for route in self.routes.values() for queue in route.queues)
 
-    @property
+    @cached_property
     def brokers(self) -> set[tuple[str, str]]:
         """Which brokers have which topics, readable or not."""
         readable = {(queue.topic, queue.broker_name) for queue in self.queues}
@@ -114,18 +115,16 @@ class WhatToRead:
     def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
         """The topics' brokers that are not there, though they should be, and why."""
         expected, there = self._options.expected_brokers, found.brokers
+        known = {(q.topic, q.broker_name) for q in positions if q.topic in found.routes}
+        known |= {(topic, broker) for topic, route in found.routes.items() for broker in route.configured}
         away: dict[tuple[str, str], str] = {}
-        for topic, route in found.routes.items():
-            known = {queue: at for queue, at in positions.items() if queue.topic == topic}
-            for broker in sorted({queue.broker_name for queue in known} | route.configured):
-                if (topic, broker) in there or not self._is_expected(topic, broker):
-                    continue
-                at = {queue: offset for queue, offset in known.items() if queue.broker_name == broker}
-                away[topic, broker] = (
-                    f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
-                )
+        for topic, broker in sorted(known - there):
+            if self._is_expected(topic, broker):
+                at = {q: offset for q, offset in positions.items() if (q.topic, q.broker_name) == (topic, broker)}
+                why = f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
+                away[topic, broker] = why
         if expected is not None and found.routes and not found.missing:
-            topics = ", ".join(sorted(found.routes))
+            topics = some(sorted(found.routes))
             for broker in sorted({*expected} - {broker for _, broker in there | away.keys()}):
                 away[topics, broker] = "the option expectedBrokers names it"
         return away

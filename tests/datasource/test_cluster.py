@@ -73,6 +73,12 @@ class AwayReader:
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
         return self.slave_end
 
+    def store_time_later(self, queue: MessageQueue, offset: int) -> Pending[int]:
+        return self._later(queue, offset if offset else -1)
+
+    def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
+        return None if self.slave_end is None else offset
+
     def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int]:
         return [offset] * count
 
@@ -166,6 +172,9 @@ def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Clu
     assert asking.max_offsets([q(0)], {q(0): 20}) == {q(0): 30}
     assert asking.from_slaves == {q(0): 30}
     assert asking.message_sizes({q(0): 20}, 2) == {q(0): [20, 20]}
+    reader_of(asking).failures = [away]
+    assert asking.store_times({q(0): 19}) == {q(0): 19}
+    assert reader_of(asking).asked == [q(0)] * 4, "the master was asked once"
     assert asking.max_offsets([q(0)], {q(0): 20}) == {q(0): 7}, "the master is back"
     assert not asking.from_slaves
     asking = cluster_of(*[away] * 10)
@@ -180,6 +189,12 @@ def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Ca
     reader_of(telling).end = 9
     assert telling.commit_offsets("g", {q(0): 0, q(1): 9, q(2): 9, q(3): 7, q(4): 3}) == {}
     assert reader_of(telling).committed == {q(0): 0, q(1): 9, q(2): 9}
+
+
+def test_times_of_messages_that_are_there(cluster_of: Callable[..., Cluster]) -> None:
+    asking = cluster_of(RemotingTimeoutError("late"))
+    assert asking.store_times({q(0): 5, q(1): 0, q(2): 7}) == {q(0): 5, q(2): 7}
+    assert reader_of(asking).asked == [q(0), q(1), q(2), q(0)]
 
 
 def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable[..., Cluster]) -> None:

@@ -72,6 +72,23 @@ def test_a_pattern_finds_new_topics_and_new_queues_and_loses_nothing(mq: Rocket,
         mq.frame(subscribePattern="nobody.*").collect()
 
 
+def test_brokers_that_are_away_and_queues_that_may_not_be_read(mq: Rocket, run: Run) -> None:
+    topic = mq.topic(1)
+    mq.send(topic, ["a"])
+    broker = mq.queues(topic)[0].broker_name
+    away: dict[str, object] = {"expectedBrokers": f"{broker},broker-z", "retryTimeout": 0}
+    wrong = rf"DATA_LOSS.BROKER_AWAY\] broker broker-z .*{topic}.*expectedBrokers names it"
+    with pytest.raises(PySparkException, match=wrong):
+        mq.bodies(topic, **away)
+    with pytest.raises(StreamingQueryException, match=wrong):
+        run(mq.stream(topic, startingOffsets="earliest", **away))
+    assert mq.bodies(topic, **away, failOnDataLoss="false") == ["a"]
+    assert run(mq.stream(topic, startingOffsets="earliest", expectedBrokers=broker)) == ["a"]
+    closed = mq.cluster.create_topic("closed", 1, perm=2)
+    with pytest.raises(PySparkException, match=rf"BAD_OFFSETS.NOT_READABLE\] topic closed .* on {broker}"):
+        mq.bodies(closed)
+
+
 def test_assigned_queues_only(mq: Rocket, run: Run) -> None:
     topic = mq.topic(3)
     broker = mq.queues(topic)[0].broker_name
