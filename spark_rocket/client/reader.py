@@ -121,6 +121,12 @@ class Reader(Client):
         """The topic's brokers and queues, asked anew. What was known stays when no name server knows better."""
         return self._instance().routes.refresh(topic)
 
+    def brokers(self) -> dict[str, dict[int, str]]:
+        """The brokers that the name server knows, whatever topics they have: their addresses by id, 0 the master's."""
+        answer = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
+        table = ClusterInfo.from_json(answer.body).broker_addr_table
+        return {name: broker.broker_addrs for name, broker in table.items()}
+
     def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:
         """The master's word that it does not have the topic or the queue; None if it has, or if it gives no answer.
 
@@ -130,11 +136,9 @@ class Reader(Client):
         """
         request = pull_request(self.group, queue, 0, PullOptions(max_msgs=1))
         try:
-            cluster = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
-            broker = ClusterInfo.from_json(cluster.body).broker_addr_table.get(queue.broker_name)
-            if broker is not None and MASTER_ID in broker.broker_addrs:
-                what = f"the question for {queue_name(queue)}"
-                self._invoke(broker.broker_addrs[MASTER_ID], queue, request, what, STATUS_CODES)
+            master = self.brokers().get(queue.broker_name, {}).get(MASTER_ID)
+            if master is not None:
+                self._invoke(master, queue, request, f"the question for {queue_name(queue)}", STATUS_CODES)
         except (TopicNotFoundError, QueueNotFoundError) as said:
             return said
         except RocketError as error:

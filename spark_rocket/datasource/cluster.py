@@ -75,6 +75,13 @@ class Cluster:
                 self._configured = {}
         return self._configured
 
+    def brokers(self) -> Collection[str] | None:
+        try:
+            return self._ask(lambda reader: reader.brokers(), "to ask for the list of brokers").keys()
+        except BrokerError as refused:  # a proxy in its place
+            log.info("%s", refused)
+            return None
+
     def topics(self) -> list[str]:
         return self._ask(lambda reader: reader.topics(), "to ask for the list of topics")
 

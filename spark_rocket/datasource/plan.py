@@ -254,7 +254,8 @@ class StreamPlanner:
         """Topics that are not there: they were, or they are waited for, or they never were."""
         read = {queue.topic for queue in before}
         for topic in sorted(view.found.missing.keys() & read):
-            self._loss.topic_deleted(topic, before)
+            if topic not in view.found.away:
+                self._loss.topic_deleted(topic, before)
             self._missed.update(queue for queue in before if queue.topic == topic)
         self._check_all_there(view.found, before)
 

@@ -56,6 +56,9 @@ class Queues(Protocol):
     def route(self, topic: str) -> Route:
         """Asked anew. TopicNotFoundError if no name server knows the topic."""
 
+    def brokers(self) -> Collection[str] | None:
+        """All that the name server knows now; None if it does not say."""
+
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
     def max_offsets(self, queues: Collection[MessageQueue], going_on: Positions = ...) -> dict[MessageQueue, int]:
         """``going_on``: where queues are already read up to. Of those a slave may say the end while the master is away,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -35,6 +35,8 @@ class Found:
     wanted: tuple[MessageQueue, ...]
     missing: dict[str, TopicNotFoundError]
     """Topics that are to be read and that nobody knows."""
+    away: frozenset[str] = frozenset()
+    """Those of them whose brokers are not known either."""
 
     @cached_property
     def queues(self) -> frozenset[MessageQueue]:
@@ -103,19 +105,24 @@ class WhatToRead:
         while True:
             found = self.now(topics)
             self._check_readable(found)
+            away = self._away(found, positions)
             try:
-                for (topic, broker), why in self._away(found, positions).items():
+                for (topic, broker), why in away.items():
                     loss.broker_away(topic, broker, why)
-            except DataLossError as away:
-                away.retriable = True
-                patience.wait(away, "to find all brokers")
+            except DataLossError as problem:
+                problem.retriable = True
+                patience.wait(problem, "to find all brokers")
             else:
-                return found
+                return replace(found, away=frozenset(topic for topic, _ in away) & found.missing.keys())
 
     def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
         """The topics' brokers that are not there, though they should be, and why."""
-        expected, there = self._options.expected_brokers, found.brokers
-        known = {(q.topic, q.broker_name) for q in positions if q.topic in found.routes}
+        expected, there = self._options.expected_brokers, {*found.brokers}
+        known = {(q.topic, q.broker_name) for q in positions}
+        if found.missing.keys() & {topic for topic, _ in known}:
+            # A topic that no name server knows was deleted, unless its brokers are not known either.
+            brokers = self._queues.brokers()
+            there |= {pair for pair in known if pair[0] in found.missing and (brokers is None or pair[1] in brokers)}
         known |= {(topic, broker) for topic, route in found.routes.items() for broker in route.configured}
         away: dict[tuple[str, str], str] = {}
         for topic, broker in sorted(known - there):

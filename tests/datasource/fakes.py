@@ -29,12 +29,16 @@ class FakeQueues:
         self.began: dict[MessageQueue, int] = {}  # when offset 0 was stored, in ms; 0 for others
         self.says_times = True
         self.regrown: dict[MessageQueue, tuple[int, int]] = {}  # stored so much later from an offset on
+        self.without_topics: set[str] = set()  # brokers
         self.looked_up: list[MessageQueue] = []
         self.unreadable: set[tuple[str, str]] = set()  # topics and brokers
         self.configured: dict[str, tuple[str, ...]] = {}  # ORDER_TOPIC_CONFIG's brokers of topics
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.spans})
+
+    def brokers(self) -> set[str]:
+        return {queue.broker_name for queue in self.spans} | self.without_topics
 
     def route(self, topic: str) -> Route:
         unreadable = frozenset(broker for of, broker in self.unreadable if of == topic)

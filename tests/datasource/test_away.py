@@ -27,7 +27,7 @@ B0 = q(0, broker="broker-b")
 
 def stream(**given: str) -> ReadOptions:
     raw = {"nameServer": "x:1", "startingOffsets": "earliest"}
-    raw |= {} if "assign" in given else {"subscribe": "orders"}
+    raw |= {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "orders"}
     return parse_read_options(raw | given, Scope.READ_STREAM)
 
 
@@ -119,6 +119,26 @@ def test_a_broker_that_is_gone_for_good_is_left_out_by_naming_the_others(queues:
     queues.spans[q(0)] = (0, 120)
     plan = StreamPlanner(queues, stream(expectedBrokers="broker-a"))
     assert plan.next_end(end, None) == StreamOffset({q(0): 120, B0: 10})
+
+
+@pytest.mark.parametrize("what", [{}, {"subscribePattern": "orders"}], ids=["subscribe", "pattern"])
+def test_a_topic_all_of_whose_brokers_left_the_route_is_not_deleted(
+    queues: FakeQueues, during: list[Callable[[], object]], what: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, end = started(queues)
+    spans = dict(queues.spans)
+    queues.spans.clear()
+    with pytest.raises(DataLossError, match=r"BROKER_AWAY\] broker broker-a .*orders/broker-a/0 at 100"):
+        StreamPlanner(queues, stream(**what)).next_end(end, None)
+    during.append(lambda: queues.spans.update(spans))
+    assert StreamPlanner(queues, stream(**what)).next_end(end, None) is None
+    queues.spans.clear()
+    assert StreamPlanner(queues, stream(**what, failOnDataLoss="false")).next_end(end, None) is None
+    assert "BROKER_AWAY" in caplog.text
+    assert "TOPIC_DELETED" not in caplog.text
+    queues.without_topics = {"broker-a", "broker-b"}
+    with pytest.raises(DataLossError, match="TOPIC_DELETED"):
+        StreamPlanner(queues, stream(**what)).next_end(end, None)
 
 
 def test_a_broker_with_fewer_queues_is_not_away(queues: FakeQueues) -> None:
