@@ -281,12 +281,11 @@ class StreamPlanner:
 
     def _note_absent(self, starts: Positions, view: _View) -> None:
         self._parted -= view.latest.keys()
-        there, brokers = view.found.queues, view.found.brokers
-        for queue in sorted(starts.keys() - view.latest.keys() - self._parted):
-            if queue in there:
-                continue
+        absent = sorted(starts.keys() - view.latest.keys() - self._parted - view.found.queues)
+        brokers = {(queue.topic, queue.broker_name) for queue in view.found.queues} if absent else set()
+        for queue in absent:
             if (queue.topic, queue.broker_name) not in brokers:
-                self._say(f"the broker of {name(queue)} is away; its position is kept until it is back.")
+                self._say(f"{name(queue)} cannot be read now; its position is kept until it can.")
                 continue
             # The broker has the topic, with fewer queues. What was read to its end is no loss.
             if self._queues.max_offsets([queue])[queue] != starts[queue]:

@@ -107,7 +107,7 @@ def test_a_stream_that_goes_on_without_a_broker_keeps_its_position(
         assert plan.next_end(following, None) is None
     assert following == StreamOffset({q(0): 120, B0: 10})
     assert caplog.text.count("[DATA_LOSS.BROKER_AWAY] broker broker-b") == 1
-    assert caplog.text.count("the broker of orders/broker-b/0 is away; its position is kept") == 1
+    assert caplog.text.count("orders/broker-b/0 cannot be read now; its position is kept") == 1
     queues.spans[B0] = (0, 15)
     again = StreamPlanner(queues, stream())
     assert again.next_end(following, None) == StreamOffset({q(0): 120, B0: 15}), "nothing skipped, nothing read again"
@@ -209,6 +209,8 @@ def test_queues_that_may_not_be_read_are_an_error(queues: FakeQueues, fail: str)
     with pytest.raises(OffsetsError, match=wrong):
         StreamPlanner(queues, stream(failOnDataLoss=fail)).next_end(end, None)
     assert plan_batch(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
+    plan = StreamPlanner(queues, stream(expectedBrokers="broker-a"))
+    assert plan.next_end(StreamOffset({q(0): 90, B0: 5}), None) == StreamOffset({q(0): 100, B0: 5})
     queues.unreadable |= {("orders", "broker-a")}
     for given in ({}, {"expectedBrokers": "broker-c"}):
         with pytest.raises(OffsetsError, match="no queue that may be read on broker-a, broker-b"):
