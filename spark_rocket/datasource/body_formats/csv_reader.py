@@ -10,6 +10,7 @@ Belongs to one task. Corresponds to Spark's UnivocityParser.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, decode_together, raw, reason
+from spark_rocket.datasource.body_formats.json_values import converter
+from spark_rocket.datasource.body_formats.text_values import decimals, timestamps
 from spark_rocket.errors import SchemaError
 
-_ZONE = r"(Z|:\S*[+-]\d\d(:?\d\d)?)$"
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 # A line read alone costs as much as some hundred read together.
@@ -41,7 +43,7 @@ class CsvDecoder:
         self._delimiter = delimiter.encode()
         self._parse = {"delimiter": delimiter, "ignore_empty_lines": False}
         self._convert = pyarrow.csv.ConvertOptions(
-            column_types={item.name: pa.string() if pa.types.is_timestamp(item.type) else item.type for item in fields},
+            column_types={item.name: item.type if _from_text(item.type) is None else pa.string() for item in fields},
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -92,7 +94,7 @@ class CsvDecoder:
         for item in self._fields:
             column = table.column(item.name)
             array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            columns.append(timestamps(array, item.type) if pa.types.is_timestamp(item.type) else array)
+            columns.append(_values(array, item.type))
         return columns
 
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
@@ -126,11 +128,21 @@ def _fits(kind: pa.DataType) -> bool:
     return any(check(kind) for check in (*checks, types.is_string, types.is_date32, types.is_timestamp))
 
 
-def timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """ISO-8601 texts as timestamps; UTC where they name no zone."""
-    utc, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
-    zoned = pc.match_substring_regex(texts, _ZONE)
-    nothing = pa.scalar(None, texts.type)
-    with_zone = pc.if_else(zoned, texts, nothing).cast(utc).cast(pa.int64())
-    without = pc.if_else(zoned, nothing, texts).cast(naive).cast(pa.int64())
-    return pc.coalesce(with_zone, without).cast(kind)
+def _from_text(kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], pa.Array] | None:
+    """What makes values of the texts between delimiters; None if Arrow's CSV parser does it rightly."""
+    if pa.types.is_timestamp(kind):
+        return timestamps
+    return decimals if pa.types.is_decimal(kind) else None
+
+
+def _values(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column as its type. Of a line that is decoded alone, what Arrow refuses means what it means in JSON."""
+    convert = _from_text(kind)
+    if convert is None:
+        return array
+    try:
+        return convert(array, kind)
+    except (ValueError, pa.ArrowException):
+        if len(array) != 1:
+            raise
+    return pa.array([converter(kind)(array[0].as_py())], kind)

@@ -7,7 +7,8 @@ byte and ends before the next: a body that is half an object, two of them, or ha
 rows of others. (NUL ends Arrow's parser and is never JSON, so it is made another illegal byte.)
 
 What the parser refuses, ``json_values`` looks at: it takes everything that this takes, and more (numbers as
-strings, repeated names, Spark's date formats).
+strings, repeated names, Spark's date formats). It alone is given bodies with decimals that the parser might misread
+(``text_values``).
 
 Belongs to one task. Corresponds to Spark's JacksonParser.
 """
@@ -26,10 +27,13 @@ import pyarrow.json
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, columns_of, decode_together, raw, reason
 from spark_rocket.datasource.body_formats.json_alike import AlikeDecoder
 from spark_rocket.datasource.body_formats.json_values import converter, parse_object
+from spark_rocket.datasource.body_formats.text_values import wide_decimal
 
 _Decode = Callable[[int, int], list[pa.Array]]
 
 _BRACE = ord("{")
+# A number that may have an exponent of two digits, and an escape that may hide one.
+_EXPONENT = r"""[\s":,\[][+-]?[0-9.]+[eE][+-]?[0-9][0-9]|\\u00"""
 _MANY = 512  # bodies from which on it pays to find out whether they are alike
 
 
@@ -43,6 +47,7 @@ class JsonDecoder:
         self._mark = secrets.token_hex(8)
         readable = [_readable(item.type) for item in fields]
         self._by_arrow = all(kind is not None for kind in readable)
+        self._has_decimals = any(_holds_decimals(item.type) for item in fields)
         if self._by_arrow:
             named = zip(fields.names, readable, strict=True)
             explicit = pa.schema([pa.field(self._mark, pa.int8()), *(pa.field(name, kind) for name, kind in named)])
@@ -56,7 +61,14 @@ class JsonDecoder:
         if self._by_arrow:
             filled = np.flatnonzero(edges[1:] > edges[:-1])
             doubtful[filled] = data[edges[:-1][filled]] != _BRACE
+            doubtful |= self._may_be_misread(bodies)
         return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one)
+
+    def _may_be_misread(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Bodies that may hold a decimal with a large exponent, whose power of ten Arrow's table may lack."""
+        if not self._has_decimals:
+            return np.zeros(len(bodies), np.bool_)
+        return np.asarray(pc.match_substring_regex(bodies, _EXPONENT).to_numpy(zero_copy_only=False))
 
     def _prepare(self, bodies: pa.Array) -> _Decode:
         parser: _Decode | None = None
@@ -137,7 +149,7 @@ class JsonDecoder:
         parts: list[list[pa.Array]] = [[column] for column in columns]
         for index in sorted(doubted):
             body = bodies.slice(index, 1)
-            if body[0].as_py()[:1] != b"{":
+            if body[0].as_py()[:1] != b"{" or self._may_be_misread(body)[0]:
                 continue
             try:
                 values = self._prepare(body)(0, 1)
@@ -165,5 +177,13 @@ def _readable(kind: pa.DataType) -> pa.DataType | None:
     if types.is_list(kind):
         item = _readable(kind.value_type)
         return None if item is None else pa.list_(kind.value_field.with_type(item))
-    plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal, types.is_string)
+    if types.is_decimal(kind):
+        return wide_decimal(kind)
+    plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
     return kind if any(check(kind) for check in plain) or types.is_timestamp(kind) else None
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind):
+        return True
+    return any(_holds_decimals(kind.field(index).type) for index in range(kind.num_fields))

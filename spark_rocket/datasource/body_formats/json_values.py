@@ -32,6 +32,7 @@ class Number(str):
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
 _SPACE = " \t\r\n"
 _WHOLE = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
     f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")
 }
@@ -178,16 +179,17 @@ def _float32(value: Any) -> Any:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         raise _wrong(value, "a decimal number")
     try:
         number = Decimal(value)
     except ArithmeticError:
         raise _wrong(value, "a decimal number") from None
-    if not number.is_finite() or number.adjusted() > kind.precision:
+    whole = kind.precision - kind.scale
+    if number and number.adjusted() >= whole:
         raise _wrong(value, f"within {kind}")
     rounded = number.quantize(Decimal(1).scaleb(-kind.scale), context=_DECIMALS)
-    if rounded.adjusted() >= kind.precision - kind.scale and rounded:
+    if rounded and rounded.adjusted() >= whole:
         raise _wrong(value, f"within {kind}")
     return rounded
 

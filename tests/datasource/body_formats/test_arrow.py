@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -217,6 +218,8 @@ DEC = pa.decimal128(10, 2)
         (pa.array([3_000_000_000]), pa.int32(), "not in range"),
         (pa.array([2**53 + 1]), pa.float64(), "not in range"),
         (pa.array([Decimal("0.126")]), DEC, "data loss"),
+        (pa.array([Decimal(10) ** 30]), pa.decimal128(38, 18), "data loss|not all of its numbers"),
+        (pa.array([Decimal(10) ** 60], pa.decimal256(76, 0)), pa.decimal128(38, 38), "data loss|not all of its numbers"),
         (pa.array([Decimal("0.12345678901234567891")]), pa.float64(), "not all of its numbers"),
         (pa.array([10**9]), DEC, "does not fit"),
         (pa.array(["12"]), pa.int64(), "without a loss"),
@@ -232,7 +235,7 @@ def test_types_become_others_where_no_value_changes(array: pa.Array, kind: pa.Da
     found = one(array, kind)
     if isinstance(values, str):
         assert isinstance(found, str), found
-        assert values in found
+        assert re.search(values, found), found
     else:
         assert found == values
 
