@@ -20,7 +20,7 @@ import pyarrow.csv
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, decode_together, raw, reason
 from spark_rocket.datasource.body_formats.json_values import converter
-from spark_rocket.datasource.body_formats.text_values import decimals, timestamps
+from spark_rocket.datasource.body_formats.text_values import dates, decimals, timestamps
 from spark_rocket.errors import SchemaError
 
 _MARK = b"\xef\xbb\xbf"
@@ -132,6 +132,8 @@ def _from_text(kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], pa.Array]
     """What makes values of the texts between delimiters; None if Arrow's CSV parser does it rightly."""
     if pa.types.is_timestamp(kind):
         return timestamps
+    if pa.types.is_date32(kind):
+        return dates
     return decimals if pa.types.is_decimal(kind) else None
 
 

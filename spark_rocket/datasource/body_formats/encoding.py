@@ -118,8 +118,15 @@ class BodyEncoder:
 
     def _one_by_one(self, batch: pa.RecordBatch) -> pa.Array:
         bodies = []
-        for index, row in enumerate(batch.select(self._body.names).to_pylist()):
+        rows = batch.select(self._body.names)
+        values: list[dict[str, Any]] | None
+        try:
+            values = rows.to_pylist()
+        except BAD:  # a time that Python has no value for; which row has it is found below
+            values = None
+        for index in range(batch.num_rows):
             try:
+                row = rows.slice(index, 1).to_pylist()[0] if values is None else values[index]
                 bodies.append(self._encode_row(row))
             except (*BAD, AttributeError) as error:
                 raise RowError(

@@ -37,11 +37,13 @@ _SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
     f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")
 }
 _MOMENT = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
     r"(?:[T ](\d{1,2})(?::?(\d{1,2})(?::?(\d{1,2})(?:\.(\d*))?)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
     re.ASCII,
 )
+_DAY = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*)?", re.ASCII | re.DOTALL)
 _EPOCH = date(1970, 1, 1).toordinal()
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 _DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
 
 
@@ -218,21 +220,33 @@ def _timestamp(value: Any) -> int:
     if match is None:
         raise _wrong(value, "a timestamp")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
-    late = int(year) or 400  # Arrow knows the year 0, as a leap year; the calendar repeats after 400
-    days = date(late, int(month), int(day)).toordinal() - _EPOCH - (0 if int(year) else 146_097)
+    days = _days(int(year), int(month), int(day))
     clock = time(int(hour or 0), int(minute or 0), int(second or 0))
     seconds = days * 86_400 + clock.hour * 3600 + clock.minute * 60 + clock.second
     if zone and zone[0] in "+-":
         offset = time(int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0)
         seconds -= int(f"{zone[0]}1") * (offset.hour * 3600 + offset.minute * 60)
-    return seconds * 1_000_000 + int(f"{(fraction or '')[:6]:0<6}")
+    micros = seconds * 1_000_000 + int(f"{(fraction or '')[:6]:0<6}")
+    if not -(1 << 63) <= micros < 1 << 63:
+        raise _wrong(value, "within the years of timestamps")
+    return micros
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 1970, of any year."""
+    cycles = (year - 2000) // _CYCLE_YEARS
+    return date(year - cycles * _CYCLE_YEARS, month, day).toordinal() - _EPOCH + cycles * _CYCLE_DAYS
 
 
 def _date(value: Any) -> int:
-    """Days since 1970."""
-    if isinstance(value, Number):
+    """Days since 1970. What follows the date has no effect, a zone neither, as in Spark."""
+    match = _DAY.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
+    if match is None:
         raise _wrong(value, "a date")
-    return (_timestamp(value.partition("T")[0]) if isinstance(value, str) else _timestamp(value)) // 86_400_000_000
+    days = _days(int(match[1]), int(match[2]), int(match[3]))
+    if not -(1 << 31) <= days < 1 << 31:
+        raise _wrong(value, "within the years of dates")
+    return days
 
 
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (

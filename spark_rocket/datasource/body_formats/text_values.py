@@ -1,4 +1,4 @@
-"""Columns of texts to decimals and timestamps: all of a column at once, where Arrow reads them correctly.
+"""Columns of texts to decimals, dates and timestamps: all of a column at once, where Arrow reads them correctly.
 
 A column is refused with ``ValueError`` if Arrow cannot read one of its values, or might read it wrongly. Its rows are
 then decoded one by one, by ``json_values``, so whether a value is accepted does not depend on its neighbours.
@@ -31,6 +31,11 @@ def decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if longest > _MOST_DIGITS or pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
         raise ValueError("a decimal number is long, or has an exponent")
     return texts.cast(pa.decimal256(76, kind.scale)).cast(kind)
+
+
+def dates(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """ISO-8601 texts as dates."""
+    return texts.cast(kind)
 
 
 def timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,9 @@ from spark_rocket.errors import SchemaError
 
 _ESCAPED = r'["\\\x00-\x1f]'
 _CONTROL = r"[\x00-\x1f]"
+_DAY_MICROS = 86_400_000_000
+_FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day behind 9999-12-31
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 
 
 def json_objects(columns: list[pa.Array], names: list[str]) -> pa.Array:
@@ -51,7 +56,7 @@ def json_texts(array: pa.Array) -> pa.Array:
         return _struct_texts(array)
     if types.is_map(kind):
         whole = array.take(pa.array(np.arange(len(array))))
-        entries = _join(_quoted(whole.keys.cast(pa.string())), ":", json_texts(whole.items).fill_null("null"))
+        entries = _join(_quoted(plain_texts(whole.keys)), ":", json_texts(whole.items).fill_null("null"))
         return _join("{", _joined(whole, entries), "}")
     if types.is_list(kind):
         whole = array.take(pa.array(np.arange(len(array))))
@@ -65,13 +70,38 @@ def json_texts(array: pa.Array) -> pa.Array:
 
 
 def plain_texts(array: pa.Array) -> pa.Array:
-    """Numbers, dates and times as JSON and CSV both have them."""
+    """Numbers, dates and times as JSON and CSV both have them; years before 0 and after 9999 as `to_json` has them."""
     kind = array.type
     if pa.types.is_timestamp(kind):
+        micros = array.cast(pa.int64())
         # The fast way to print is without a zone: `2026-01-31 12:00:00.000000`.
-        texts = array.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
-        return _join(pc.binary_replace_slice(texts, 10, 11, "T"), "Z" if kind.tz else "")
+        texts = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
+        return _join(_with_far_years(texts, micros, _DAY_MICROS, _far_moment), "Z" if kind.tz else "")
+    if pa.types.is_date(kind):
+        return _with_far_years(array.cast(pa.string()), array.cast(pa.int32()), 1, _far_day)
     return array.cast(pa.string())
+
+
+def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Callable[[int], str]) -> pa.Array:
+    """Texts of ``numbers`` since 1970, ``per_day`` of them a day, but where Arrow has none that can be read again."""
+    first, end = (pa.scalar(days * per_day, numbers.type) for days in _FOUR_DIGIT_YEARS)
+    far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end)), False)
+    if not pc.any(far).as_py():
+        return texts
+    return pc.replace_with_mask(texts, far, pa.array(map(write, numbers.filter(far).to_pylist()), pa.string()))
+
+
+def _far_moment(micros: int) -> str:
+    days, rest = divmod(micros, _DAY_MICROS)
+    clock = (datetime.min + timedelta(microseconds=rest)).time()
+    return f"{_far_day(days)}T{clock.isoformat('microseconds')}"
+
+
+def _far_day(days: int) -> str:
+    cycles, rest = divmod(days, _CYCLE_DAYS)
+    day = date(1970, 1, 1) + timedelta(days=rest)
+    year = day.year + cycles * _CYCLE_YEARS
+    return f"{'+' if year > 9999 else ''}{year:0{5 if year < 0 else 4}d}-{day:%m-%d}"
 
 
 def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:

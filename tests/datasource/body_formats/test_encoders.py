@@ -21,7 +21,7 @@ from spark_rocket.datasource.body_formats.codecs import decoder, known_columns
 from spark_rocket.datasource.body_formats.encoding import BodyEncoder
 from spark_rocket.datasource.body_formats.settings import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
-from tests.datasource.body_formats.formats import avro, columns, list_of, map_to, protobuf, rows_of
+from tests.datasource.body_formats.formats import UTC, avro, columns, list_of, map_to, protobuf, rows_of
 
 KEPT = frozenset({"keys", "properties", "queueid"})
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -104,6 +104,79 @@ def test_what_json_looks_like() -> None:
         '{"id":1,"name":"a\\"\\n\\\\ö","at":"2026-01-31T12:00:00.000000Z","f":1.5,"v":{"a":[1]}}',
         '{"f":"NaN"}',
     ]
+
+
+# Micros since 1970, and what Spark's to_json writes of them, but for its three decimals.
+FAR = {
+    253402300799999999: "9999-12-31T23:59:59.999999",
+    253402318799000000: "+10000-01-01T04:59:59.000000",  # a sentinel of New York: 9999-12-31 23:59:59
+    -62167219200000000: "0000-01-01T00:00:00.000000",
+    -62167219200000001: "-0001-12-31T23:59:59.999999",
+    -70000000000000000: "-0249-10-15T19:33:20.000000",
+    2**63 - 1: "+294247-01-10T04:00:54.775807",
+    -(2**63): "-290308-12-21T19:59:05.224192",
+}
+TIMES = pa.schema([("t", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us")), ("d", pa.date32())])
+MICROS = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([*FAR])
+
+
+def times(moments: list[int | None], days: list[int | None]) -> pa.RecordBatch:
+    micros = pa.array(moments, pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [*(micros.cast(kind) for kind in TIMES.types[:2]), pa.array(days, pa.int32()).cast(pa.date32())], schema=TIMES
+    )
+
+
+def encode_times(settings: BodySettings, batch: pa.RecordBatch) -> pa.Array:
+    schema = columns(t="timestamp", n=TimestampNTZType(), d=DateType())
+    return BodyEncoder(settings, schema, KEPT).encode(batch).column("body")
+
+
+def test_what_far_times_look_like() -> None:
+    days = [micros // 86_400_000_000 for micros in FAR]
+    found = encode_times(BodySettings(BodyFormat.JSON), times([*FAR], days)).to_pylist()
+    for body, text in zip(found, FAR.values(), strict=True):
+        assert json.loads(body) == {"t": f"{text}Z", "n": text, "d": text.partition("T")[0]}
+    (line,) = encode_times(BodySettings(BodyFormat.CSV), times([253402318799000000], [2**31 - 1])).to_pylist()
+    assert line == "+10000-01-01T04:59:59.000000Z,+10000-01-01T04:59:59.000000,+5881580-07-11"
+
+
+@pytest.mark.parametrize("form", [BodyFormat.JSON, BodyFormat.CSV])
+def test_times_of_any_year_are_read_back(form: BodyFormat) -> None:
+    @steady(max_examples=60)
+    @given(st.lists(st.tuples(st.none() | MICROS, st.none() | st.integers(-(2**31), 2**31 - 1)), max_size=5))
+    def holds(rows: list[tuple[int | None, int | None]]) -> None:
+        batch = times([moment for moment, _ in rows], [day for _, day in rows])
+        schema = columns(t="timestamp", n=TimestampNTZType(), d=DateType())
+        found = decoder(BodySettings(form), schema).decode(encode_times(BodySettings(form), batch).cast(pa.binary()))
+        assert not found.bad
+        assert pa.RecordBatch.from_arrays(found.columns, schema=TIMES).equals(batch)
+
+    holds()
+
+
+def test_a_time_that_a_library_cannot_write_is_refused_by_its_row() -> None:
+    record = {"type": "record", "name": "R", "fields": [
+        {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]}]}  # fmt: skip
+    settings = BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record))
+    batch = times([0, None, 253402318799000000], [None] * 3).select(["t"])
+    with pytest.raises(RowError, match="row 2 of partition 7 cannot be written as avro: date value out of range"):
+        BodyEncoder(settings, columns(t="timestamp"), KEPT, "partition 7").encode(batch)
+
+
+def test_far_times_within_values() -> None:
+    schema = columns(st=columns(x="timestamp"), m=map_to("timestamp"), li=list_of(columns(x=DateType())))
+    fields = to_arrow_schema(schema, timezone="UTC")
+    moment, day = pa.scalar(253402318799000000, UTC), pa.scalar(2932897, pa.int32()).cast(pa.date32())
+    row = {"st": {"x": moment}, "m": [("k", moment)], "li": [{"x": day}]}
+    batch = pa.RecordBatch.from_arrays([pa.array([row[item.name]], item.type) for item in fields], schema=fields)
+    bodies = BodyEncoder(BodySettings(BodyFormat.JSON), schema, KEPT).encode(batch).column("body")
+    assert bodies.to_pylist() == [
+        '{"st":{"x":"+10000-01-01T04:59:59.000000Z"},"m":{"k":"+10000-01-01T04:59:59.000000Z"},'
+        '"li":[{"x":"+10000-01-01"}]}'
+    ]
+    found = decoder(BodySettings(BodyFormat.JSON), schema).decode(bodies.cast(pa.binary()))
+    assert pa.RecordBatch.from_arrays(found.columns, schema=fields).equals(batch)
 
 
 def test_arrow_puts_rows_of_the_same_message_together() -> None:
