@@ -167,8 +167,8 @@ class JsonDecoder:
 def _readable(kind: pa.DataType) -> pa.DataType | None:
     """The type as which Arrow's JSON parser reads a column that is then cast; None where it cannot."""
     types = pa.types
-    if types.is_date32(kind):
-        return pa.string()
+    if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
+        return pa.string()  # the parser takes zones away from times that should have none; the cast refuses them
     if types.is_struct(kind):
         inner = [_readable(kind.field(index).type) for index in range(kind.num_fields)]
         if not inner or any(one is None for one in inner):

@@ -38,7 +38,7 @@ _SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
 }
 _MOMENT = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
-    r"(?:[T ](\d{1,2})(?::?(\d{1,2})(?::?(\d{1,2})(?:\.(\d*))?)?)?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
+    r"(?:[T ](\d{1,2})(?::?(\d{1,2})(?::?(\d{1,2})(?:\.(\d*))?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
     re.ASCII,
 )
 _DAY = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*)?", re.ASCII | re.DOTALL)
@@ -125,7 +125,7 @@ def _converter(kind: pa.DataType, where: str) -> Convert:
     if types.is_decimal(kind):
         return lambda value: _decimal(value, kind)
     if types.is_timestamp(kind):
-        return _timestamp
+        return _naive_timestamp if kind.tz is None else _timestamp
     for check, convert in _PLAIN:
         if check(kind):
             return convert
@@ -216,9 +216,18 @@ def _timestamp(value: Any) -> int:
     """Microseconds since 1970; numbers are seconds, and UTC is the zone of what has none."""
     if isinstance(value, Number):
         return _integer(value, 1 << 43, pa.int64()) * 1_000_000
-    match = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    return _micros(value, _MOMENT.fullmatch(value) if isinstance(value, str) else None, "a timestamp")
+
+
+def _naive_timestamp(value: Any) -> int:
+    """Microseconds since 1970 on a clock of no zone. A zone is an error, as in Spark: the clock's is not known."""
+    match = _MOMENT.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
+    return _micros(value, match if match is None or match["zone"] is None else None, "a timestamp without a zone")
+
+
+def _micros(value: Any, match: re.Match[str] | None, wanted: str) -> int:
     if match is None:
-        raise _wrong(value, "a timestamp")
+        raise _wrong(value, wanted)
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     days = _days(int(year), int(month), int(day))
     clock = time(int(hour or 0), int(minute or 0), int(second or 0))

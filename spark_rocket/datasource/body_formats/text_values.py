@@ -39,10 +39,12 @@ def dates(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """ISO-8601 texts as timestamps; UTC where they name no zone."""
-    utc, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
+    """ISO-8601 texts as timestamps; UTC where they name no zone. A type without a zone takes no text with one."""
+    naive = pa.timestamp("us")
+    if kind.tz is None:
+        return texts.cast(naive).cast(kind)
     zoned = pc.match_substring_regex(texts, _ZONE)
     nothing = pa.scalar(None, texts.type)
-    with_zone = pc.if_else(zoned, texts, nothing).cast(utc).cast(pa.int64())
+    with_zone = pc.if_else(zoned, texts, nothing).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     without = pc.if_else(zoned, nothing, texts).cast(naive).cast(pa.int64())
     return pc.coalesce(with_zone, without).cast(kind)

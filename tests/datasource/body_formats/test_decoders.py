@@ -128,6 +128,10 @@ def noon(**more: int) -> datetime:
         ('{"t": "yesterday"}', '"yesterday" is not a timestamp'),
         ('{"t": "2026-01-31 12:00:00 Europe/Berlin"}', "is not a timestamp"),
         ('{"t": "300000-01-01"}', "not within the years of timestamps"),
+        ('{"n": "2026-01-31T12:00:00Z"}', "is not a timestamp without a zone"),
+        ('{"n": "2026-01-31T12:00:00+02:00"}', "is not a timestamp without a zone"),
+        ('{"n": "2026-01-31 12:00:00 UTC"}', "is not a timestamp without a zone"),
+        ('{"n": 12}', "12 is not a timestamp without a zone"),
         ('{"d": "2026-01-31Z"}', "is not a date"),
         ('{"d": "9999999-01-01"}', "not within the years of dates"),
         ('{"d": "2026-02-30"}', "day is out of range|must be in range"),
@@ -365,6 +369,28 @@ def test_csv() -> None:
     assert sorted(found.bad) == [4, 5, 6, 7, 8]
     with pytest.raises(SchemaError, match="CSV has no values for"):
         CsvDecoder(pa.schema([("m", pa.map_(pa.string(), pa.int32()))]), ",")
+
+
+def test_csv_times() -> None:
+    """As Spark's from_csv has them: what cannot be read alone makes no other line bad."""
+    fields = pa.schema([("t", UTC), ("n", pa.timestamp("us")), ("d", pa.date32())])
+    good = {
+        b"2026-01-31 14:00:00 +02:00,2026-01-31 12:00:00,2026-01-31 00:30:00 +02:00": (noon(), noon(), 31),
+        b"2026-01-31 12:00:00 UTC,2026-1-31 12,2026-1-30": (noon(), noon(), 30),
+        b"2026-01-31T12:00:00Z,2026-01-31T12:00:00,2026-01-31": (noon(), noon(), 31),
+    }
+    bad = {
+        b",2026-01-31T12:00:00Z,": "is not a timestamp without a zone",
+        b",2026-01-31 12:00:00+02:00,": "is not a timestamp without a zone",
+        b",,2026-01-31+02:00": "is not a date",
+        b"2026-01-31 12:00:00 Europe/Berlin,,": "is not a timestamp",
+    }
+    found = check_alone(CsvDecoder(fields, ","), fields, [*good, *bad])
+    assert rows_of(found, fields)[: len(good)] == [
+        {"t": t, "n": n.replace(tzinfo=None), "d": date(2026, 1, day)} for t, n, day in good.values()
+    ]
+    assert [*found.bad] == [*range(len(good), len(good) + len(bad))]
+    assert all(text in found.bad[at] for at, text in enumerate(bad.values(), len(good)))
 
 
 def test_many_bad_lines_cost_little_more_than_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
