@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import date, time
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -29,7 +30,20 @@ class Number(str):
     __slots__ = ()
 
 
-_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number)
+class Repeated(dict[str, Any]):
+    """An object in which a member occurs more than once: the last one's value counts, the text has them all."""
+
+    def __init__(self, members: list[tuple[str, Any]]) -> None:
+        super().__init__(members)
+        self.members = members
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    return found if len(found) == len(members) else Repeated(members)
+
+
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=_object)
 _SPACE = " \t\r\n"
 _WHOLE = re.compile(r"-?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -73,11 +87,12 @@ def _skip(text: str, at: int) -> int:
 
 
 def write_compact(value: Any) -> str:
-    """A parsed value as JSON text, its numbers as they were."""
+    """A parsed value as JSON text, its numbers as they were, and all of its members."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_quoted(name)}:{write_compact(item)}" for name, item in value.items()) + "}"
+        members = value.members if isinstance(value, Repeated) else value.items()
+        return "{" + ",".join(f"{_quoted(name)}:{write_compact(item)}" for name, item in members) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(write_compact, value)) + "]"
     return _quoted(value)
@@ -135,9 +150,18 @@ def _converter(kind: pa.DataType, where: str) -> Convert:
 
 
 def variant_of(value: Any) -> dict[str, bytes]:
-    """A variant, as Spark's Arrow batches carry it."""
+    """A variant, as Spark's Arrow batches carry it. It cannot hold a member twice."""
+    _check_members(value)
     content, metadata = VariantUtils.parse_json(write_compact(value))
     return {"value": bytes(content), "metadata": bytes(metadata)}
+
+
+def _check_members(value: Any) -> None:
+    if isinstance(value, Repeated):
+        (name, _), *_ = Counter(name for name, _ in value.members).most_common(1)
+        raise ValueError(f"an object has a member {_quoted(name)} more than once, and a variant cannot")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_members(item)
 
 
 def _wrong(value: Any, wanted: str) -> ValueError:

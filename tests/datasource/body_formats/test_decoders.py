@@ -83,6 +83,9 @@ def noon(**more: int) -> datetime:
         ('{"s": 1.50}', {"s": "1.50"}),
         ('{"s": {"x": 1.0, "y": [1, null, "z"]}}', {"s": '{"x":1.0,"y":[1,null,"z"]}'}),
         ('{"s": true}', {"s": "true"}),
+        ('{"s": {"x": 1, "x": 2.50, "y": [{"z": 1, "z": null}]}}', {"s": '{"x":1,"x":2.50,"y":[{"z":1,"z":null}]}'}),
+        ('{"s": [1, {"a": 1, "a": 1}]}', {"s": '[1,{"a":1,"a":1}]'}),
+        ('{"s": "a", "s": {"x": 1, "x": 1}}', {"s": '{"x":1,"x":1}'}),
         ('{"f": "NaN", "g": "-Infinity"}', {"f": float("nan"), "g": float("-inf")}),
         ('{"f": -Infinity}', {"f": float("-inf")}),
         ('{"f": -Inf}', {"f": float("-inf")}),
@@ -159,6 +162,8 @@ def test_json_of_types_that_arrow_does_not_parse() -> None:
         "b": b"\x01\x02", "m": [("k", 1), ("l", None)], "s": "x"}  # fmt: skip
     assert "Incorrect padding" in one('{"b": "AQI"}', fields)
     assert "is not a whole number" in one('{"m": {"k": "x"}}', fields)
+    assert one('{"m": {"k": 1, "k": 2}}', fields) == {"m": [("k", 2)]}
+    assert "member \"a\" more than once" in one('{"v": {"b": [{"a": 1, "c": 1, "a": 2}]}}', fields)
     found = one('{"v": {"a": [1.50]}, "e": {"v": 1}}', fields)
     assert VariantUtils.to_json(found["v"]["value"], found["v"]["metadata"]) == '{"a":[1.50]}'
     with pytest.raises(SchemaError, match="JSON has no values for the type duration"):
