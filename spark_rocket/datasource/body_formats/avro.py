@@ -19,7 +19,6 @@ from __future__ import annotations
 import io
 import json
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -70,8 +69,9 @@ _LOGICAL: dict[tuple[str, str], DataType] = {
     ("long", "local-timestamp-micros"): TimestampNTZType(),
     ("string", "uuid"): StringType(),
 }
-# Fastavro makes times of day of these, which Spark's Avro reader leaves as numbers.
-_KEPT_NUMBERS = ("time-millis", "time-micros")
+# Fastavro makes times of day and UUIDs of these, which Spark's Avro reader leaves as numbers and texts.
+_IGNORED = ("time-millis", "time-micros", "uuid")
+_MOST_DIGITS = 38
 # What fastavro is told to call for a number when it reads; named so that nobody else's schema has them.
 _SYMBOL, _MILLIS = "spark-rocket-symbol", "spark-rocket-millis"
 
@@ -94,7 +94,7 @@ class AvroSchema:
         try:
             raw = json.loads(settings.avro_schema)
             check_nesting(raw)
-            self.parsed: Any = fastavro.parse_schema(_without_times(raw))
+            self.parsed: Any = fastavro.parse_schema(_without_ignored(raw))
             shape = measure(self.parsed)
             form = fastavro.schema.to_parsing_canonical_form(self.parsed)
             digest = fastavro.schema.fingerprint(form, "CRC-64-AVRO")
@@ -152,6 +152,11 @@ class AvroSchema:
         if kind == "map":
             return MapType(StringType(), self._spark_type(schema["values"]))
         if logical == "decimal" and kind in ("bytes", "fixed"):
+            if schema["precision"] > _MOST_DIGITS:
+                raise SchemaError(
+                    f"the Avro schema has a decimal of {schema['precision']} digits, and Spark's have {_MOST_DIGITS}.",
+                    remedy="Read the body as binary, and decode it in the query.",
+                )
             return DecimalType(schema["precision"], schema.get("scale", 0))
         if isinstance(kind, (dict, list)):
             return self._spark_type(kind)
@@ -173,7 +178,7 @@ class AvroSchema:
         value: Any = self._library.schemaless_reader(file, self._reading, None)
         if file.tell() != len(body):
             raise ValueError(f"the datum ends at byte {file.tell()} of {len(body)}")
-        return _plain(value)  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]
 
     def write(self, row: dict[str, Any]) -> bytes:
         """Encode a row: a single object, unless ``avroEncoding=raw``."""
@@ -195,15 +200,6 @@ class AvroDecoder:
         return decode_each(bodies, self._fields, self._schema.read)
 
 
-def _plain(value: Any) -> Any:
-    """Arrow makes strings of no UUID, and structs of dictionaries only where it sees them."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, UUID) else value
-
-
 def _with_maps(value: Any) -> Any:
     """Arrow gives maps as lists of pairs."""
     if isinstance(value, dict):
@@ -215,16 +211,21 @@ def _with_maps(value: Any) -> Any:
     return value
 
 
-def _without_times(schema: Any) -> Any:
+def _without_ignored(schema: Any) -> Any:
+    """A schema without the logical types that Spark's Avro reader ignores, those that are invalid among them."""
     if isinstance(schema, list):
-        return [_without_times(branch) for branch in schema]
+        return [_without_ignored(branch) for branch in schema]
     if isinstance(schema, dict):
-        return {
-            key: _without_times(value)
-            for key, value in schema.items()
-            if not (key == "logicalType" and value in _KEPT_NUMBERS)
-        }
+        logical = schema.get("logicalType")
+        ignored = logical in _IGNORED or (logical == "decimal" and not _is_decimal(schema))
+        return {key: _without_ignored(value) for key, value in schema.items() if not (key == "logicalType" and ignored)}
     return schema
+
+
+def _is_decimal(schema: dict[str, Any]) -> bool:
+    """Whether a decimal says what the specification demands. Without it the type is what it is based on: bytes."""
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    return type(precision) is int and type(scale) is int and 0 <= scale <= precision > 0
 
 
 def _for_reading(schema: Any) -> Any:

@@ -592,6 +592,28 @@ def test_avro_times_of_any_year(logical: str, number: int, value: int | str) -> 
         assert found == value or re.search(str(value), str(found)), found
 
 
+@pytest.mark.parametrize("text", ["12345678-1234-5678-1234-56781234ABCD", "123456781234567812345678ABCDEF01", "x"])
+def test_avro_uuids_are_the_texts_that_were_written(text: str) -> None:
+    """As in from_avro, which does not look at them: neither lower case, nor with hyphens."""
+    record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": ["null", {
+        "type": "string", "logicalType": "uuid"}]}]}  # fmt: skip
+    schema = AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record)))
+    fields = pa.schema([("c", pa.string())])
+    assert schema.columns == columns(c="string")
+    assert AvroDecoder(fields, schema).decode(bodies(schema.write({"c": text}))).columns[0].to_pylist() == [text]
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"precision": None}, {"precision": 0}, {"precision": "9"}, {"precision": 2, "scale": 3}]
+)
+def test_avro_decimals_that_are_none_are_bytes(more: dict[str, Any]) -> None:
+    """As the specification has it, and Spark: what a logical type says is ignored when it is invalid."""
+    assert raw_avro({"type": "bytes", "logicalType": "decimal", **more}, 1, 7) == b"\x0e"
+    assert raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, 1, 6) == Decimal("0.12")
+    with pytest.raises(SchemaError, match="a decimal of 39 digits, and Spark's have 38"):
+        raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 39}, 0)
+
+
 def test_avro_dates_of_any_year_and_indexes_that_are_none() -> None:
     day = {"type": "int", "logicalType": "date"}
     assert [raw_avro(day, number) for number in (2932897, -800000, 0)] == [2932897, -800000, 0]
