@@ -2,8 +2,11 @@
 
 Bodies that hold a line end (in a quoted value, or by mistake) are decoded alone. So none of the others can become two
 rows, only two of them one, through a quote that is not closed: when there are as many rows as bodies, each is its own
-body's. An empty value that is not quoted is null. Lines without a quote have as many values as delimiters and one more:
-those that have too few or too many are found before Arrow sees them.
+body's. An empty value that is not quoted is null, and so an empty body is the null of a schema of one column.
+
+Lines without a quote have as many values as delimiters and one more: those that have too few or too many are found
+before Arrow sees them. So are those with text behind a closing quote, which Arrow would make a part of the value. Each
+line is given to Arrow with its end: without one an empty last value, behind a quoted one, would be quoted too.
 
 Belongs to one task. Corresponds to Spark's UnivocityParser.
 """
@@ -41,6 +44,7 @@ class CsvDecoder:
                 )
         self._fields = fields
         self._delimiter = delimiter.encode()
+        self._line = _line_pattern(delimiter)
         self._parse = {"delimiter": delimiter, "ignore_empty_lines": False}
         self._convert = pyarrow.csv.ConvertOptions(
             column_types={item.name: item.type if _from_text(item.type) is None else pa.string() for item in fields},
@@ -64,15 +68,19 @@ class CsvDecoder:
         doubtful[edges[1:] == edges[:-1]] = True
         delimiters, quotes = (_count(data, edges, character) for character in (self._delimiter, _QUOTE))
         doubtful |= (delimiters + 1 != len(self._fields)) & (quotes == 0)
+        if quotes.any():
+            doubtful |= ~self._is_well_quoted(bodies)
         return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one, _STEPS)
 
+    def _is_well_quoted(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.asarray(pc.match_substring_regex(bodies, self._line).to_numpy(zero_copy_only=False))
+
     def _prepare(self, bodies: pa.Array) -> Any:
-        lines = pc.binary_replace_slice(bodies, 0, 0, b"\n")
-        data, edges = raw(lines)
+        data, edges = raw(pc.binary_join_element_wise(bodies, b"", b"\n"))
         buffer = pa.py_buffer(data)
 
         def decode(low: int, high: int) -> list[pa.Array]:
-            begin, end = int(edges[low]) + 1, int(edges[high])
+            begin, end = int(edges[low]), int(edges[high])
             return self._read(buffer.slice(begin, end - begin), high - low)
 
         return decode
@@ -101,18 +109,31 @@ class CsvDecoder:
         rows: list[list[pa.Array]] = []
         bad: dict[int, str] = {}
         nothing = [pa.nulls(1, item.type) for item in self._fields]
+        well_quoted = self._is_well_quoted(bodies)
         for index, body in enumerate(bodies.to_pylist()):
+            if not body and len(self._fields) == 1:
+                rows.append(nothing)
+                continue
             try:
                 if not body:
                     raise ValueError("the body is empty")
+                if not well_quoted[index]:
+                    raise ValueError("a quotation mark is not closed, or there is text behind one that closes a value")
                 values = body.count(self._delimiter) + 1
                 if values != len(self._fields) and _QUOTE not in body:
                     raise ValueError(f"it has {values} values, and the schema {len(self._fields)}")
-                rows.append(self._read(pa.py_buffer(body), 1))
+                rows.append(self._read(pa.py_buffer(body + b"\n"), 1))
             except BAD as error:
                 rows.append(nothing)
                 bad[index] = reason(error)
         return Decoded([pa.concat_arrays(list(column)) for column in zip(*rows, strict=True)], bad)
+
+
+def _line_pattern(delimiter: str) -> str:
+    """What matches a line whose quoted values end where their quotes close."""
+    mark = rf"\x{ord(delimiter):02x}"
+    value = rf'(?:"(?:[^"]|"")*"|[^"{mark}][^{mark}]*|)'
+    return rf"\A{value}(?:{mark}{value})*\z"
 
 
 def _count(data: np.ndarray[Any, np.dtype[np.uint8]], edges: I64, character: bytes) -> I64:

@@ -376,6 +376,33 @@ def test_csv() -> None:
         CsvDecoder(pa.schema([("m", pa.map_(pa.string(), pa.int32()))]), ",")
 
 
+@pytest.mark.parametrize("delimiter", [",", "|", "\t", "^", "-", "]", "\\", "a", ":"])
+def test_csv_quotes(delimiter: str) -> None:
+    fields = pa.schema([("s", pa.string()), ("t", pa.string())])
+    values = {
+        '"x""y"': 'x"y', '"x,y"': "x,y", '""': "", '""""': '"', 'x"y': 'x"y', 'x"y"': 'x"y"', " x": " x", "": None,
+        ' "x"': ' "x"', '"x\ny"': "x\ny", '"é"': "é", f'"{delimiter}"': delimiter,
+    }  # fmt: skip
+    wrong = ['"x"y', '"x" y', '"x" ', ' "x"y"'[1:], '""x', '"x', '"x""y', f'"x"{delimiter}', '"x\ny"z']
+    csv = CsvDecoder(fields, delimiter)
+    good = [f"{text}{delimiter}{other}".encode() for text in values for other in ("", '"z"')]
+    bad = [line.encode() for text in wrong for line in (f"{text}{delimiter}z", f"z{delimiter}{text}")]
+    found = check_alone(csv, fields, [*good, *bad])
+    assert [row["s"] for row in rows_of(found, fields)[: len(good) : 2]] == [*values.values()]
+    assert [row["t"] for row in rows_of(found, fields)[: len(good)]] == [None, "z"] * len(values)
+    assert [*found.bad] == [*range(len(good), len(good) + len(bad))]
+    assert "there is text behind one that closes a value" in found.bad[len(good)]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), UTC, pa.decimal128(10, 2)], ids=str)
+def test_an_empty_csv_body_is_the_null_of_a_single_column(kind: pa.DataType) -> None:
+    fields = pa.schema([("c", kind)])
+    value = b"" if pa.types.is_timestamp(kind) else b"7"
+    found = check_alone(CsvDecoder(fields, ","), fields, [b"", value, b"\n", b"\r\n", b","])
+    assert [*found.bad] == [4]
+    assert [found.columns[0][at].is_valid for at in range(4)] == [False, value != b"", False, False]
+
+
 def test_csv_times() -> None:
     """As Spark's from_csv has them: what cannot be read alone makes no other line bad."""
     fields = pa.schema([("t", UTC), ("n", pa.timestamp("us")), ("d", pa.date32())])

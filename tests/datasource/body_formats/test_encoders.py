@@ -86,6 +86,14 @@ def test_csv_is_read_back_as_it_was(rows: list[dict[str, Any]]) -> None:
     assert read_back(settings, schema, encode(settings, schema, rows)) == rows
 
 
+@steady(max_examples=40)
+@given(st.lists(st.none() | TEXTS, max_size=5))
+def test_one_csv_column_is_read_back_as_it_was(values: list[str | None]) -> None:
+    schema, settings = columns(s="string"), BodySettings(BodyFormat.CSV)
+    rows = [{"s": value} for value in values]
+    assert read_back(settings, schema, encode(settings, schema, rows)) == rows
+
+
 def test_what_json_looks_like() -> None:
     schema = columns(id="int", name="string", at="timestamp", f=DoubleType(), v="variant", keys="string")
     content, metadata = VariantUtils.parse_json('{"a": [1]}')
