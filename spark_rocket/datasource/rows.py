@@ -11,8 +11,9 @@ it), so rows that go to one queue make up to three kinds of blocks:
   so that their order stays;
 * delayed rows, each a block of its own. They are delivered later than the rows around them anyhow.
 
-Which queue: ``queueId`` names it; else ``shardingKey`` chooses as RocketMQ's SelectMessageQueueByHash does, so that
-Java producers and this one put a key into the same queue; else the row is *free*. A task's rows are in *lots* of at
+Which queue: ``queueId`` names it; else ``shardingKey``, or the sharding key among the properties of a copied message,
+chooses as RocketMQ's SelectMessageQueueByHash does, so that Java producers and this one put a key into the same queue;
+else the row is *free*. A task's rows are in *lots* of at
 most 10,000 rows and about 4 MiB of bodies; the free ones of a lot go to one queue that is drawn for it. A lot follows
 from the rows alone: where batches and requests are cut, and what is compressed, moves no row to another queue.
 
@@ -153,12 +154,14 @@ class RowEncoder:
         columns = {name.lower(): batch.column(index) for index, name in enumerate(batch.schema.names)}
         body = columns["body"]
         lengths = self._check_body(body)
+        properties = _copied(columns.get("properties"))
+        if (keys := _sharding_keys(columns.get("shardingkey"), properties)) is not None:
+            columns["shardingkey"] = keys
         given = {
             **{name: columns.get(column) for name, column in _TEXTS},
             **self._delays(columns),
             UNIQ_KEY: unique_keys(self._key, np.arange(self._rows_before, self._rows_before + count)),
         }
-        properties = _copied(columns.get("properties"))
         queues, targets = self._targets(count, columns)
         is_free = np.array([queue is None for _, queue in queues])[targets]
         kinds = self._kinds(targets, is_free, lengths, given)
@@ -414,3 +417,18 @@ def _copied(properties: pa.Array | None) -> pa.Array | None:
     kind = pa.map_(names.type, items.type)
     mask = properties.is_null() if properties.null_count else None
     return pa.MapArray.from_arrays(properties.offsets, names, items, type=kind, mask=mask)
+
+
+def _sharding_keys(column: pa.Array | None, properties: pa.Array | None) -> pa.Array | None:
+    """Each row's sharding key: the column's, or else the property's."""
+    if properties is None:
+        return column
+    at = np.flatnonzero(pc.equal(properties.keys, SHARDING_KEY).to_numpy(zero_copy_only=False))
+    if not len(at):
+        return column
+    rows = np.searchsorted(properties.offsets.to_numpy(), at, side="right") - 1
+    places = np.full(len(properties) + 1, -1, np.int64)  # the last is for what lies behind the rows of a slice
+    places[np.minimum(rows, len(properties))] = at
+    missing = (places[:-1] < 0) | properties.is_null().to_numpy(zero_copy_only=False)
+    found = properties.items.take(pa.array(places[:-1], mask=missing))
+    return found if column is None else pc.coalesce(column, found)

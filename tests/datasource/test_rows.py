@@ -95,6 +95,41 @@ def test_a_sharding_key_goes_where_a_java_producer_puts_it() -> None:
     assert len(found) == 6
 
 
+def test_a_copied_message_goes_to_the_queue_of_its_sharding_key() -> None:
+    """As Java's producer would send it again: the key is among the properties, as a read gives them."""
+    keys = ["order-17", None, "order-18", "Ünicode", None, "order-17", "k"]
+    marks: list[list[tuple[str, str | None]] | None] = [
+        [("__SHARDINGKEY", key), ("p", "1")] if key else [("p", "1")] for key in keys
+    ]
+    marks[1], marks[4] = None, [("__SHARDINGKEY", None)]
+    columns = {
+        "body": pa.array([str(number) for number in range(7)]),
+        "properties": pa.array(marks, pa.map_(pa.string(), pa.string())),
+    }
+    places = sorted(queues_of("t"))
+
+    def check(batch: pa.RecordBatch, wanted: dict[bytes, str | None]) -> None:
+        found = messages(list(encoder(topic="t").blocks(batch)))
+        assert {body: properties.get("__SHARDINGKEY") for _, body, properties in found} == wanted
+        for queue, body, _ in found:
+            key = wanted[body]
+            assert queue == (None if key is None else places[abs(java_hash(key)) % 6])
+
+    every = {str(number).encode(): key for number, key in enumerate(keys)}
+    batch = pa.record_batch(columns)
+    check(batch, every)
+    check(batch.slice(2, 3), {body: every[body] for body in (b"2", b"3", b"4")})
+    # A column says more than the message that was read.
+    given = ["mine", "mine", *([None] * 5)]
+    check(pa.record_batch(columns | {"shardingKey": pa.array(given)}), every | {b"0": "mine", b"1": "mine"})
+    queue_id = pa.record_batch(columns | {"queueId": pa.array([2] * 7, pa.int32())})
+    assert {queue for queue, _, _ in messages(list(encoder(topic="t").blocks(queue_id)))} == {
+        MessageQueue("t", "broker-a", 2)
+    }
+    delayed_rows = pa.record_batch(columns | {"delayLevel": pa.array([3] * 7, pa.int32())})
+    assert {block.first_row: block.order for block in encoder(topic="t").blocks(delayed_rows)} == dict(enumerate(keys))
+
+
 def test_a_queue_id_wins_and_always_means_the_same_queue() -> None:
     ids = [2, 0, None, 1, 2, 0]
     batch = pa.record_batch(
