@@ -102,7 +102,8 @@ class RocketDataSource(Traveller, DataSource):
         check_append(overwrite, 'Use .mode("append").')
         options = self._to_write(self.options)
         parsed = parse_write_options(options_to_write(options, schema), Scope.WRITE)
-        return RocketWriter(parsed, written(schema, options))
+        columns = written(schema, options)
+        return RocketWriter(parsed, columns, [name for name in schema.names if name not in columns.names])
 
     @short
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802

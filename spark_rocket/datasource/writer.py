@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
@@ -38,12 +39,13 @@ from spark_rocket.datasource.body_formats.settings import BodySettings
 from spark_rocket.datasource.options import WriteOptions
 from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import RowEncoder, write_key
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.send import BlockSender, Sent
 from spark_rocket.datasource.sink import sink_for
 from spark_rocket.datasource.tracebacks import short
 from spark_rocket.datasource.travel import Traveller
 from spark_rocket.datasource.worker import settle_worker
-from spark_rocket.errors import OptionError, SchemaError, StateError, TopicNotFoundError
+from spark_rocket.errors import OptionError, RowError, SchemaError, StateError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -74,6 +76,10 @@ _OTHER_NAMES = {
     "headers": " Headers are the column properties, a map<string,string>.",
     "partition": " Kafka's partition is queueId.",
     "timestamp": " Brokers set the time; deliverAt is when consumers may have the message.",
+} | {
+    name.lower(): " A message gets it when it is sent and stored."
+    for name in SOURCE_SCHEMA.names
+    if name.lower() not in _COLUMNS
 }
 
 
@@ -159,6 +165,28 @@ def with_bodies(
     return (encoder.encode(batch) for batch in batches if batch.num_rows)
 
 
+def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A task's batches; RowError where one has a value in columns that are only read.
+
+    A table or view that is read and inserted into has such columns. Of those that an INSERT leaves out Spark makes
+    nulls, so only a value tells that one was named.
+    """
+    context = TaskContext.get()
+    rows = 0
+    for batch in batches:
+        for name in names:
+            column = batch.column(name)
+            if column.null_count < len(column):
+                row = rows + int(pc.index(column.is_valid(), True).as_py())
+                raise RowError(
+                    f"row {row} of partition {context.partitionId() if context is not None else 0}: the column {name} "
+                    "has a value, and can only be read.",
+                    remedy="Name the columns to write, as in INSERT INTO t (body, tags) SELECT body, tags FROM …",
+                )
+        rows += batch.num_rows
+        yield batch
+
+
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
     """A task's whole work."""
     settle_worker()
@@ -216,17 +244,20 @@ def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
 class RocketWriter(Traveller, DataSourceArrowWriter):
     """``df.write``: the write has a name, from ``writeId`` or made up here, once for all tasks."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
+        """``schema`` has the columns that are written; those of ``only_read`` come beside them and must be null."""
         check_columns(schema, options)
         if options.topic is not None:
             sink_for(options).queues_of(options.topic)
         self._options = options
         self._schema = schema
+        self._only_read = tuple(only_read)
         self._name = options.write_id or uuid.uuid4().hex
 
     @short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(with_bodies(iterator, self._options, self._schema), self._options, self._name, "")
+        batches = refuse_values(iterator, self._only_read)
+        return write_rows(with_bodies(batches, self._options, self._schema), self._options, self._name, "")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _log_total("the write", messages)

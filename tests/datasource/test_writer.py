@@ -29,8 +29,22 @@ from spark_rocket.datasource.patience import Patience
 from spark_rocket.datasource.rows import Block
 from spark_rocket.datasource.send import Sent
 from spark_rocket.datasource.sink import sink_for
-from spark_rocket.datasource.writer import RocketStreamWriter, Written, check_append, check_columns, write_rows
-from spark_rocket.errors import NameServerUnreachableError, OptionError, RocketError, SchemaError, TopicNotFoundError
+from spark_rocket.datasource.writer import (
+    RocketStreamWriter,
+    RocketWriter,
+    Written,
+    check_append,
+    check_columns,
+    write_rows,
+)
+from spark_rocket.errors import (
+    NameServerUnreachableError,
+    OptionError,
+    RocketError,
+    RowError,
+    SchemaError,
+    TopicNotFoundError,
+)
 from spark_rocket.model import MessageQueue, SendResult, SendStatus
 
 KINDS: dict[str, DataType] = {
@@ -91,6 +105,8 @@ def test_frames_that_can_be_written(schema: str) -> None:
         ("body string, headers string", r"cannot write a column headers.*column properties"),
         ("body string, partition int", r"cannot write a column partition.*is queueId"),
         ("body string, timestamp timestamp", r"cannot write a column timestamp.*deliverAt"),
+        ("body string, queueOffset bigint", r"cannot write a column queueOffset.*gets it when it is sent and stored"),
+        ("body string, storetimestamp timestamp", r"cannot write a column storetimestamp.*when it is sent and stored"),
         ("body string, keys array<string>", r"the column keys is array<string>.*array_join\(\"keys\", \" \"\)"),
     ],
 )
@@ -163,6 +179,21 @@ def test_small_micro_batches_do_not_all_go_to_one_queue(sink: FakeSink) -> None:
     for batch in range(64):
         write(batch)
     assert sink.used[64:] == first, "a batch that is repeated takes the same way"
+
+
+def test_columns_that_are_only_read_must_be_null(sink: FakeSink) -> None:
+    """As they come of a table or a view that is read too: Spark makes nulls of what an INSERT does not name."""
+    made = RocketWriter(options(topic="t"), struct("body string"), ["queueOffset", "bornHost"])
+
+    def batch(*offsets: int | None) -> pa.RecordBatch:
+        count = len(offsets)
+        hosts = pa.nulls(count, pa.string())
+        return pa.record_batch({"body": ["a"] * count, "queueOffset": pa.array(offsets, pa.int64()), "bornHost": hosts})
+
+    assert made.write(iter([batch(None, None), batch(None)])).messages == 3
+    with pytest.raises(RowError, match=r"row 4 of partition 0: the column queueOffset has a value.*INSERT INTO t"):
+        made.write(iter([batch(None, None), batch(None, None, 7, 8)]))
+    assert len(sink.used) == 3
 
 
 @pytest.mark.parametrize("error", [TopicNotFoundError, NameServerUnreachableError])

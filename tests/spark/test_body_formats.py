@@ -121,6 +121,68 @@ def test_records_that_cannot_be_decoded(mq: Rocket, spark: SparkSession) -> None
     assert (len(again), len(set(again))) == (4, 2)
 
 
+MEANINGS = "t timestamp, n timestamp_ntz, d date, de decimal(38,18), p decimal(10,2), s string"
+TIMES = [
+    "2026-01-31T12:00:00.123456Z", "2026-01-31 12:00:00 +02:00", "2026-01-31 12:00:00 UTC", "2026-01-31 12:00:00+0230",
+    "2026-01-31 12:00:00", "2026-1-3", "2026-01-31 UTC", "2026-01-31Z", "+10000-01-01T04:59:59.000Z", "10000-01-01",
+    "-0001-12-31T23:59:59.999999", "0000-01-01", "2026-02-30", "2026-01-31T24:00:00Z", "yesterday",
+]  # fmt: skip
+NUMBERS = [
+    "1.005", "-99999999.995", "99999999.994", "123456789.12", "1234567890", "1e30", "1E+2", "1e-50", "1e40",
+    "340282366920938463463374607431768211457", "99999999999999999999.999999999999999999", "0.1234567890123456785",
+]  # fmt: skip
+OBJECTS = ['{"x":1,"x":2}', '[{"x":{"y":1,"y":1}},"a"]', "[]", "{}", '"a"']
+
+
+def test_values_mean_what_they_mean_to_from_json_and_from_csv(mq: Rocket, spark: SparkSession) -> None:
+    """Each value in a record of its own, since here one that does not fit makes the others of its record null, too."""
+    pairs = [(name, f'"{text}"') for name in "tnd" for text in TIMES]
+    pairs += [(name, text) for name in ("de", "p") for number in NUMBERS for text in (number, f'"{number}"')]
+    names = [column.split(" ")[0] for column in MEANINGS.split(", ")]
+    bodies = {
+        "json": [f'{{"{name}":{text}}}' for name, text in pairs] + [f'{{"s":{text}}}' for text in OBJECTS],
+        "csv": [
+            ",".join("" if name != other else text.strip('"') for other in names)
+            for name, text in pairs
+            if "," not in text
+        ],
+    }
+    shown = [f"CAST({name} AS STRING)" for name in names]
+    for form, values in bodies.items():
+        topic = mq.topic(1)
+        mq.send(topic, values)
+        options = {"bodyFormat": form, "badRecords": "null", "metadataColumns": "body as kept"}
+        found = typed(mq, topic, f"{MEANINGS}, kept binary", **options)
+        ours = found.selectExpr("CAST(kept AS STRING)", *shown).collect()
+        theirs = (
+            spark.createDataFrame([(value,) for value in values], "kept string")
+            .selectExpr("kept", f"from_{form}(kept, '{MEANINGS}') AS found")
+            .selectExpr("kept", "found.*")
+            .selectExpr("kept", *shown)
+            .collect()
+        )
+        assert [tuple(row) for row in ours] == [tuple(row) for row in theirs]
+
+
+def test_the_end_of_9999_in_new_york(mq: Rocket, spark: SparkSession) -> None:
+    """A sentinel that is the year 10000 in UTC is written, read back, and read by Spark's own functions."""
+    at = "timestamp'9999-12-31 23:59:59 America/New_York' AS at"
+    for form in ("json", "csv"):
+        topic = mq.topic(1)
+        write(mq, spark.sql(f"SELECT 1 AS id, {at}, date'-0044-03-15' AS day"), topic=topic, bodyFormat=form)
+        schema = "id int, at timestamp, day date"
+        theirs = mq.read(topic).selectExpr(f"from_{form}(CAST(body AS STRING), '{schema}') AS x").select("x.*")
+        for frame in (typed(mq, topic, schema, bodyFormat=form), theirs):
+            texts = [tuple(row) for row in frame.selectExpr("CAST(at AS STRING)", "CAST(day AS STRING)").collect()]
+            assert texts == [("+10000-01-01 04:59:59", "-0044-03-15")]
+
+
+def test_null_in_the_only_csv_column(mq: Rocket, spark: SparkSession) -> None:
+    topic = mq.topic(1)
+    write(mq, spark.sql("SELECT * FROM VALUES ('a'), (NULL), ('') AS t(s)").coalesce(1), topic=topic, bodyFormat="csv")
+    assert [row.s for row in typed(mq, topic, "s string", bodyFormat="csv").collect()] == ["a", None, ""]
+
+
 def test_a_stream(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     """JSON in, some of it bad; JSON out, and the bad ones to a topic; restarted, nothing comes twice."""
     topic, out, bad = mq.topic(2), mq.topic(2), mq.topic(1)
