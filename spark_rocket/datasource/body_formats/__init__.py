@@ -10,6 +10,7 @@ codecs              from settings to a decoder, an encoder, and the columns that
 json_reader,        JSON by Arrow's parser; what it refuses is looked at value by value (json_values)
 json_values
 csv_reader          CSV by Arrow's parser
+text_values         columns of texts to decimals, dates and timestamps
 arrow_bodies,       Arrow IPC streams, many rows in a message: how large they may become, and which types may
 arrow_limits,       become which
 arrow_casts

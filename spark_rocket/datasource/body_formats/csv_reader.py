@@ -13,7 +13,6 @@ Belongs to one task. Corresponds to Spark's UnivocityParser.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from spark_rocket.datasource.body_formats.decoding import BAD, I64, Decoded, decode_together, raw, reason
-from spark_rocket.datasource.body_formats.json_values import converter
-from spark_rocket.datasource.body_formats.text_values import dates, decimals, timestamps
+from spark_rocket.datasource.body_formats.text_values import is_read_as_text, values_of
 from spark_rocket.errors import SchemaError
 
 _MARK = b"\xef\xbb\xbf"
@@ -43,11 +41,14 @@ class CsvDecoder:
                     remedy="Declare it as string, and take it apart in the query.",
                 )
         self._fields = fields
+        self._as_read = pa.schema(
+            [(item.name, pa.string() if is_read_as_text(item.type) else item.type) for item in fields]
+        )
         self._delimiter = delimiter.encode()
         self._line = _line_pattern(delimiter)
         self._parse = {"delimiter": delimiter, "ignore_empty_lines": False}
         self._convert = pyarrow.csv.ConvertOptions(
-            column_types={item.name: item.type if _from_text(item.type) is None else pa.string() for item in fields},
+            column_types=self._as_read,
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -70,7 +71,22 @@ class CsvDecoder:
         doubtful |= (delimiters + 1 != len(self._fields)) & (quotes == 0)
         if quotes.any():
             doubtful |= ~self._is_well_quoted(bodies)
-        return decode_together(bodies, self._fields, doubtful, self._prepare, self._one_by_one, _STEPS)
+        return self._typed(
+            decode_together(bodies, self._as_read, doubtful, self._prepare, self._one_by_one, _STEPS), len(bodies)
+        )
+
+    def _typed(self, decoded: Decoded, count: int) -> Decoded:
+        """With the values of those columns that are read as text; a record with a text that is none of them is bad."""
+        bad = dict(decoded.bad)
+        columns = [
+            values_of(column, item.type, bad) if is_read_as_text(item.type) else column
+            for column, item in zip(decoded.columns, self._fields, strict=True)
+        ]
+        if len(bad) > len(decoded.bad):
+            mask = np.zeros(count, np.bool_)
+            mask[list(bad)] = True
+            columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
+        return Decoded(columns, dict(sorted(bad.items())))
 
     def _is_well_quoted(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return np.asarray(pc.match_substring_regex(bodies, self._line).to_numpy(zero_copy_only=False))
@@ -99,16 +115,16 @@ class CsvDecoder:
         if table.num_rows != count:
             raise ValueError(f"{table.num_rows} lines instead of {count}")
         columns = []
-        for item in self._fields:
+        for item in self._as_read:
             column = table.column(item.name)
             array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            columns.append(_values(array, item.type))
+            columns.append(array)
         return columns
 
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
         rows: list[list[pa.Array]] = []
         bad: dict[int, str] = {}
-        nothing = [pa.nulls(1, item.type) for item in self._fields]
+        nothing = [pa.nulls(1, item.type) for item in self._as_read]
         well_quoted = self._is_well_quoted(bodies)
         for index, body in enumerate(bodies.to_pylist()):
             if not body and len(self._fields) == 1:
@@ -147,25 +163,3 @@ def _fits(kind: pa.DataType) -> bool:
     types = pa.types
     checks = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal)
     return any(check(kind) for check in (*checks, types.is_string, types.is_date32, types.is_timestamp))
-
-
-def _from_text(kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], pa.Array] | None:
-    """What makes values of the texts between delimiters; None if Arrow's CSV parser does it rightly."""
-    if pa.types.is_timestamp(kind):
-        return timestamps
-    if pa.types.is_date32(kind):
-        return dates
-    return decimals if pa.types.is_decimal(kind) else None
-
-
-def _values(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column as its type. Of a line that is decoded alone, what Arrow refuses means what it means in JSON."""
-    convert = _from_text(kind)
-    if convert is None:
-        return array
-    try:
-        return convert(array, kind)
-    except (ValueError, pa.ArrowException):
-        if len(array) != 1:
-            raise
-    return pa.array([converter(kind)(array[0].as_py())], kind)

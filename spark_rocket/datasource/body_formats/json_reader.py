@@ -33,7 +33,7 @@ _Decode = Callable[[int, int], list[pa.Array]]
 
 _BRACE = ord("{")
 # A number that may have an exponent of two digits, and an escape that may hide one.
-_EXPONENT = r"""[\s":,\[][+-]?[0-9.]+[eE][+-]?[0-9][0-9]|\\u00"""
+_EXPONENT = r"""[\s":,\[][+-]?[0-9.]+[eE][+-]?[0-9][0-9]+[\s",}\]]|\\u00"""
 _MANY = 512  # bodies from which on it pays to find out whether they are alike
 
 

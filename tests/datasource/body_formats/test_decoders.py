@@ -442,6 +442,14 @@ def test_many_bad_lines_cost_little_more_than_themselves(monkeypatch: pytest.Mon
         assert found.columns[0].to_pylist() == [None if index % 10 == 3 else index for index in range(10_000)]
         assert len(reads) <= most
         assert sum(reads) < 600_000
+    # Values that Arrow refuses, bad or not, make no line be read again.
+    reads.clear()
+    prices = CsvDecoder(pa.schema([("i", pa.int64()), ("de", pa.decimal128(5, 2))]), ",")
+    lines = [b"%d,%s" % (number, b"x" if number % 10 == 3 else b"1.555") for number in range(1000)]
+    found = prices.decode(bodies(*lines))
+    assert found.columns[1].to_pylist() == [None if number % 10 == 3 else Decimal("1.56") for number in range(1000)]
+    assert found.columns[0].to_pylist() == [None if number % 10 == 3 else number for number in range(1000)]
+    assert (len(reads), len(found.bad)) == (1, 100)
     assert CsvDecoder(fields, ",").decode(bodies(b"x")).bad == {0: "it has 1 values, and the schema 2"}
 
 
