@@ -52,7 +52,8 @@ _SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
 }
 _MOMENT = re.compile(
     r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
-    r"(?:[T ](\d{1,2})(?::?(\d{1,2})(?::?(\d{1,2})(?:\.(\d*))?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
+    r"(?:[T ](?:(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?|(\d\d)(\d\d)(?:(\d\d)(?:\.(\d*))?)?)"
+    r"\s*(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
     re.ASCII,
 )
 _DAY = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*)?", re.ASCII | re.DOTALL)
@@ -252,7 +253,8 @@ def _naive_timestamp(value: Any) -> int:
 def _micros(value: Any, match: re.Match[str] | None, wanted: str) -> int:
     if match is None:
         raise _wrong(value, wanted)
-    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    year, month, day, *clocks, zone = match.groups()
+    hour, minute, second, fraction = (one or other for one, other in zip(clocks[:4], clocks[4:], strict=True))
     days = _days(int(year), int(month), int(day))
     clock = time(int(hour or 0), int(minute or 0), int(second or 0))
     seconds = days * 86_400 + clock.hour * 3600 + clock.minute * 60 + clock.second
