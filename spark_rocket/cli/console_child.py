@@ -12,13 +12,13 @@ import contextlib
 import importlib.util
 import json
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.cli.child_process import ChildProcess
 from spark_rocket.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 
@@ -101,32 +101,17 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
     if missing:
         say(f"No console: {' and '.join(missing)} are not installed.")
         return False
-    ready_read, ready_write = os.pipe()
-    lifeline_read, lifeline = os.pipe()
-    command = [sys.executable, "-m", "spark_rocket.cli", "console", "-n", name_server, "--port", str(port)]
-    command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
+    arguments = ["console", "-n", name_server, "--port", str(port)]
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            env={**os.environ, **environment},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            pass_fds=(ready_write, lifeline_read),
-            start_new_session=True,  # Ctrl-C in the terminal is for this process, which then stops the console
-        )
+        child = await ChildProcess.start(*arguments, environment=environment)
     except OSError as error:
         say(f"No console: {error.strerror or error}.")
-        os.close(ready_read)
-        os.close(lifeline)
         return False
-    finally:
-        os.close(ready_write)
-        os.close(lifeline_read)
+    process = child.process
     try:
         assert process.stderr is not None
         words = asyncio.create_task(_last_words(process.stderr))
-        line = await _line(ready_read)
+        line = await child.ready_line()
         if line:
             say(f"Console: {json.loads(line)['console']}{note}")
         status = await process.wait()
@@ -134,7 +119,7 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
         say(f"The console has ended. {said}" if line else f"No console: {said}")
         return bool(line) and status != 0
     finally:
-        os.close(lifeline)  # by which it ends
+        child.release()  # by which it ends
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(process.wait(), _STOP_SECONDS)
         if process.returncode is None:
@@ -145,17 +130,6 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
 def say(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal may be gone
         print(text, flush=True)
-
-
-async def _line(descriptor: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    with os.fdopen(descriptor, "rb") as pipe:
-        reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        try:
-            return await reader.readline()
-        finally:
-            transport.close()
 
 
 async def _last_words(stream: asyncio.StreamReader) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -23,6 +22,7 @@ from typing import Any
 import spark_rocket
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.cli.child_process import ChildProcess
 from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.monitor import metrics_port, start_monitor
 from spark_rocket.cli.serve import Stopping, reachable, ready, say, snippet, warn_open, was_killed
@@ -32,49 +32,26 @@ from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 
 _WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
-_LINE_LIMIT = 1 << 20
 
 
 class _BrokerProcess:
     """One broker's process, from its start to its end."""
 
-    def __init__(
-        self, member: ClusterMember, process: asyncio.subprocess.Process, ready_fd: int, lifeline: int
-    ) -> None:
+    def __init__(self, member: ClusterMember, child: ChildProcess) -> None:
         self.member = member
-        self.process = process
+        self.process = child.process
         self.stopping = False
-        self._ready_fd = ready_fd
-        self._lifeline = lifeline
+        self._child = child
         self._last_words = ""
         self._is_up = False
         self._reading = asyncio.create_task(self._relay())
 
     @classmethod
     async def start(cls, member: ClusterMember, conf: Path, logs: LogOptions) -> _BrokerProcess:
-        ready_read, ready_write = os.pipe()
-        lifeline_read, lifeline = os.pipe()
-        command = [sys.executable, "-m", "spark_rocket.cli", *(["-v"] if logs.verbose else [])]
-        command += ["broker", "-c", str(conf), *logs.arguments(member.label)]
-        command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(ready_write, lifeline_read),
-                start_new_session=True,  # Ctrl-C in the terminal is for this process, which then stops the brokers
-                limit=_LINE_LIMIT,
-            )
-        except BaseException:
-            os.close(ready_read)
-            os.close(lifeline)
-            raise
-        finally:
-            os.close(ready_write)
-            os.close(lifeline_read)
-        return cls(member, process, ready_read, lifeline)
+        verbose = ["-v"] if logs.verbose else []
+        return cls(
+            member, await ChildProcess.start(*verbose, "broker", "-c", str(conf), *logs.arguments(member.label))
+        )
 
     async def _relay(self) -> None:
         assert self.process.stderr is not None
@@ -86,14 +63,7 @@ class _BrokerProcess:
 
     async def wait_until_up(self) -> dict[str, str]:
         """Where it is. ConfigError with its own words if it ends before that."""
-        loop = asyncio.get_running_loop()
-        with os.fdopen(self._ready_fd, "rb") as pipe:
-            reader = asyncio.StreamReader()
-            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-            try:
-                line = await reader.readline()
-            finally:
-                transport.close()
+        line = await self._child.ready_line()
         if not line:
             await self.ended()
             words = self._last_words.removeprefix("rocket: ") or f"It ended with status {self.process.returncode}."
@@ -110,10 +80,12 @@ class _BrokerProcess:
 
     async def stop(self) -> None:
         self.stopping = True
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
-        await self.ended()
-        os.close(self._lifeline)
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            await self.ended()
+        finally:
+            self._child.release()
 
 
 async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> None:

@@ -33,7 +33,8 @@ class ServerProcess:
     ) -> None:
         self._log_path = log_path
         ready_read, ready_write = os.pipe()
-        lifeline_read, self._lifeline = os.pipe()
+        lifeline_read, lifeline = os.pipe()
+        self._lifeline = os.fdopen(lifeline, "wb", buffering=0)  # closed once, however often this is stopped
         command = [sys.executable, "-m", "spark_rocket.cli", *arguments]
         command += ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
         try:
@@ -49,7 +50,7 @@ class ServerProcess:
                 )
         except BaseException:
             os.close(ready_read)
-            os.close(self._lifeline)
+            self._lifeline.close()
             raise
         finally:
             os.close(ready_write)
@@ -81,14 +82,14 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise StateError(f"The servers did not stop within {STOP_SECONDS:.0f} s and were killed.") from None
-        os.close(self._lifeline)
+        self._lifeline.close()
         if status != 0:
             raise StateError(f"The servers stopped with exit status {status}; see {self._log_path}.")
 
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        os.close(self._lifeline)
+        self._lifeline.close()
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)

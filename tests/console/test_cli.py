@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import select
@@ -25,8 +26,10 @@ from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli import console_child
 from spark_rocket.cli.console import console
 from spark_rocket.console.passwords import is_right
+from spark_rocket.remoting.server import run as run_loop
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, run
+from tests.cli.descriptors import Opened
 from tests.console.conftest import WAIT, eventually
 
 __all__ = ["run"]
@@ -249,6 +252,32 @@ def test_a_console_that_ended_as_it_was_told_is_not_started_again() -> None:
         raise AssertionError("it is started again")
 
     asyncio.run(console_child.keep_running(end, sleep=sleep))
+
+
+def test_what_is_opened_while_the_console_starts_stays_open(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop's pipe transport closed the console's pipe once more, a turn of the loop after its owner had."""
+    opened = Opened()
+    is_up = asyncio.Event()
+
+    class Terminal(io.StringIO):
+        def write(self, text: str) -> int:
+            if "Console: http" in text:
+                opened.some()  # with the numbers that have just become free, as a connection would
+                is_up.set()
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    options: Any = SimpleNamespace(no_console=False, ready_fd=None, console_port=0)
+
+    async def start() -> None:
+        async with AsyncExitStack() as servers:
+            console_child.start_console(servers, options, cluster.name_server, BrokerConfig())
+            await asyncio.wait_for(is_up.wait(), WAIT)
+
+    run_loop(start())
+    opened.check()
 
 
 def test_rocket_up_goes_on_where_the_port_is_taken() -> None:

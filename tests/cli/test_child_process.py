@@ -1,0 +1,100 @@
+"""Processes that a server starts: each descriptor of theirs is closed once, and no other one with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.cli.child_process import ChildProcess
+from spark_rocket.remoting.server import run
+from spark_rocket.testing.processes import ServerProcess
+from tests.cli.descriptors import Opened, open_descriptors
+
+
+def test_a_child_reports_and_ends_with_its_lifeline(tmp_path: Path) -> None:
+    async def start_and_stop() -> None:
+        child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path), "--no-metrics")
+        opened = Opened()
+        facts = json.loads(await child.ready_line())
+        opened.some()  # with the numbers that have just become free
+        assert facts["nameServer"].startswith("127.0.0.1:")
+        child.release()
+        opened.some()
+        assert child.process.stderr is not None
+        assert await child.process.stderr.read() == b""
+        assert await child.process.wait() == 0
+        child.release()
+        opened.check()
+
+    run_and_leave_nothing_open(start_and_stop())
+
+
+def run_and_leave_nothing_open(main: Coroutine[Any, Any, None]) -> None:
+    run(asyncio.sleep(0))  # libuv's own descriptors, once in a process
+    before = open_descriptors()
+    run(main)
+    assert open_descriptors() == before
+
+
+def test_a_child_that_ends_before_it_is_up() -> None:
+    async def start() -> None:
+        child = await ChildProcess.start("namesrv", "--port", "nonsense")
+        assert await child.ready_line() == b""
+        assert child.process.stderr is not None
+        assert b"nonsense" in await child.process.stderr.read()
+        assert await child.process.wait() != 0
+        child.release()
+
+    run_and_leave_nothing_open(start())
+
+
+def test_a_child_that_cannot_be_started_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+
+    async def start() -> None:
+        with pytest.raises(FileNotFoundError):
+            await ChildProcess.start("namesrv")
+
+    run_and_leave_nothing_open(start())
+
+
+def test_the_wait_for_a_child_can_be_cancelled(tmp_path: Path) -> None:
+    async def start() -> None:
+        child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path), "--no-metrics")
+        waiting = asyncio.create_task(child.ready_line())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        child.release()
+        assert child.process.stderr is not None
+        await child.process.stderr.read()
+        await child.process.wait()
+
+    run_and_leave_nothing_open(start())
+
+
+def test_a_server_of_a_test_cluster_can_be_stopped_twice(tmp_path: Path) -> None:
+    server = ServerProcess(["namesrv", "--port", "0", "--data", str(tmp_path)], tmp_path / "log", 60)
+    server.stop()
+    opened = Opened()
+    opened.some()
+    server.stop()
+    server.kill()
+    opened.check()
+
+
+def test_descriptors_are_listed() -> None:
+    before = open_descriptors()
+    reading, writing = os.pipe()
+    assert open_descriptors() == before | {reading, writing}
+    os.close(reading)
+    os.close(writing)
