@@ -1,6 +1,8 @@
 # make demo, test, lint, bench: each does all of its own set-up (.venv, packages, Java), once.
 VENV   := .venv
-STAMP  := $(VENV)/.spark-rocket-installed
+# The packages that are in .venv: those of the demo alone, and those of every other target (pyproject.toml's extras).
+DEMO   := $(VENV)/.installed-demo
+STAMP  := $(VENV)/.installed-all
 PYTHON ?=
 RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
@@ -21,9 +23,10 @@ help:
 	@echo "make docs    the site, in site/"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream under 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
+	@echo "make setup   the packages that all of these need, in .venv; make demo installs fewer"
 	@echo "make clean   remove what the others made, .venv too"
 
-demo: $(STAMP)
+demo: $(DEMO)
 	@$(RUN) python -m jobs.demo $(ARGS)
 
 # Three at a time, since they mostly wait for other processes; tests/conftest.py says which tests stay together.
@@ -74,11 +77,16 @@ bench: $(STAMP)
 soak: $(STAMP)
 	@$(RUN) python -m benchmarks.soak $(ARGS)
 
+# All packages that the targets above need.
 setup: $(STAMP)
 
 # Made again when the dependencies or the script change, and when .venv is gone.
-$(STAMP): pyproject.toml tools/setup.sh
-	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV)
+$(DEMO): pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo
+	@touch $@
+
+$(STAMP): $(DEMO)
+	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo,dev,docs
 	@touch $@
 
 # RocketMQ's own Node.js client, for its tests.

@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for what the demo makes")
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="use only the first N flights")
-    parser.add_argument("--max-per-trigger", type=int, default=100_000, help="messages in a micro-batch at most")
+    parser.add_argument("--max-per-trigger", type=int, default=50_000, help="messages in a micro-batch at most")
     parser.add_argument("--verbose", action="store_true", help="show Spark's own log on the terminal")
     options = parser.parse_args(arguments)
     output: Path = options.output

@@ -169,6 +169,16 @@ class RowsRead:
             return self._rows
 
 
+def doing(spark: SparkSession, query: StreamingQuery) -> str:
+    """What the query does now. Tasks are counted, since the first micro-batch, when all is cold, takes a while."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = set(tracker.getJobIdsForGroup(str(query.runId))) & set(tracker.getActiveJobsIds())
+    stages = [stage for job in map(tracker.getJobInfo, jobs) if job is not None for stage in job.stageIds]
+    known = [stage for stage in map(tracker.getStageInfo, stages) if stage is not None]
+    tasks = f": {sum(s.numCompletedTasks for s in known)} of {sum(s.numTasks for s in known)} tasks" if known else ""
+    return f"{str(query.status['message']).lower()}{tasks}"
+
+
 def run(spark: SparkSession, places: Places, *, continuous: bool = False, **settings: int | str) -> Delays:
     """Run the query to its end: all that is there, or until SIGTERM or Ctrl-C with ``continuous``."""
     ensure_topic(places.name_server, places.target, queues=4)
@@ -181,8 +191,7 @@ def run(spark: SparkSession, places: Places, *, continuous: bool = False, **sett
     rows_read = RowsRead(query)
 
     def describe() -> str:
-        doing = str(query.status["message"]).lower()
-        return f"{rows_read():,} flights in, {sink.rows:,} totals out ({doing})"
+        return f"{rows_read():,} flights in, {sink.rows:,} totals out ({doing(spark, query)})"
 
     with Progress(describe):
         while not query.awaitTermination(1) and not stop():

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Sets up what the Makefile's targets need, on Debian, Ubuntu, macOS and their like.
 #
-#   tools/setup.sh packages VENV       make VENV with Python 3.11 or newer and install this project into it
+#   tools/setup.sh packages VENV EXTRAS
+#                                      make VENV with Python 3.11 or newer and install this project into it, with these
+#                                      of pyproject.toml's extras (demo,dev)
 #   tools/setup.sh node FOLDER         install what FOLDER's package-lock.json names, where there is npm
 #   tools/setup.sh browser             install Chromium with apt where that can be done
 #   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt where that can be done), then
@@ -50,6 +52,7 @@ find_python() {
 
 packages() {
     venv=$1
+    extras=$2
     if ! { [ -x "$venv/bin/python" ] && python_is_new_enough "$venv/bin/python" \
            && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
         python=$(find_python) || die \
@@ -69,11 +72,15 @@ packages() {
                 "Then run make again."
         fi
     fi
-    say "Installing packages into $venv (pyspark is about 450 MB: the first time takes some minutes) …"
+    size=" (pyspark is about 450 MB: this takes some minutes)"
+    for found in "$venv"/lib/python*/site-packages/pyspark; do
+        if [ -d "$found" ]; then size=""; fi
+    done
+    say "Installing the packages for $extras into $venv$size …"
     quiet=-q
     if [ -t 2 ]; then quiet=""; fi
     PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
-        --no-warn-script-location -e ".[demo,dev,docs]" </dev/null >&2 || die \
+        --no-warn-script-location -e ".[$extras]" </dev/null >&2 || die \
         "The packages could not be installed: pip's own words are above." \
         "It needs a package index that it can reach; pip config list shows which one it asks."
 }
@@ -161,5 +168,5 @@ cd "$(dirname "$0")/.."
 verb=${1:-}
 case $verb in
     packages | node | browser | run) shift; "$verb" "$@" ;;
-    *) die "usage: tools/setup.sh packages VENV | node FOLDER | browser | run VENV COMMAND…" ;;
+    *) die "usage: tools/setup.sh packages VENV EXTRAS | node FOLDER | browser | run VENV COMMAND…" ;;
 esac
