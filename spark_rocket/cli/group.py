@@ -7,6 +7,7 @@ Corresponds to mqadmin's updateSubGroup, deleteSubGroup, consumerConnection, con
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
-    from spark_rocket.client.admin import Failures, GroupInfo, GroupState
+    from spark_rocket.client.admin import Failures, GroupInfo, GroupKind, GroupState
     from spark_rocket.protocol.bodies.base import Body
 
 _OFFSETS = "spark_rocket.cli.group_offsets"
@@ -128,14 +129,19 @@ _SUBSCRIPTIONS = (
 @json_option
 def show_group(link: Link, group: str, as_json: bool) -> int:
     """Show a consumer group: its settings, who is in it, and what it subscribes to."""
+    from spark_rocket.client.admin import GroupHistory
+
     failed: Failures = {}
     with link.admin() as admin:
         info, state = known_group(admin, group, failed)
+        history = GroupHistory()
+        history.saw(time.time(), state, set(admin.topics()))
     members = [camel(asdict(member)) for member in state.members]
     topics = [_subscription(state, topic) for topic in state.topics]
     configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}
     if as_json:
         words = {
+            "kind": history.kind.value,
             "consumeType": state.consume_type,
             "messageModel": state.message_model,
             "consumeFromWhere": state.consume_from_where,
@@ -145,7 +151,10 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
         show.document({"group": group, **words, "brokers": configs, "members": members, "subscriptions": topics})
         return show.failures(failed)
     delay = f", {duration_text(state.delay_ms)} behind" if state.delay_ms else ""
-    values: dict[str, object] = {"lag": f"{count_text(state.lag)} messages{delay}"}
+    values: dict[str, object] = {
+        "state": kind_text(state, history.kind),
+        "lag": f"{count_text(state.lag)} messages{delay}",
+    }
     if info is not None:
         enabled = [name for name, config in info.configs.items() if config.consume_enable]
         values |= {
@@ -163,6 +172,12 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
         print()
         show.table(topics, _SUBSCRIPTIONS)
     return show.failures(failed)
+
+
+def kind_text(state: GroupState, kind: GroupKind) -> str:
+    """What the console calls it; of one with members, how many there are and how fast they read."""
+    count = len(state.members)
+    return f"{count} member{'s' * (count > 1)} online, {state.consume_tps:,.1f} messages/s" if count else kind.label
 
 
 def _subscription(state: GroupState, topic: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Corresponds to mqadmin's consumerProgress, resetOffsetByTime, skipAccumulatedMes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,14 +19,14 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import dry_run_option, exclusive, group_name, json_option, watch_option, yes_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
-from spark_rocket.cli.group import LATE_MS, group_argument, known_group
+from spark_rocket.cli.group import LATE_MS, group_argument, kind_text, known_group
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import count_text, duration_text, moment, number, second_text
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
-    from spark_rocket.client.admin import Failures, GroupState, PlannedReset
+    from spark_rocket.client.admin import Failures, GroupKind, GroupState, PlannedReset
     from spark_rocket.model import MessageQueue
 
 _LAG = (
@@ -50,13 +51,17 @@ _MEMBER = Column("member")
 @watch_option
 def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> int:
     """Show how far a group is behind: for each queue in messages, and since when its next message has been waiting."""
+    from spark_rocket.client.admin import GroupHistory
+
     failed: Failures = {}
     with link.admin() as admin:
         known_group(admin, group, failed)
+        history, topics = GroupHistory(), set(admin.topics())
 
         def look() -> tuple[object, Table]:
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
+            history.saw(time.time(), state, topics)
             rows = _lag_rows(state)
             if members:
                 holders = admin.queue_holders(state, failed=failed)
@@ -64,15 +69,16 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
                     row["member"] = holders.get(found.queue)
             columns = (*_LAG, _MEMBER) if members else _LAG
             foot = show.away(failed, watch)
-            return _lag_document(state, rows), replace(_lag_table(state, rows, topic), columns=columns, foot=foot)
+            table = _lag_table(state, rows, history.kind, topic)
+            return _lag_document(state, rows, history.kind), replace(table, columns=columns, foot=foot)
 
         show.looked(look, watch, as_json)
     return show.failures(failed)
 
 
-def _lag_document(state: GroupState, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    whole = {"group": state.group, "members": len(state.members), "lag": state.lag, "delayMs": state.delay_ms}
-    return whole | {"consumeTps": state.consume_tps, "queues": rows}
+def _lag_document(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind) -> dict[str, Any]:
+    whole = {"group": state.group, "kind": kind.value, "members": len(state.members), "lag": state.lag}
+    return whole | {"delayMs": state.delay_ms, "consumeTps": state.consume_tps, "queues": rows}
 
 
 def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
@@ -91,13 +97,11 @@ def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
     ]
 
 
-def _lag_table(state: GroupState, rows: list[dict[str, Any]], topic: str | None) -> Table:
-    count = len(state.members)
-    online = f"{count} member{'s' * (count > 1)} online" if count else "nobody is online"
+def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:
     return Table(
         rows,
         _LAG,
-        title=f"{state.group}: {online}, {state.consume_tps:,.1f} messages/s",
+        title=f"{state.group}: {kind_text(state, kind)}",
         total={"topic": "all", "lag": state.lag, "delayMs": state.delay_ms},
         empty="It has consumed nothing yet." if topic is None else f"It has consumed nothing of topic {topic} yet.",
         marked=lambda row: row["delayMs"] > LATE_MS,

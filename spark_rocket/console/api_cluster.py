@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import spark_rocket
+from spark_rocket.client.admin import GroupKind
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.context import Asked, Context
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
@@ -20,6 +21,7 @@ from spark_rocket.model import MessageQueue
 
 _BEGAN = time.time()
 _MOST_BEHIND = 8
+_STREAMS = (GroupKind.STREAM, GroupKind.STOPPED)
 
 
 class ClusterApi:
@@ -48,10 +50,10 @@ class ClusterApi:
                 "topics": len(user_topics),
                 "deadLetters": None if None in dead else sum(dead),
                 "groups": len(groups),
-                "online": sum(1 for group in groups if group.kind in ("online", "stream")),
+                "online": sum(1 for group in groups if group.kind in (GroupKind.ONLINE, GroupKind.STREAM)),
                 "lag": sum(group.state.lag for group in groups if group.state),
                 "behind": [group.to_json() for group in behind[:_MOST_BEHIND]],
-                "streams": [group.to_json() for group in groups if group.kind == "stream"],
+                "streams": [group.to_json() for group in groups if group.kind in _STREAMS],
                 "trouble": sampler.trouble.to_json() if sampler.trouble else None,
                 "failed": {name: trouble.to_json() for name, trouble in sampler.failed.items()},
             }

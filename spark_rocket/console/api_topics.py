@@ -141,10 +141,10 @@ class TopicApi:
 
     def _reader(self, record: GroupRecord | None, name: str, topic: str) -> dict[str, Any]:
         if record is None or record.state is None:
-            return {"name": name, "kind": "unknown", "lag": None, "members": None, "rate": None}
+            return {"name": name, "kind": "unknown", "label": "–", "lag": None, "members": None, "rate": None}
         state = record.state
-        lag = state.lag_of(topic)
-        return {"name": name, "kind": record.kind, "lag": lag, "members": len(state.members), "rate": record.rate.value}
+        figures = {"lag": state.lag_of(topic), "members": len(state.members), "rate": record.rate.value}
+        return {"name": name, **record.kind_words(), **figures}
 
     # --- changes ----------------------------------------------------------------------------------------------
 

@@ -303,7 +303,7 @@ class Sampler:
             for name, state in found.items():
                 record = self.groups.get(name)
                 if record is not None:
-                    record.answered(now, state, delays=delays)
+                    record.answered(now, state, self.topics, delays=delays)
 
     def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
         """How large a message is, of topics of which that is not known, or was known long ago."""

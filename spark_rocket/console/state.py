@@ -5,18 +5,15 @@ Thread-safety: none of its own; the sampler's lock is held around it. Correspond
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
-from spark_rocket.client.admin import BrokerStatus, GroupInfo, GroupState, TopicInfo, TopicKind
+from spark_rocket.client.admin import BrokerStatus, GroupHistory, GroupInfo, GroupKind, GroupState, TopicInfo, TopicKind
 from spark_rocket.client.reader import DEFAULT_GROUP
 from spark_rocket.console.series import Rate, Series
 from spark_rocket.console.trouble import Trouble
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import TopicStatsTable
-
-STREAM_SECONDS = 300.0
-"""A group without members whose commits went on within so long is being read: Spark streams commit like that."""
-
 
 GONE_SECONDS = 900.0
 """So long a broker is shown that the name servers do not list any more."""
@@ -137,14 +134,12 @@ class GroupRecord:
     info: GroupInfo
     state: GroupState | None = None
     sampled: float = 0.0
-    moved: float = 0.0
-    """When its commits were last seen to go on."""
+    history: GroupHistory = field(default_factory=GroupHistory)
     delays: dict[MessageQueue, int] = field(default_factory=dict)
     """For how long the next message of a queue waits, asked for while the group's own page is open."""
     detailed: float = 0.0
     rate: Rate = field(default_factory=Rate)
     lag: Series = field(default_factory=Series)
-    committed: int = -1
 
     @property
     def is_own(self) -> bool:
@@ -152,33 +147,31 @@ class GroupRecord:
         return self.info.is_system or self.info.name == DEFAULT_GROUP
 
     @property
-    def kind(self) -> str:
-        """``online``; ``stream``: commits without members, as Spark streams do; ``idle``; ``new``: nothing consumed."""
-        if self.state is None:
-            return "unknown"
-        if self.state.members:
-            return "online"
-        if not any(queue.consumer_offset > 0 for queue in self.state.queues):
-            return "new"
-        return "stream" if self.moved and self.sampled - self.moved < STREAM_SECONDS else "idle"
+    def kind(self) -> GroupKind | None:
+        """None until a broker has said how far it is."""
+        return None if self.state is None else self.history.kind
 
-    def answered(self, moment: float, state: GroupState, *, delays: bool) -> None:
-        """One more sample of lag and rate; whether it says delays as well."""
+    def kind_words(self) -> dict[str, str]:
+        """For scripts, and for people."""
+        kind = self.kind
+        return {"kind": "unknown", "label": "–"} if kind is None else {"kind": kind.value, "label": kind.label}
+
+    def answered(self, moment: float, state: GroupState, topics: Container[str], *, delays: bool) -> None:
+        """One more sample of lag and rate; whether it says delays as well. ``topics``: the names of all topics."""
         if delays:
             self.delays, self.detailed = {queue.queue: queue.delay_ms for queue in state.queues}, moment
-        committed = sum(max(queue.consumer_offset, 0) for queue in state.queues)
-        if committed > self.committed >= 0:
-            self.moved = moment
-        self.state, self.sampled, self.committed = state, moment, committed
-        self.rate.count(moment, committed)
+        self.state, self.sampled = state, moment
+        self.history.saw(moment, state, topics)
+        self.rate.count(moment, sum(max(queue.consumer_offset, 0) for queue in state.queues))
         values = {queue_label(queue.queue): float(queue.lag) for queue in state.queues}
         self.lag.add(moment, {"total": float(sum(values.values())), **values})
 
     def to_json(self) -> dict[str, object]:
-        state = self.state
+        state, kind, since = self.state, self.kind, self.history.waiting_since
         return {
             "name": self.info.name,
-            "kind": self.kind,
+            **self.kind_words(),
+            "stillSince": round(since * 1000) if kind is GroupKind.STOPPED and since else None,
             "own": self.is_own,
             "members": len(state.members) if state else None,
             "topics": [topic for topic in state.topics if not topic.startswith("%RETRY%")] if state else [],

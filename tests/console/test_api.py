@@ -239,6 +239,27 @@ def test_a_group_without_members_whose_commits_go_on_is_a_stream(page: Page, clu
     assert "etl" in {group["name"] for group in page.get("/api/overview")["streams"]}
 
 
+def test_a_stream_that_stops_is_shown_so_and_not_as_left_by_its_consumers(
+    page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.admin.group_kind.STOPPED_SECONDS", 0.5)
+    cluster.create_group("halted")
+    with Reader(cluster.name_server) as reader:
+        reader.commit_offset("halted", MessageQueue("orders", "broker-a", 0), 3)
+    eventually(lambda: _has(page, "halted"), bool)
+    data = eventually(lambda: page.get("/api/groups/halted"), lambda data: data["group"]["kind"] == "stopped")
+    assert data["group"]["label"] == "Spark stream, stopped"
+    assert data["group"]["stillSince"]
+    assert [q["committed"] for q in data["queues"] if q["queue"] == 0] == [3]  # its last position
+    overview = page.get("/api/overview")
+    assert ("halted", "stopped") in {(group["name"], group["kind"]) for group in overview["streams"]}
+    (row,) = page.get("/api/groups", search="halted")["rows"]
+    assert (row["kind"], row["label"]) == ("stopped", "Spark stream, stopped")
+    assert page.get("/api/groups/billing")["group"]["kind"] == "idle"  # whose consumers left a retry topic
+    (reader_of,) = [found for found in page.get("/api/topics/orders")["groups"] if found["name"] == "halted"]
+    assert reader_of["label"] == "Spark stream, stopped"
+
+
 def test_a_reset_first_planned_and_then_done(page: Page) -> None:
     page.post("/api/groups", {"group": "resetting", "retries": 3})
     assert page.get("/api/groups/resetting")["configs"]["broker-a"]["retries"] == 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.client import Reader
 from spark_rocket.console.passwords import hashed
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, WAIT, Console, Page, eventually
@@ -295,6 +296,34 @@ def test_a_long_name_leaves_its_value_room(window: Window, cluster: LocalCluster
     )
     assert len(shares) == 2
     assert min(shares) > 0.3, shares
+
+
+def test_a_stopped_stream_is_no_alarm(
+    window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_rocket.client.admin.group_kind.STOPPED_SECONDS", 0.5)
+    cluster.create_topic("%RETRY%left", 1)  # as the first member of a group makes it
+    with Reader(cluster.name_server) as reader:
+        for group in ("halted", "left"):
+            cluster.create_group(group)
+            for queue in reader.queues("orders"):
+                reader.commit_offset(group, queue, 3)
+
+    def state_of(group: str) -> Any:
+        row = window.one(f"a[href='/groups/{group}']").find_element(By.XPATH, "./ancestor::tr")
+        return row.find_element(By.CSS_SELECTOR, ".pill")
+
+    window.open("/groups")
+    window.says("halted", "left")
+    window.until(lambda: state_of("halted").text == "Spark stream, stopped")
+    assert "warn" not in state_of("halted").get_attribute("class")
+    window.until(lambda: state_of("left").text == "nobody reads")
+    assert "warn" in state_of("left").get_attribute("class")
+    window.press("halted")
+    window.says("The Spark stream of this group has stopped", "Below is how far it had read.", "Spark stream, stopped")
+    assert "warn" not in window.one(".tile .words").get_attribute("class")
+    window.open("/")
+    window.says("halted", "Spark stream, stopped")
 
 
 def test_light_and_dark(window: Window) -> None:

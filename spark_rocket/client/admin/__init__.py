@@ -6,6 +6,7 @@ all of it works with Apache's clusters of 4.x and 5.x, but for what a method say
 
 from spark_rocket.client.admin.accounts import AclVersion
 from spark_rocket.client.admin.admin import Admin
+from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
 from spark_rocket.client.admin.results import (
     BrokerRuntime,
     BrokerStatsData,
@@ -32,6 +33,7 @@ from spark_rocket.client.admin.results import (
 )
 
 __all__ = [
+    "STOPPED_SECONDS",
     "AclVersion",
     "Admin",
     "BrokerRuntime",
@@ -41,7 +43,9 @@ __all__ = [
     "ConsumeQueuePage",
     "DeadLetterTopic",
     "Failures",
+    "GroupHistory",
     "GroupInfo",
+    "GroupKind",
     "GroupState",
     "Member",
     "MessageTrace",

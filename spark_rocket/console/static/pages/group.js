@@ -6,6 +6,10 @@ import { ago, brief, count, duration, moment, rate, zone } from "../format.js";
 import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles } from "../parts.js";
 import { create, isLeft, stateText } from "./groups.js";
 
+const STREAMS = {
+  stream: () => "This group has no members: a Spark stream (or another reader that commits by itself) reads it. Its checkpoint, not the group, says where it goes on after a restart.",
+  stopped: (g) => `The Spark stream of this group has stopped, or makes no progress: messages wait, and it has committed nothing for ${duration((Date.now() - g.stillSince) / 1000)}. Below is how far it had read. Started again, it goes on where its checkpoint says.`,
+};
 const TYPES = { CONSUME_PASSIVELY: "push", CONSUME_ACTIVELY: "pull", CONSUME_POP: "pop" };
 
 export default function group(view) {
@@ -14,8 +18,7 @@ export default function group(view) {
   view.title(name);
   let data = null;
   const tiles = new Tiles([["lag", "Lag"], ["delay", "Behind by"], ["rate", "Reads"], ["members", "Members"], ["state", "State"]]);
-  const stream = h("p", { class: "trouble info", hidden: true },
-    "No member is online, and its commits go on: a Spark stream (or another reader that commits by itself) reads this group. Its checkpoint, not the group, says where it goes on after a restart.");
+  const stream = h("p", { class: "trouble info", hidden: true });
   const chart = new Chart({ title: "Lag", format: brief, area: true });
   const queues = new Table({
     caption: "Queues", key: (q) => `${q.topic}/${q.broker}/${q.queue}`, empty: "It has read nothing yet.",
@@ -71,7 +74,8 @@ export default function group(view) {
     data = await get(path, { known }, { signal: view.gone.signal });
     known = "";
     const g = data.group;
-    stream.hidden = g.kind !== "stream";
+    stream.hidden = !STREAMS[g.kind];
+    put(stream, STREAMS[g.kind]?.(g) ?? "");
     tiles.set("lag", brief(g.lag), { sub: g.lag >= 100000 ? count(g.lag) : "" });
     tiles.set("delay", g.delay ? duration(g.delay / 1000) : "–");
     tiles.set("rate", rate(g.rate));

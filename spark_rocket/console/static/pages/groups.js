@@ -4,10 +4,10 @@ import { groupPath, h, put } from "../dom.js";
 import { brief, count, rate } from "../format.js";
 import { button, dialog, field, head, note, pager, Table, Troubles } from "../parts.js";
 
-const STATES = { online: ["online", "pill good"], stream: ["Spark stream", "pill info"], idle: ["nobody reads", "pill"], new: ["nothing read yet", "pill"], unknown: ["–", ""] };
-export const stateText = (group) => (STATES[group.kind] ?? STATES.unknown)[0];
-export const stateTone = (group) => (isLeft(group) ? "pill warn" : (STATES[group.kind] ?? STATES.unknown)[1]);
-/** Messages wait, and nobody reads them. */
+const TONES = { online: "pill good", stream: "pill info", stopped: "pill", idle: "pill", new: "pill" };
+export const stateText = (group) => group.label;
+export const stateTone = (group) => (isLeft(group) ? "pill warn" : TONES[group.kind] ?? "");
+/** Messages wait, and nobody reads them; a stream that was stopped is no reason to worry. */
 export const isLeft = (group) => group.kind === "idle" && group.lag > 0;
 export const lagTone = (group) => (isLeft(group) ? "warn" : "");
 
