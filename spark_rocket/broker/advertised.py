@@ -13,6 +13,7 @@ from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.topics import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
+from spark_rocket.remoting.address import format_address, parse_address
 
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -60,6 +61,17 @@ def advertised_ip(config: BrokerConfig) -> str:
             f"{name}={host} is no address and cannot be resolved: {error.strerror or error}.",
             remedy="Give an IP address of this machine that clients can reach.",
         ) from error
+
+
+def called_address(address: str, config: BrokerConfig) -> str:
+    """A server of this process, listening on ``bindAddress`` too, as processes on other machines call it.
+
+    ``address``: ``host:port`` as processes on this machine call it. It is the answer unless every interface is listened
+    on: then the host is the one that the broker advertises.
+    """
+    if config.bind_address not in _WILDCARDS:
+        return address
+    return format_address(advertised_ip(config), parse_address(address)[1])
 
 
 def _own_ip() -> str:

@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import spark_rocket
+from spark_rocket.broker.advertised import called_address
 from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.console_child import start_console
@@ -125,15 +126,15 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
-            f"  name server  {name_server}",
+            f"  name server  {called_address(name_server, config)}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
-            *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
+            *([f"  gRPC         {called_address(grpc, config)} (RocketMQ 5's own clients)"] if grpc else []),
             *tls_line(config.tls_settings()),
             *monitor.lines,
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
-            snippet(name_server, config),
+            snippet(called_address(name_server, config), config),
             "Ctrl-C stops it.",
         )
         start_console(servers, options, name_server, config)
@@ -183,7 +184,8 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         _log.info("name server started", extra=fields(address=namesrv.address, data=data))
         ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
         say(
-            f"spark_rocket {spark_rocket.__version__}: name server on {namesrv.address}",
+            f"spark_rocket {spark_rocket.__version__}: name server on "
+            f"{called_address(namesrv.address, BrokerConfig(bind_address=host))}",
             *monitor.lines,
             *tls_line(tls),
             *warn_open(host),
@@ -219,7 +221,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         say(
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
             f"on {broker.address}",
-            *([f"  gRPC         {grpc} (RocketMQ 5's own clients)"] if grpc else []),
+            *([f"  gRPC         {called_address(grpc, config)} (RocketMQ 5's own clients)"] if grpc else []),
             *monitor.lines,
             *tls_line(config.tls_settings()),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",

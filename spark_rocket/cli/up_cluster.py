@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import spark_rocket
+from spark_rocket.broker.advertised import called_address
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli.child_process import ChildProcess
@@ -143,9 +144,9 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
             f"spark_rocket {spark_rocket.__version__} is up: {len(brokers)} brokers of {config.broker_cluster_name}.\n",
-            f"  name server  {name_server}",
+            f"  name server  {called_address(name_server, config)}",
             *monitor.lines,
-            *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
+            *(_line(broker, fact, config) for broker, fact in zip(brokers, facts, strict=True)),
             *(
                 ["  gRPC clients see the topics of the broker that they call; classic clients and Spark those of all."]
                 if len(endpoints) > 1
@@ -154,7 +155,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
-            snippet(name_server, config),
+            snippet(called_address(name_server, config), config),
             "Ctrl-C stops it.",
         )
         start_console(servers, options, name_server, config)
@@ -212,9 +213,9 @@ def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _line(broker: _BrokerProcess, fact: dict[str, str]) -> str:
+def _line(broker: _BrokerProcess, fact: dict[str, str], config: BrokerConfig) -> str:
     what = f"{fact['broker']} ({broker.member.label}, process {broker.process.pid})"
-    more = [f"  gRPC {fact['grpc']}"] if "grpc" in fact else []
+    more = [f"  gRPC {called_address(fact['grpc'], config)}"] if "grpc" in fact else []
     more += [f"  metrics {fact['metrics']}/metrics"] if "metrics" in fact else []
     return f"  broker       {what}{''.join(more)}"
 

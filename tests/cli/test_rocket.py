@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.broker.advertised import advertised_ip
+from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli import main
+from spark_rocket.client import Admin
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client import RemotingClient
 from tests import golden
@@ -120,9 +123,32 @@ def test_up_takes_settings_from_a_broker_conf_and_the_command_line_wins(tmp_path
 
 
 def test_up_on_every_interface_says_so_loudly(tmp_path: Path) -> None:
+    ip = advertised_ip(BrokerConfig(bind_address="0.0.0.0"))  # 127.0.0.1 on a machine without a network
     with started("up", "--ephemeral", "--host", "0.0.0.0", *PORTS, last="Ctrl-C stops it.") as (_, said):
         assert "OPEN TO EVERYONE" in said
-        assert found(r"name server +(\S+):", said) == "127.0.0.1"
+        name_server = found(r"name server +(\S+)", said)
+        assert name_server.startswith(f"{ip}:")
+        assert found(r"gRPC +(\S+):", said) == found(r"broker +(\S+):", said) == ip
+        assert f'"nameServer", "{name_server}"' in said  # the lines to try are for others too
+        with Admin(name_server) as admin:
+            assert admin.cluster_info().broker_addr_table
+
+
+@pytest.mark.parametrize("more", [[], ["--brokers", "2"]], ids=["one", "two"])
+def test_the_addresses_that_are_printed_are_those_that_are_advertised(tmp_path: Path, more: list[str]) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerIP1=127.0.0.2\n")
+    arguments = ["up", *more, "-c", conf, "--data", tmp_path / "d", "--host", "0.0.0.0", "--no-metrics", *PORTS]
+    with started(*arguments, last="Ctrl-C stops it.") as (_, said):
+        assert set(re.findall(r"(\d+\.\d+\.\d+\.\d+):\d+", said)) == {"127.0.0.2"}
+        assert found(r"gRPC +(\S+):", said) == "127.0.0.2"
+
+
+def test_a_name_server_alone_prints_the_machine_s_own_address(tmp_path: Path) -> None:
+    ip = advertised_ip(BrokerConfig(bind_address="0.0.0.0"))
+    arguments = ["namesrv", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path, "--no-metrics"]
+    with started(*arguments, last="OPEN") as (_, said):
+        assert found(r"name server on (\S+):", said) == ip
 
 
 def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -> None:
