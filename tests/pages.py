@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from code import InteractiveConsole
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
@@ -35,6 +39,31 @@ def examples(page: str) -> list[Example]:
         Example(found[2], text.count("\n", 0, found.start(4)), found[4], found[3], found[1])
         for found in _BLOCK.finditer(text)
     ]
+
+
+class Prompt(InteractiveConsole):
+    """Python's prompt, as a paste meets it: every line is taken at once, and an empty line ends what is indented.
+
+    The first error is raised. ``only_read``: what was pasted is compiled and not run.
+    """
+
+    def __init__(self, page: str, names: dict[str, object] | None = None, *, only_read: bool = False) -> None:
+        super().__init__({"__name__": "__main__"} if names is None else names, page)
+        self._only_read = only_read
+
+    def paste(self, code: str) -> None:
+        for line in [*code.splitlines(), ""]:  # Enter, after the last one
+            is_open = self.push(line)
+        assert not is_open, f"{self.filename}: the prompt waits for more after:\n{code}"
+
+    def runcode(self, code: CodeType) -> None:
+        if not self._only_read:
+            exec(code, self.locals)
+
+    def showsyntaxerror(self, *args: Any, **named: Any) -> None:
+        error = sys.exc_info()[1]
+        assert error is not None
+        raise error
 
 
 def with_name_server(code: str, name_server: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,19 @@ def test_links_lead_somewhere(document: str) -> None:
 def test_the_readme_names_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     assert set(re.findall(r"\bmake ([a-z]+)", (ROOT / "README.md").read_text(encoding="utf-8"))) <= targets
+
+
+def test_the_readme_begins_with_what_is_needed() -> None:
+    """The versions and systems that the package's metadata name."""
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("```")[0]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (spark,) = (need for need in project["dependencies"] if need.startswith("pyspark"))
+    assert f"PySpark {re.findall(r'>=([0-9.]+)', spark)[0]} or newer" in first
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in first
+    systems = {name for name in project["classifiers"] if name.startswith("Operating System")}
+    assert systems == {"Operating System :: MacOS", "Operating System :: POSIX :: Linux"}
+    assert "Linux or macOS" in first
+    assert "WSL" in first
 
 
 def test_every_condition_of_the_data_source_is_shown_as_it_is() -> None:

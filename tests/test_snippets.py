@@ -20,7 +20,7 @@ from spark_rocket.cli import main
 from spark_rocket.cli.main import rocket
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
-from tests.pages import PAGES, ROOT, RUN, commands, examples
+from tests.pages import PAGES, ROOT, RUN, Prompt, commands, examples
 
 #: Pages whose snippets a test of their own runs, from the first to the last.
 ELSEWHERE = {
@@ -35,9 +35,18 @@ ELSEWHERE = {
     },
 }
 HERE = {"README.md", "docs/console.md", "docs/grpc.md", "docs/metrics.md", "docs/operations.md"}
+#: Pages whose blocks without a file's name are for Python's prompt.
+PASTED = ["README.md", "docs/first-ten-minutes.md", *sorted(page for page in PAGES if "/recipes/" in page)]
 #: What is there to be read: settings, what programs said, the languages of other clients (tests/proxy runs these), and
 #: the calls of openssl, which tests/broker/test_tls.py runs.
 SHOWN = {"", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
+
+
+@pytest.mark.parametrize("page", PASTED)
+def test_what_is_for_the_prompt_can_be_pasted_into_it(page: str) -> None:
+    blocks = [example for example in examples(page) if example.language == "python" and example.title is None]
+    for block in blocks:
+        Prompt(f"{page}:{block.line}", only_read=True).paste(block.code)
 
 
 def test_every_snippet_has_a_language_and_a_test_or_a_reason() -> None:

@@ -19,6 +19,7 @@ import click
 import spark_rocket
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.errors import RocketError
+from spark_rocket.system import check_system
 
 DEFAULT_DATA = Path("rocket-data")
 COMPLETE_VARIABLE = "_ROCKET_COMPLETE"
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         # Not rocket.main: that ends the process, and has ends of its own for interrupts and closed pipes.
         with rocket.make_context("rocket", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            check_system()
             status: int | None = rocket.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_rocket.cli import main
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
-from tests.pages import ROOT, examples, run_commands, with_name_server
+from tests.pages import ROOT, Prompt, examples, run_commands, with_name_server
 from tests.spark.conftest import Rocket
 
 NOTEBOOK = ROOT / "docs" / "notebook" / "flights.ipynb"
@@ -138,7 +138,7 @@ def test_the_readme(shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypat
         if example.language == "python":
             code = places(example.code, tmp_path).replace("127.0.0.1:9876", shop.name_server)
             code = with_name_server(code, shop.name_server)
-            exec(compile("\n" * example.line + code, "README.md", "exec"), {"__name__": "__main__"})
+            Prompt(f"README.md:{example.line}").paste(code)
 
 
 def test_the_readme_leaves_the_topics_of_the_first_ten_minutes_alone() -> None:
