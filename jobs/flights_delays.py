@@ -176,7 +176,8 @@ def doing(spark: SparkSession, query: StreamingQuery) -> str:
     stages = [stage for job in map(tracker.getJobInfo, jobs) if job is not None for stage in job.stageIds]
     known = [stage for stage in map(tracker.getStageInfo, stages) if stage is not None]
     tasks = f": {sum(s.numCompletedTasks for s in known)} of {sum(s.numTasks for s in known)} tasks" if known else ""
-    return f"{str(query.status['message']).lower()}{tasks}"
+    said, _, _ = str(query.status["message"]).lower().partition(" from ")  # getting offsets from org.apache…
+    return f"{said}{tasks}"
 
 
 def run(spark: SparkSession, places: Places, *, continuous: bool = False, **settings: int | str) -> Delays:
