@@ -62,7 +62,7 @@ class ClusterMember:
         if self.metrics_port < 0:
             own["metricsExporterType"] = "DISABLE"
         else:
-            own["metricsPromExporterPort"] = self.metrics_port
+            own |= {"metricsExporterType": "PROM", "metricsPromExporterPort": self.metrics_port}
         return own | ({"brokerRole": "SLAVE"} if self.is_slave else {})
 
 

@@ -9,7 +9,8 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
 ``maxHeldPulls`` (long polls waiting at once), ``fileReservedSize`` (bytes of commit log to keep), and those from
 ``maxConnections`` to ``maxMemoryBytes`` (what clients may cost). Apache's proxy has
-``grpcServerPort``, ``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable``: here it runs beside the broker.
+``grpcServerPort``, ``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable``: here it runs beside the broker. By
+default a broker opens the ports that Apache's opens and no others: no gRPC and no metrics.
 ``aclFile`` (Apache: a system property) and ``aclMaxClockSkew`` (ms, of gRPC's signatures; 0: any) are our own;
 ``innerClientAuthenticationCredentials`` is Apache's, JSON like ``{"accessKey": "…", "secretKey": "…"}``.
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
@@ -115,7 +116,7 @@ class BrokerConfig:
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
     vip_channel_enable: bool = _setting(False)
-    grpc_server_port: int = _setting(8081, low=-1, high=65535)
+    grpc_server_port: int = _setting(-1, low=-1, high=65535)
     tls_cert_path: str = _setting("")
     tls_key_path: str = _setting("")
     tls_test_mode_enable: bool = _setting(True)
@@ -138,7 +139,7 @@ class BrokerConfig:
     acl_max_clock_skew: int = _setting(86_400_000, low=0, dynamic=True)
     inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
 
-    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.PROM)  # noqa: RUF009 - a field, as all here
+    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field, as all here
     metrics_prom_exporter_host: str = _setting("")
     metrics_prom_exporter_port: int = _setting(5557, low=0, high=65535)
 

@@ -24,7 +24,6 @@ from spark_rocket.remoting.tls_contexts import server_tls
 _log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-NAME_SERVER_PORT = 5556
 NO_PORT = -1
 
 

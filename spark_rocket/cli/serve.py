@@ -25,7 +25,7 @@ from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.console_child import start_console
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
-from spark_rocket.cli.monitor import NAME_SERVER_PORT, NO_PORT, Started, metrics_port, start_monitor
+from spark_rocket.cli.monitor import NO_PORT, Started, metrics_port, start_monitor
 from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
@@ -39,6 +39,7 @@ from spark_rocket.store.store_lock import StoreLock, abort_path
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
+_GRPC_PORT = 8081
 _OPEN = ("0.0.0.0", "::")
 
 SNIPPET = """\
@@ -65,9 +66,11 @@ def serve_up(options: UpOptions) -> int:
     several = options.brokers > 1 or options.slaves
     options.logs.set_up(*([] if several else ["broker"]), "namesrv")
     _raise_file_limit()
-    # The fields that UP_DEFAULTS names: a file's settings come after these.
+    # The fields that UP_DEFAULTS names, and the ports that a broker alone does not open: a file's settings come after.
     config = _config(
         options,
+        grpc_server_port=_GRPC_PORT,
+        metrics_exporter_type=MetricsExporterType.PROM,
         recall_message_enable=True,
         enable_property_filter=True,
         enable_mixed_message_type=True,
@@ -179,7 +182,7 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
         namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json", tls=tls)
         await namesrv.start()
         servers.push_async_callback(namesrv.close)
-        wanted = NAME_SERVER_PORT if options.metrics_port is None else options.metrics_port
+        wanted = NO_PORT if options.metrics_port is None else options.metrics_port
         monitor = await start_monitor(servers, port=wanted, tls=tls, namesrv=namesrv)
         _log.info("name server started", extra=fields(address=namesrv.address, data=data))
         ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)

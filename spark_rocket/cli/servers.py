@@ -95,18 +95,29 @@ def _several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _config = click.option("-c", "--config", type=PATH, metavar="FILE", help="a broker.conf with Apache's property names")
 _host = click.option("--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone")
-_grpc = _several(
-    click.option(
-        "--grpc-port", type=port, metavar="PORT", help=f"8081, or grpcServerPort of -c; {_FREE}"
-    ),
-    click.option("--no-grpc", is_flag=True, help="without the endpoint for RocketMQ 5's own clients"),
-)  # fmt: skip
-_metrics = _several(
-    click.option(
-        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, 5557, of a name server alone 5556; {_FREE}"
-    ),
-    click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready"),
-)  # fmt: skip
+
+
+def _grpc(default: str) -> Callable[[Any], Any]:
+    """``default``: the port without the option."""
+    return _several(
+        click.option(
+            "--grpc-port",
+            type=port,
+            metavar="PORT",
+            help=f"for RocketMQ 5's own clients ({default}, or grpcServerPort of -c); {_FREE}",
+        ),
+        click.option("--no-grpc", is_flag=True, help="without that endpoint"),
+    )
+
+
+def _metrics(default: str) -> Callable[[Any], Any]:
+    """``default``: the port without the option."""
+    return click.option(
+        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, /health and /ready ({default}); {_FREE}"
+    )
+
+
+_no_metrics = click.option("--no-metrics", is_flag=True, help="without /metrics, /health and /ready")
 _logs = _several(
     click.option(
         "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for a module"
@@ -121,7 +132,6 @@ _logs = _several(
 )  # fmt: skip
 # Every server's; the last two are for programs that start this one: where to say that all is up, and what to stop with.
 _descriptors = _several(
-    _metrics,
     _logs,
     click.option("--ready-fd", type=int, hidden=True),
     click.option("--lifeline-fd", type=int, hidden=True),
@@ -133,7 +143,7 @@ _descriptors = _several(
 @click.option("--ephemeral", is_flag=True, help="keep nothing: a temporary directory, gone at stop")
 @click.option("--nameserver-port", type=port, default="9876", metavar="PORT", help=f"9876; {_FREE}")
 @click.option("--broker-port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {_FREE}")
-@_grpc
+@_grpc("8081")
 @_host
 @_config
 @click.option(
@@ -146,6 +156,8 @@ _descriptors = _several(
 @click.option("--slaves", is_flag=True, help="a slave for each broker, with a copy of its messages")
 @click.option("--console-port", type=port, metavar="PORT", help=f"of the web console, 8080; {_FREE}")
 @click.option("--no-console", is_flag=True, help="without the web console")
+@_metrics("5557, or metricsPromExporterPort of -c")
+@_no_metrics
 @_descriptors
 @click.pass_context
 def up(context: click.Context, /, **given: Any) -> int:
@@ -173,6 +185,7 @@ def up(context: click.Context, /, **given: Any) -> int:
 @_host
 @click.option("--data", type=PATH, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
 @click.option("--tls-config", type=PATH, metavar="FILE", help="settings of TLS, tls.server.mode=… and others")
+@_metrics("none")
 @_descriptors
 @click.pass_context
 def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **given: Any) -> int:
@@ -204,13 +217,18 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
 @_config
 @click.option("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
 @click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {_FREE}")
-@_grpc
+@_grpc("none")
 @click.option("--data", type=PATH, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
 @_host
+@_metrics("none, unless -c has metricsExporterType=PROM")
+@_no_metrics
 @_descriptors
 @click.pass_context
 def broker(context: click.Context, /, **given: Any) -> int:
-    """Start a broker, or look at one that runs, set and drain it."""
+    """Start a broker, or look at one that runs, set and drain it.
+
+    It opens the ports that Apache's opens: listenPort, the one two below it, and haListenPort.
+    """
     if context.invoked_subcommand is not None:
         return 0
     from spark_rocket.cli.serve import serve_broker
@@ -219,8 +237,9 @@ def broker(context: click.Context, /, **given: Any) -> int:
 
 
 def _given(given: dict[str, Any]) -> dict[str, Any]:
-    exclusive({"--metrics-port": given["metrics_port"], "--no-metrics": given["no_metrics"]})
-    if given.pop("no_metrics"):
+    no_metrics = given.pop("no_metrics", False)
+    exclusive({"--metrics-port": given["metrics_port"], "--no-metrics": no_metrics})
+    if no_metrics:
         given["metrics_port"] = -1
     log = {name: given.pop(name) for name in list(given) if name.startswith("log_")}
     return {**given, "logs": LogOptions(**log, verbose=click.get_current_context().find_root().params["verbose"])}

@@ -1,7 +1,8 @@
 """Starts the proxy beside a broker, as the broker's settings say.
 
-``grpcServerPort`` (the name of Apache's proxy; 8081) is the port, 0 any free one, -1 none; the address is the broker's
-``bindAddress``. Where protobuf is not installed the broker serves all the same, and says what to install.
+``grpcServerPort`` (the name of Apache's proxy) is the port, 0 any free one, -1 none; the address is the broker's
+``bindAddress``. It is -1 unless set, as Apache's broker has no such port; ``rocket up`` sets it to 8081. Where protobuf
+is not installed the broker serves all the same, and says what to install.
 
 Thread-safety: on the broker's event loop. Corresponds to org.apache.rocketmq.proxy.ProxyStartup in LOCAL mode.
 """

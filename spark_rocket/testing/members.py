@@ -141,7 +141,7 @@ class NameServerMember(Member):
         super().restart()
 
     def _arguments(self) -> list[str]:
-        arguments = ["namesrv", "--port", str(self.port), "--data", str(self.home), "--no-metrics"]
+        arguments = ["namesrv", "--port", str(self.port), "--data", str(self.home)]
         if self._tls:
             file = self.home / "tls.properties"
             file.write_text(render_properties(self._tls.items()), encoding="utf-8")

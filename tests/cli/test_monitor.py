@@ -51,9 +51,10 @@ def test_a_level_that_is_none_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "port"),
     [
-        ({}, 5557),
-        ({"metricsPromExporterPort": "0"}, 0),
-        ({"metricsExporterType": "DISABLE"}, NO_PORT),
+        ({}, NO_PORT),
+        ({"metricsExporterType": "PROM"}, 5557),
+        ({"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}, 0),
+        ({"metricsPromExporterPort": "0"}, NO_PORT),
         ({"metricsExporterType": "OTLP_GRPC"}, NO_PORT),
     ],
 )

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from spark_rocket.cli import main
 from spark_rocket.client import Admin
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.testing.network import Network
 from tests import golden
 from tests.broker.wire import Wire
 
@@ -191,7 +192,7 @@ def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> N
     arguments = {
         "up": ["--ephemeral", *PORTS],
         "namesrv": ["--port", 0, "--data", tmp_path],
-        "broker": ["--port", 0, "--no-grpc", "--data", tmp_path],
+        "broker": ["--port", 0, "--data", tmp_path],
     }
     last = {"up": "Ctrl-C stops it.", "namesrv": "name server on", "broker": "store  "}
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))  # a child inherits that
@@ -219,6 +220,35 @@ def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
             assert gone.code == ResponseCode.TOPIC_NOT_EXIST
         namesrv.terminate()
         assert namesrv.wait(60) == 0
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lets one look")
+def test_alone_they_open_the_ports_that_apaches_open(tmp_path: Path) -> None:
+    """No gRPC, no metrics: whoever runs several on a machine has no others to give numbers to, or to close."""
+    network = Network()
+    try:
+        port = network.reserve(4) + 2
+        with started("namesrv", "--port", 0, "--data", tmp_path / "ns", last="name server on") as (process, said):
+            assert listening(process.pid) == {int(found(r"on 127\.0\.0\.1:(\d+)", said))}
+        with started("broker", "--port", port, "--data", tmp_path / "b", last="store  ") as (process, _):
+            assert listening(process.pid) == {port, port + 1}
+        arguments = ["broker", "--port", port, "--data", tmp_path / "b", "--grpc-port", 0, "--metrics-port", 0]
+        with started(*arguments, last="store  ") as (process, said):
+            asked = {int(found(rf"{name} +\S*127\.0\.0\.1:(\d+)", said)) for name in ("gRPC", "metrics")}
+            assert listening(process.pid) == {port, port + 1} | asked
+    finally:
+        network.close()
+
+
+def listening(pid: int) -> set[int]:
+    """The TCP ports on which a process listens."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            sockets.add(str(descriptor.readlink()))
+    lines = [line for table in Path("/proc/net").glob("tcp*") for line in table.read_text().splitlines()]
+    listeners = [fields for fields in map(str.split, lines) if fields[3] == "0A"]
+    return {int(fields[1].rpartition(":")[2], 16) for fields in listeners if f"socket:[{fields[9]}]" in sockets}
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------
