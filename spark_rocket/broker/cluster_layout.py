@@ -8,8 +8,9 @@ broker-a …         0, master      10911, 10921 …; HA 10912, 10922 …       
 broker-a-slave …   1, SLAVE       10916, 10926 …; HA 10917, 10927 …          ``broker-a-slave/store`` …
 =================  =============  =========================================  ==========================================
 
-gRPC: 8081, 8082 … for the masters, each serving its own broker's queues as Apache's proxy in LOCAL mode; none for
-slaves, which take no messages. A slave has its master's brokerName: ``label`` tells them apart.
+Each also has the port two below its first (10909, 10914 …). gRPC: 8081, 8082 … for the masters, each serving its
+own broker's queues as Apache's proxy in LOCAL mode; none for slaves, which take no messages. A slave has its master's
+brokerName: ``label`` tells them apart.
 
 Pure values. Corresponds to the conf/2m-2s-async examples of Apache's distribution.
 """

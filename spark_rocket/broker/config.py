@@ -115,7 +115,7 @@ class BrokerConfig:
 
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
-    vip_channel_enable: bool = _setting(False)
+    vip_channel_enable: bool = _setting(True)
     grpc_server_port: int = _setting(-1, low=-1, high=65535)
     tls_cert_path: str = _setting("")
     tls_key_path: str = _setting("")

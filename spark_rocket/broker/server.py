@@ -187,12 +187,12 @@ class Broker:
             tls=config.server_tls(),
         )
         overload = BrokerOverload(config, server, self._clock)
-        if config.vip_channel_enable:  # where Java's clients with vipChannelEnabled send and ask
-            await server.bind_second(-_VIP_STEP, ": listenPort is two above it")
-        await server.start()
         self._server = server
         ha = None
         try:
+            await server.bind()
+            await self._bind_vip(server)
+            await server.start()
             ha = self._bind_ha(server.port)
             ha_port = ha.getsockname()[1] if ha is not None else server.port + 1
             service = self._open(server, (store_ip, server.port), ha_port, overload)
@@ -262,6 +262,26 @@ class Broker:
 
         if self.service.access_control is not None:
             self.service.spawn(look(self.service.access_control))
+
+    async def _bind_vip(self, server: RemotingServer) -> None:
+        """The port two below ``listenPort``, Apache's fastRemotingServer, with all that the first one has.
+
+        Where it is taken the broker serves all the same. A ``listenPort`` of 0 has none: a port beside a free one is
+        not known to be free.
+        """
+        port = self.config.listen_port
+        if not self.config.vip_channel_enable or port <= _VIP_STEP:
+            return
+        try:
+            await server.bind_second(-_VIP_STEP, ", two below listenPort")
+        except ConfigError as error:
+            _log.warning(
+                "%s Until then slaves of Apache's make get this broker's log, but not its topics, groups and offsets, "
+                "which they ask for on port %d; nor can Java clients with vipChannelEnabled=true send. "
+                "vipChannelEnable=false leaves that port out.",
+                error,
+                port - _VIP_STEP,
+            )
 
     def _bind_ha(self, port: int) -> socket.socket | None:
         """The socket for slaves. A master that nobody said should have any does without when the port is taken."""

@@ -32,7 +32,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.frame import MAX_FRAME_LENGTH
@@ -155,19 +154,18 @@ class RemotingServer:
         self._sweep()
 
     async def bind_second(self, step: int, port_options: str) -> None:
-        """Take the port ``step`` above the first, too. Who connects there waits for ``serve_second``. ConfigError."""
-        if self._socket is None:
-            await self.bind()
+        """After ``bind``, take the port ``step`` above the first, too. Who connects there waits for ``serve_second``.
+
+        ConfigError if it cannot be had; the first port is not touched.
+        """
         port = self._port + step
+        sock = await bind(self.host, port, self.name, port_options)
         try:
-            self._second_socket = await bind(self.host, port, self.name, port_options)
-            self._second_socket.listen(1024)
+            sock.listen(1024)
         except OSError as error:  # somebody else bound the port too, and listens
-            self._close_sockets()
+            sock.close()
             raise cannot_listen(self.host, port, error, self.name, port_options) from error
-        except ConfigError:
-            self._close_sockets()
-            raise
+        self._second_socket = sock
 
     async def serve_second(self) -> None:
         """Serve the second port as the first: connections are counted and requests wait together."""

@@ -52,6 +52,7 @@ _HOST = "127.0.0.1"
 # A test's few messages are taken on a machine whose disk is nearly full, and none of them disappears.
 #: What nobody's disk or ports are to disturb, unless settings say otherwise.
 _OWN_SETTINGS: dict[str, object] = {
+    "vipChannelEnable": False,
     "grpcServerPort": 0,
     "metricsExporterType": "DISABLE",
     "metricsPromExporterPort": 0,

@@ -16,7 +16,8 @@ from spark_rocket.errors import StateError
 from spark_rocket.testing.members import BrokerMember, Member, NameServerMember, text_of
 from spark_rocket.testing.network import Network
 
-_BROKER_PORTS = 3  # Remoting, HA, gRPC
+#: From the first on: two below listenPort (vipChannelEnable), gRPC, listenPort, HA.
+_BROKER_PORTS = 4
 
 
 class MemberSet:
@@ -73,8 +74,8 @@ class MemberSet:
 
     def _broker(self, member: ClusterMember) -> BrokerMember:
         port = self._network.reserve(_BROKER_PORTS)
-        grpc = port + 2 if self._grpc and not member.is_slave else -1
-        placed = replace(member, listen_port=port, ha_listen_port=port + 1, grpc_port=grpc)
+        grpc = port + 1 if self._grpc and not member.is_slave else -1
+        placed = replace(member, listen_port=port + 2, ha_listen_port=port + 3, grpc_port=grpc)
         home = self._data_dir / member.label
         broker = BrokerMember(placed, home, self._network, self._timeout, self._config, self._addresses)
         broker.others = self._names

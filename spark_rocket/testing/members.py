@@ -28,13 +28,16 @@ from spark_rocket.testing.processes import ServerProcess
 
 
 class Member:
-    """One server. ``name`` is what it is called in the cluster, ``address`` where clients reach it."""
+    """One server. ``name`` is what it is called in the cluster, ``address`` where clients reach it.
 
-    def __init__(self, name: str, home: Path, network: Network, ports: range, timeout: float) -> None:
+    ``ports``: all that it may listen on, of which ``port`` is the one that clients call.
+    """
+
+    def __init__(self, name: str, home: Path, network: Network, port: int, ports: range, timeout: float) -> None:
         self.name = name
         self.home = home
-        self.port = ports[0]  # on 127.0.0.1, past the network that can be cut
-        self.address = f"{network.host}:{ports[0]}"
+        self.port = port  # on 127.0.0.1, past the network that can be cut
+        self.address = f"{network.host}:{port}"
         self._network = network
         self._ports = ports
         self._timeout = timeout
@@ -132,7 +135,7 @@ class NameServerMember(Member):
     def __init__(
         self, name: str, home: Path, network: Network, port: int, timeout: float, tls: Mapping[str, str]
     ) -> None:
-        super().__init__(name, home, network, range(port, port + 1), timeout)
+        super().__init__(name, home, network, port, range(port, port + 1), timeout)
         self._tls = tls
 
     def restart(self, tls: Mapping[str, str] | None = None) -> None:
@@ -161,7 +164,8 @@ class BrokerMember(Member):
         config: Mapping[str, object],
         name_servers: str,
     ) -> None:
-        super().__init__(member.label, home, network, range(member.listen_port, member.listen_port + 3), timeout)
+        port = member.listen_port
+        super().__init__(member.label, home, network, port, range(port - 2, port + 2), timeout)
         self.broker_name = member.broker_name
         self.store_dir = home / "store"
         own = member.settings(self.store_dir)

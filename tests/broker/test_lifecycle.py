@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,31 +166,6 @@ def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(ConfigError, match=r"brokerIP1=no\.such\.host is no address"):
         told(brokerIP1="no.such.host")
-
-
-def test_the_port_of_the_vip_channel(tmp_path: Path) -> None:
-    """Where a Java client with vipChannelEnabled sends: two below the one that it pulls from."""
-
-    async def scenario() -> None:
-        while True:  # until two free ports lie so
-            settings = {"storePathRootDir": tmp_path, "listenPort": 0, "vipChannelEnable": True}
-            broker = Broker(BrokerConfig.from_properties(settings))
-            with suppress(ConfigError):
-                await broker.start()
-                break
-        port = broker.port
-
-        def talk() -> None:
-            with RemotingClient() as client:
-                vip, usual = Wire(client, f"127.0.0.1:{port - 2}"), Wire(client, f"127.0.0.1:{port}")
-                assert vip.send("T", b"by VIP").code == 0
-                assert [message.body for message in usual.messages("T")] == [b"by VIP"]
-                assert vip.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0).ext_fields == {"offset": "1"}
-
-        await asyncio.to_thread(talk)
-        await broker.close()
-
-    asyncio.run(scenario())
 
 
 # --- name servers -----------------------------------------------------------------------------------------------

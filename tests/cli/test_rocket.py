@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.testing.network import Network
 from tests import golden
 from tests.broker.wire import Wire
+from tests.ports import listening
 
 PORTS = ["--nameserver-port", "0", "--broker-port", "0", "--grpc-port", "0", "--no-console"]
 
@@ -231,24 +232,13 @@ def test_alone_they_open_the_ports_that_apaches_open(tmp_path: Path) -> None:
         with started("namesrv", "--port", 0, "--data", tmp_path / "ns", last="name server on") as (process, said):
             assert listening(process.pid) == {int(found(r"on 127\.0\.0\.1:(\d+)", said))}
         with started("broker", "--port", port, "--data", tmp_path / "b", last="store  ") as (process, _):
-            assert listening(process.pid) == {port, port + 1}
+            assert listening(process.pid) == {port - 2, port, port + 1}
         arguments = ["broker", "--port", port, "--data", tmp_path / "b", "--grpc-port", 0, "--metrics-port", 0]
         with started(*arguments, last="store  ") as (process, said):
             asked = {int(found(rf"{name} +\S*127\.0\.0\.1:(\d+)", said)) for name in ("gRPC", "metrics")}
-            assert listening(process.pid) == {port, port + 1} | asked
+            assert listening(process.pid) == {port - 2, port, port + 1} | asked
     finally:
         network.close()
-
-
-def listening(pid: int) -> set[int]:
-    """The TCP ports on which a process listens."""
-    sockets = set()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            sockets.add(str(descriptor.readlink()))
-    lines = [line for table in Path("/proc/net").glob("tcp*") for line in table.read_text().splitlines()]
-    listeners = [fields for fields in map(str.split, lines) if fields[3] == "0A"]
-    return {int(fields[1].rpartition(":")[2], 16) for fields in listeners if f"socket:[{fields[9]}]" in sockets}
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------

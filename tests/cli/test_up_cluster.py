@@ -35,6 +35,8 @@ def test_ports_names_and_directories_of_a_cluster() -> None:
         ("broker-a-slave", 1, 10916, 10917, -1),
         ("broker-b-slave", 1, 10926, 10927, -1),
     ]
+    ports = [port for m in members for port in (m.listen_port - 2, m.listen_port, m.ha_listen_port)]
+    assert len(set(ports)) == len(ports)
     assert members[2].settings(Path("s"))["brokerRole"] == "SLAVE"
     assert "brokerRole" not in members[0].settings(Path("s"))  # the file for all says of which kind masters are
 

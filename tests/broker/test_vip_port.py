@@ -1,0 +1,134 @@
+"""The port two below ``listenPort``: where slaves of Apache's make ask, and Java clients with ``vipChannelEnabled``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.server import Broker
+from spark_rocket.model import Message
+from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.client import RemotingClient
+from spark_rocket.remoting.tls import TlsMode
+from spark_rocket.testing.certificates import CertificateAuthority, tls_of
+from spark_rocket.testing.network import Network
+from tests.broker.wire import Wire
+from tests.ports import listening
+
+HOST = "127.0.0.1"
+#: What a slave of Apache's asks its master for there: topics, groups, offsets, delays, request modes, the timer.
+ASKED_BY_SLAVES = (
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_TIMER_CHECK_POINT,
+)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A ``listenPort`` with free ones around it."""
+    network = Network()
+    yield network.reserve(4) + 2
+    network.close()
+
+
+def serve(directory: Path, port: int, talk: Callable[[], None], **settings: object) -> None:
+    """Talk, on a thread, to a broker that runs meanwhile."""
+
+    async def scenario() -> None:
+        properties = {"storePathRootDir": directory / "store", "listenPort": port, "diskSpaceWarningLevelRatio": 100}
+        broker = Broker(BrokerConfig.from_properties({**properties, **settings}))
+        await broker.start()
+        try:
+            await asyncio.to_thread(talk)
+        finally:
+            await broker.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None:
+    def talk() -> None:
+        with RemotingClient() as client:
+            vip, usual = Wire(client, f"{HOST}:{port - 2}"), Wire(client, f"{HOST}:{port}")
+            usual.send("T", b"x")
+            usual.send("T", b"later", {"DELAY": "1"})
+            usual.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
+            usual.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
+            answers = {code: vip.ask(code) for code in ASKED_BY_SLAVES}
+            assert {answer.code for answer in answers.values()} == {ResponseCode.SUCCESS}
+            bodies = {code: bytes(answer.body) for code, answer in answers.items()}
+            assert "T" in json.loads(bodies[RequestCode.GET_ALL_TOPIC_CONFIG])["topicConfigTable"]
+            assert "g" in json.loads(bodies[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG])["subscriptionGroupTable"]
+            assert b'"T@g":{0:1}' in bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]
+            assert vip.send("U", b"from a Java client with vipChannelEnabled").code == ResponseCode.SUCCESS
+            assert [message.body for message in usual.messages("U")] == [b"from a Java client with vipChannelEnabled"]
+
+    serve(tmp_path, port, talk)
+
+
+def test_where_it_is_taken_the_broker_serves_and_says_what_does_not_work(
+    tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def talk() -> None:
+        with RemotingClient() as client:
+            assert Wire(client, f"{HOST}:{port}").send("T", b"x").code == ResponseCode.SUCCESS
+
+    with socket.create_server((HOST, port - 2)), caplog.at_level(logging.WARNING):
+        serve(tmp_path, port, talk)
+    (line,) = [record.getMessage() for record in caplog.records if str(port - 2) in record.getMessage()]
+    assert "the port is in use" in line
+    assert "slaves of Apache's make get this broker's log, but not its topics, groups and offsets" in line
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lets one look")
+@pytest.mark.parametrize("settings", [{"vipChannelEnable": False}, {"listenPort": 0}], ids=str)
+def test_without_it(tmp_path: Path, port: int, settings: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
+    """A port that the system chose has none beside it: another server may be about to listen there."""
+    before = listening(os.getpid())
+    opened: set[int] = set()
+    serve(tmp_path, port, lambda: opened.update(listening(os.getpid()) - before), **settings)
+    assert len(opened) == 2  # listenPort and haListenPort
+    assert caplog.records == []
+
+
+def test_its_access_control_is_the_other_ports(tmp_path: Path, port: int) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text("accounts:\n- {accessKey: slave-key, secretKey: sl4ve-s3cr3t, admin: true}\n", encoding="utf-8")
+
+    def talk() -> None:
+        signed = RemotingClient(credentials=Credentials("slave-key", "sl4ve-s3cr3t"))
+        with signed, RemotingClient() as nobody:
+            for at in (port, port - 2):
+                for code in ASKED_BY_SLAVES:
+                    assert Wire(nobody, f"{HOST}:{at}").ask(code).code == ResponseCode.NO_PERMISSION
+                    assert Wire(signed, f"{HOST}:{at}").ask(code).code == ResponseCode.SUCCESS
+                assert Wire(nobody, f"{HOST}:{at}").send_batch("T", [Message("T", b"x")]).code != ResponseCode.SUCCESS
+
+    serve(tmp_path, port, talk, aclEnable=True, aclFile=accounts)
+
+
+def test_its_tls_is_the_other_ports(tmp_path: Path, port: int) -> None:
+    authority = CertificateAuthority(tmp_path)
+    settings = tls_of(authority, authority.issue("server", (HOST,)))
+
+    def talk() -> None:
+        with RemotingClient(tls=settings) as client:
+            assert Wire(client, f"{HOST}:{port - 2}").ask(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS
+        with socket.create_connection((HOST, port - 2), 30) as plain:
+            plain.sendall(bytes.fromhex("000000010000") + b"{}")  # the beginning of a plaintext frame
+            assert plain.recv(1) == b""
+
+    serve(tmp_path, port, talk, **{**settings.properties(), "tls.server.mode": TlsMode.ENFORCING.value})
