@@ -24,7 +24,17 @@ from pathlib import Path
 _MASTER_STEP = 10
 _SLAVE_STEP = 5
 #: What each broker of a cluster has of its own, so that no file for all of them can set it.
-OWN_SETTINGS = ("brokerName", "brokerId", "listenPort", "haListenPort", "grpcServerPort", "storePathRootDir")
+OWN_SETTINGS = (
+    "brokerName",
+    "brokerId",
+    "listenPort",
+    "haListenPort",
+    "grpcServerPort",
+    "storePathRootDir",
+    "storePathCommitLog",
+    "storePathConsumeQueue",
+    "storePathIndex",
+)
 
 #: What Apache keeps off for old clusters' sake and a broker to try things with has on, unless a file says otherwise.
 UP_DEFAULTS = {"recallMessageEnable": True, "enablePropertyFilter": True, "enableMixedMessageType": True}

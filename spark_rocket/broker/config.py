@@ -52,6 +52,15 @@ class BrokerRole(Enum):
     SLAVE = "SLAVE"
 
 
+def _one_directory(text: str) -> None:
+    """ConfigError for several, which Apache's broker since 4.8 spreads the log's files over."""
+    if "," in text:
+        raise ConfigError(
+            f"storePathCommitLog={text} names several directories, which is not supported.",
+            remedy="Give one, on a disk (or several joined by LVM or RAID) that has room for the whole log.",
+        )
+
+
 def inner_credentials(text: str) -> Credentials | None:
     """``{"accessKey": "…", "secretKey": "…"}``; None if there is no text. ConfigError, without the text, for others."""
     if not text.strip():
@@ -229,6 +238,9 @@ class BrokerConfig:
     max_memory_bytes: int = _setting(0, low=0, dynamic=True)
 
     store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
+    store_path_commit_log: str = _setting("", check=_one_directory)
+    store_path_consume_queue: str = _setting("")
+    store_path_index: str = _setting("")
     flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
     mapped_file_size_commit_log: int = _setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
     mapped_file_size_consume_queue: int = _setting(6_000_000, low=20, high=2**31 - 1, step=20)
@@ -384,6 +396,9 @@ class BrokerConfig:
         """The settings that are the store's business."""
         return StoreConfig(
             store_path=self.store_path,
+            store_path_commit_log=_path_or_none(self.store_path_commit_log),
+            store_path_consume_queue=_path_or_none(self.store_path_consume_queue),
+            store_path_index=_path_or_none(self.store_path_index),
             mapped_file_size_commit_log=self.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=self.mapped_file_size_consume_queue,
             max_hash_slot_num=self.max_hash_slot_num,
@@ -408,6 +423,11 @@ class BrokerConfig:
             timer_roll_window_slot=self.timer_roll_window_slot,
             is_replica=self.is_slave,
         )
+
+    @property
+    def without_effect(self) -> list[str]:
+        """Settings of Apache's that were given, and that change nothing here."""
+        return sorted(name for name in self.others if name in KNOWN_UNUSED or name in _REFUSED)
 
     @property
     def is_slave(self) -> bool:
@@ -454,6 +474,10 @@ def _shown(name: str, text: str) -> tuple[str, str]:
     spec = _SPECS.get(name) or _SPECS.get(nearest_setting(name) or "")
     is_secret = (spec is not None and spec.secret) or (name not in _SPECS and may_be_secret(name, text))
     return name, HIDDEN if is_secret and text else text
+
+
+def _path_or_none(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
 
 
 def _fixed(name: str) -> ConfigError:
@@ -575,8 +599,5 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "enableControllerMode": (("false",), "Remove it: there is no controller here."),
     "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),
     "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
-    "storePathCommitLog": (
-        ("",),
-        "Remove it: the commit log is in <storePathRootDir>/commitlog. A symbolic link can put that elsewhere.",
-    ),
+    "readOnlyCommitLogStorePaths": (("",), "Remove it: the commit log is in one directory, storePathCommitLog."),
 }

@@ -40,7 +40,8 @@ _NAMES = """
     serverCallbackExecutorThreads
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
     serverWorkerThreads splitRegistrationSize storeCheckpoint
-    storePathConsumeQueue storePathIndex syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
+    storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
+    syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
     validateSystemTopicWhenUpdateTopic

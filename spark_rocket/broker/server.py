@@ -174,6 +174,8 @@ class Broker:
             raise StateError("The broker is already started.")
         config = self.config
         config.check_role()
+        if config.without_effect:
+            _log.info("settings without effect in this broker: %s", ", ".join(config.without_effect))
         access_control = self._access_control() if config.acl_enable else None
         store_ip = advertised_ip(config)
         server = RemotingServer(

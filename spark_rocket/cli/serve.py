@@ -95,6 +95,7 @@ def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
     if options.ephemeral:
         data = Path(tempfile.mkdtemp(prefix="rocket-"))
         config.store_path_root_dir = data / "store"
+        config.store_path_commit_log = config.store_path_consume_queue = config.store_path_index = ""
     elif options.data is None and config.store_path_root_dir != BrokerConfig().store_path_root_dir:
         data = config.store_path
     else:

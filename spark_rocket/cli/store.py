@@ -48,7 +48,8 @@ _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", 
 def store() -> None:
     """Tools for the directory of a stopped broker, Apache's (4.9, 5.x) or this one's.
 
-    Only rebuild writes. DIR is the store itself (storePathRootDir), or the directory that rocket up keeps it in.
+    Only rebuild writes. DIR is the store itself (storePathRootDir), or the directory that rocket up keeps it in. Where
+    its commit log, consume queues and index are elsewhere, a store of ours says so itself; for one of Apache's give -c.
     """
 
 
@@ -61,7 +62,9 @@ def _directory(verb: Callable[..., int]) -> Callable[..., int]:
     """Adds what every action takes: the store's directory, looked at, and the configuration, read."""
 
     @click.argument("directory", type=PATH, metavar="DIR")
-    @click.option("-c", "--config", type=PATH, metavar="FILE", help="the broker.conf, if it sets file sizes")
+    @click.option(
+        "-c", "--config", type=PATH, metavar="FILE", help="the broker.conf, if it sets file sizes or directories"
+    )
     @functools.wraps(verb)
     def guarded(directory: Path, config: Path | None, **values: Any) -> int:
         return _run(verb, directory, config, values)
@@ -119,6 +122,7 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
     Changes nothing. Exit status 1 if there is a problem.
     """
     from spark_rocket.store.check import check_store, remedy_of
+    from spark_rocket.store.store_view import paths_of
 
     notes: list[str] = []
     with Bar() as bar:
@@ -131,7 +135,8 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
         if hidden and not is_all:
             print(f"… and {hidden:,} more; --all shows them")
-        for remedy, about in _grouped((remedy_of(problem), problem.kind) for problem in problems):
+        paths = paths_of(directory, config)
+        for remedy, about in _grouped((remedy_of(problem, paths), problem.kind) for problem in problems):
             print(f"what to do: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
         for note in notes:
             print(f"note: {note}")

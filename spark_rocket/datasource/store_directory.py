@@ -79,6 +79,7 @@ class SpanPartition(InputPartition):
 
     span: LogSpan
     store_path: Path
+    queues_path: Path
     broker_name: str
     deleted: dict[str, int]
     """Topics whose records below an offset are a deleted topic's."""
@@ -119,6 +120,12 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
     broker_name = options.broker_name or broker_name_of(path, given)
     _check_positions(options, broker_name)
     with view_store(path) as view:
+        if not view.config.commit_log_path.is_dir():
+            raise StoreError(
+                f"{path} has no commit log: {view.config.commit_log_path} is not a directory.",
+                remedy="If its broker.conf sets storePathCommitLog, start and stop it with a broker of this package, "
+                "which writes down where it is; or make a link with that name to it.",
+            )
         for problem in view.log.unreadable:
             raise StoreError(
                 f"{problem.path}: {problem.text} (on the driver).",
@@ -139,6 +146,7 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
             SpanPartition(
                 span,
                 path,
+                view.config.consume_queue_path,
                 broker_name,
                 view.deleted.offsets,
                 {queue: first for queue, first in firsts.items() if first[1] > span.start},
@@ -323,7 +331,7 @@ class _Selection:
         """The physical offset from which on a topic's records are to be read."""
         if not _is_wanted(topic, self._options) or not is_storable(topic, 0):
             return _NOWHERE
-        queues = self._partition.store_path / "consumequeue" / topic
+        queues = self._partition.queues_path / topic
         if self._partition.lists_topics and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
             return _NOWHERE
         return self._partition.deleted.get(topic, 0)

@@ -326,7 +326,7 @@ class MessageAppender:
 
         Said in the log once a minute.
         """
-        now, path = self._clock(), self._config.store_path
+        now, path = self._clock(), self._config.commit_log_path
         if error.errno != self._told[0] or abs(now - self._told[1]) >= _TELL_AGAIN:
             self._told = (error.errno, now)
             _log.error("No room for messages in %s: %s. They are refused until there is.", path, error)

@@ -34,6 +34,7 @@ from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.foreign import LMQ_PREFIX
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
+from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.problem import Problem
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
@@ -87,14 +88,14 @@ def check_store(
         return problems
 
 
-def remedy_of(problem: Problem) -> str:
-    """What to do about a problem."""
-    of_queue = "consumequeue" in problem.path.parts[-4:]
+def remedy_of(problem: Problem, paths: StorePaths) -> str:
+    """What to do about a problem of the store with these directories."""
+    of_queue = problem.path.is_relative_to(paths.consume_queue)
     if problem.kind in REMEDIES:
         return _REBUILD if of_queue and problem.kind == "tail" else REMEDIES[problem.kind]
     if problem.text.startswith(cannot_be_read()):
         return "Run this as the user whom the store belongs to."
-    if of_queue or "index" in problem.path.parts[-2:]:
+    if of_queue or problem.path.is_relative_to(paths.index):
         return f"{_REBUILD} Move away what does not belong there."
     return f"{_LOG} Move away what does not belong there."
 

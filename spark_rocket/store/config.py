@@ -4,6 +4,7 @@ Defaults are Apache's. In ``broker.conf`` a setting has the name in brackets of 
 
 =================================  ==========================================================
 ``store_path``                     ``storePathRootDir``
+``store_path_commit_log``          ``storePathCommitLog`` (and so on for consume queues and index: paths.py)
 ``mapped_file_size_commit_log``    ``mappedFileSizeCommitLog``
 ``mapped_file_size_consume_queue``  ``mappedFileSizeConsumeQueue``
 ``max_hash_slot_num``              ``maxHashSlotNum``
@@ -36,11 +37,12 @@ Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.store.paths import StorePaths
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -107,6 +109,9 @@ class StoreConfig:
     file_reserved_size: int = 0
     mapped_file_size_timer_log: int = 100 << 20
     timer_roll_window_slot: int = 172_800
+    store_path_commit_log: Path | None = None
+    store_path_consume_queue: Path | None = None
+    store_path_index: Path | None = None
     is_replica: bool = False
     """A slave's store: it takes its master's log (replica.py), and no messages."""
     timer_wheel_slots: int = 604_800
@@ -134,22 +139,40 @@ class StoreConfig:
             )
         self.delay_levels()
         delete_hours(self.delete_when)
+        self.paths.check()
 
     def delay_levels(self) -> list[int]:
         """Milliseconds of each delay level; level 1 is element 0."""
         return delay_levels(self.message_delay_level)
 
     @property
+    def paths(self) -> StorePaths:
+        """Where the store's parts are."""
+        return StorePaths.of(
+            self.store_path, self.store_path_commit_log, self.store_path_consume_queue, self.store_path_index
+        )
+
+    def at(self, paths: StorePaths) -> StoreConfig:
+        """The same settings for a store elsewhere."""
+        return replace(
+            self,
+            store_path=paths.root,
+            store_path_commit_log=paths.commit_log,
+            store_path_consume_queue=paths.consume_queue,
+            store_path_index=paths.index,
+        )
+
+    @property
     def commit_log_path(self) -> Path:
-        return self.store_path / "commitlog"
+        return self.paths.commit_log
 
     @property
     def consume_queue_path(self) -> Path:
-        return self.store_path / "consumequeue"
+        return self.paths.consume_queue
 
     @property
     def index_path(self) -> Path:
-        return self.store_path / "index"
+        return self.paths.index
 
     @property
     def index_file_size(self) -> int:

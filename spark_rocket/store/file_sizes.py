@@ -25,6 +25,7 @@ from pathlib import Path
 
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.paths import StorePaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class FileSizes:
         return self.knows_log and self.knows_queues and self.knows_index
 
 
-def look_at_sizes(path: Path) -> FileSizes:
+def look_at_sizes(paths: StorePaths) -> FileSizes:
     """The sizes of a store's files."""
-    usual = StoreConfig(path)
+    usual = StoreConfig(paths.root).at(paths)
     log = _sizes(file for file in usual.commit_log_path.glob("*") if len(file.name) == 20 and file.name.isdecimal())
     queues = _sizes(usual.consume_queue_path.glob("*/*/*"))
     index = _sizes(usual.index_path.glob("*"))

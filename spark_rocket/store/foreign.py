@@ -18,11 +18,14 @@ Looks at names only. Corresponds to StorePathConfigHelper.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from spark_rocket.errors import StoreError
+from spark_rocket.store.paths import StorePaths
 
 LMQ_PREFIX = "%LMQ%"
+_QUEUES = "consumequeue"
 _ANOTHER_BROKER = "Open it with the broker that made it, or have that broker's messages sent to a new one."
 _REFUSED = (
     (
@@ -37,19 +40,27 @@ _REFUSED = (
         "Delete these topics in the broker that made them.",
     ),
     (
-        f"consumequeue/{LMQ_PREFIX}*",
+        f"{_QUEUES}/{LMQ_PREFIX}*",
         "light queues (enableLmq)",
         f"Delete the directories consumequeue/{LMQ_PREFIX}*: the messages themselves are in other topics and stay.",
     ),
-    ("consumequeue*/CURRENT", "consume queues in RocksDB (storeType)", _ANOTHER_BROKER),
+    (f"{_QUEUES}/CURRENT", "consume queues in RocksDB (storeType)", _ANOTHER_BROKER),
+    (f"{_QUEUES}*/CURRENT", "consume queues in RocksDB (storeType)", _ANOTHER_BROKER),
     ("config/*/CURRENT", "its configuration in RocksDB", _ANOTHER_BROKER),
     ("dledger-*/*", "the log of a DLedger group (enableDLegerCommitLog)", _ANOTHER_BROKER),
 )
 
 
-def refuse_foreign(store_path: Path) -> None:
-    """StoreError when the directory has parts that cannot be served rightly."""
+def refuse_foreign(paths: StorePaths) -> None:
+    """StoreError when the store has parts that cannot be served rightly."""
     for pattern, what, remedy in _REFUSED:
-        found = next(store_path.glob(pattern), None)
+        found = next(_matches(paths, pattern), None)
         if found is not None:
-            raise StoreError(f"{store_path} has {what}, which are not served here: {found}.", remedy=remedy)
+            raise StoreError(f"{paths.root} has {what}, which are not served here: {found}.", remedy=remedy)
+
+
+def _matches(paths: StorePaths, pattern: str) -> Iterator[Path]:
+    yield from paths.root.glob(pattern)
+    place, _, rest = pattern.partition("/")
+    if place == _QUEUES:
+        yield from paths.consume_queue.glob(rest)

@@ -68,7 +68,8 @@ class MappedFileQueue:
     @property
     def _mend(self) -> str:
         if self.derived:
-            store = self.directory.parent.parent.parent
+            queues = self.directory.parent.parent
+            store = queues.parent if queues.name == "consumequeue" else "<storePathRootDir>"
             return (
                 f"run `rocket store rebuild {store}` (with the broker's -c), which makes all queues anew from the log"
             )

@@ -30,6 +30,7 @@ from spark_rocket.store.foreign import refuse_foreign
 from spark_rocket.store.index_service import IndexService
 from spark_rocket.store.layout import ENTRY, STORE_TIME_END, store_time
 from spark_rocket.store.mapped_file import make_directory
+from spark_rocket.store.paths import refuse_left_behind, remember
 from spark_rocket.store.queue_ends import QueueEnds
 from spark_rocket.store.queue_table import ConsumeQueueTable
 from spark_rocket.store.reader import StoreReader
@@ -131,6 +132,7 @@ class MessageStore:
         try:
             make_directory(self.config.store_path)
             self._lock.acquire()
+            self._take_directories()
             self._open()
         except BaseException as error:
             if self._index is not None:
@@ -156,8 +158,18 @@ class MessageStore:
         self._running = True
         self._appender.write_error = None if self.replica is None else self.replica.refusal
 
+    def _take_directories(self) -> None:
+        """Have all directories, and to oneself."""
+        paths = self.config.paths
+        used = paths.directories if self._index is not None else (paths.commit_log, paths.consume_queue)
+        refuse_left_behind(paths)
+        for directory in used:
+            make_directory(directory)
+        self._lock.acquire_directories(used)
+        remember(paths)
+
     def _open(self) -> None:
-        refuse_foreign(self.config.store_path)
+        refuse_foreign(self.config.paths)
         clean = not abort_path(self.config.store_path).exists()
         self._checkpoint.load()
         self._log.load()

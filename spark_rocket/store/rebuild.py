@@ -1,6 +1,6 @@
 """Consume queues and index made anew from the commit log of a stopped store, byte for byte as a broker writes them.
 
-They are built in ``rebuild.tmp`` beside the old ones, put on disk, and then exchanged with them: whatever happens
+They are built beside the old ones (``rebuild.tmp``), put on disk, and then exchanged with them: whatever happens
 before, be it a crash or a full disk, the old ones are untouched; afterwards the new ones are whole. What an interrupted
 rebuild left is removed by the next.
 
@@ -35,12 +35,13 @@ from spark_rocket.store.index_keys import keys_of
 from spark_rocket.store.index_writer import IndexWriter
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.mapped_file import file_name, sync_directory, sync_file_system
+from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.record_scan import RecordBlock
 from spark_rocket.store.recovery import is_deleted, topics_on_record
 from spark_rocket.store.salvage import Damage, Salvage
 from spark_rocket.store.store_lock import StoreLock
-from spark_rocket.store.store_view import Progress, StoreView, ViewedFiles, ViewedQueue, view_store
+from spark_rocket.store.store_view import Progress, StoreView, ViewedFiles, ViewedQueue, paths_of, view_store
 
 TEMPORARY = "rebuild.tmp"
 _AT_FDCWD = -100
@@ -109,28 +110,47 @@ def rebuild_store(
 
 
 def _write(path: Path, config: StoreConfig | None, skip_damage: bool, progress: Progress | None) -> RebuildReport:
+    paths = paths_of(path, config)
+    new = _temporary(paths)
     lock = StoreLock(path)
     lock.acquire()
-    temporary = path / TEMPORARY
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        view = StoreView(path, config)
-        report = _Rebuild(view, temporary, skip_damage, progress).run()
-        sync_file_system(temporary)
+        lock.acquire_directories([directory for directory in paths.directories if directory.is_dir()])
+        _remove(new)
+        for directory in (new.consume_queue, new.index):
+            directory.mkdir(parents=True)
+        view = StoreView(paths, config)
+        report = _Rebuild(view, new, skip_damage, progress).run()
+        sync_file_system(new.consume_queue)
+        sync_file_system(new.index)
         if report.lower_checkpoint_to >= 0:
             _lower_checkpoint(path, report.lower_checkpoint_to)
-        put_in_place(temporary / "consumequeue", view.config.consume_queue_path)
+        put_in_place(new.consume_queue, paths.consume_queue)
         if view.config.message_index_enable:
-            put_in_place(temporary / "index", view.config.index_path)
+            put_in_place(new.index, paths.index)
         for file in report.filled:
             _fill_up(file, view.log.file_size)
-        sync_directory(view.log.directory)
-        sync_directory(path)
+        for directory in {paths.commit_log, path, paths.consume_queue.parent, paths.index.parent}:
+            sync_directory(directory)
         return report
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        _remove(new)
         lock.release()
+
+
+def _temporary(paths: StorePaths) -> StorePaths:
+    """Where new queues and a new index are made: beside the old ones, since they are exchanged within a file system."""
+
+    def beside(directory: Path) -> Path:
+        is_in_root = directory.parent == paths.root
+        return paths.root / TEMPORARY / directory.name if is_in_root else Path(f"{directory}.{TEMPORARY}")
+
+    return replace(paths, consume_queue=beside(paths.consume_queue), index=beside(paths.index))
+
+
+def _remove(new: StorePaths) -> None:
+    for directory in (new.root / TEMPORARY, new.consume_queue, new.index):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _to_be_filled(log: ViewedFiles) -> list[Path]:
@@ -179,7 +199,7 @@ def _refuse_what_cannot_be(view: StoreView, skip_damage: bool) -> None:
 class _Rebuild:
     """One pass over one log. Without a directory to build in everything is done but writing."""
 
-    def __init__(self, view: StoreView, directory: Path | None, skip_damage: bool, progress: Progress | None) -> None:
+    def __init__(self, view: StoreView, new: StorePaths | None, skip_damage: bool, progress: Progress | None) -> None:
         self._view = view
         self._skip = skip_damage
         self._progress = progress
@@ -192,10 +212,8 @@ class _Rebuild:
         self._index: IndexWriter | None = None
         self._next: dict[tuple[str, int], tuple[int, int]] = {}
         """Of each queue the next message's number, and the log offset behind the last one."""
-        if directory is not None:
-            inside = replace(view.config, store_path=directory)
-            inside.consume_queue_path.mkdir()
-            inside.index_path.mkdir()
+        if new is not None:
+            inside = view.config.at(new)
             self._table = ConsumeQueueTable(inside)
             self._index = IndexWriter(inside)
 

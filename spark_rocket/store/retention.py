@@ -132,25 +132,27 @@ class Retention:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def check_disk(self) -> tuple[float, int]:
-        """How full the disk is, and how many bytes more than at the level where files go by force.
+        """How full the fuller disk is, and how many bytes more the log's disk has than where files go by force.
 
-        Refuses writes above the warning level and takes them again below it.
+        Refuses writes above the warning level and takes them again below it. A file of the log makes next to no room
+        on a disk that has consume queues only, so that none goes by force for that disk's sake.
         """
         config = self.config
         level = config.disk_space_warning_level_ratio
-        usages = self._usages()
-        over = max(
-            usage.used - (usage.used + usage.free) * min(config.disk_space_clean_forcibly_ratio, level) // 100
-            for usage in usages
-        )
-        log, queue = map(_ratio, usages)
+        log_disk, queue_disk = self._usages()
+        most = (log_disk.used + log_disk.free) * min(config.disk_space_clean_forcibly_ratio, level) // 100
+        over = log_disk.used - most
+        log, queue = _ratio(log_disk), _ratio(queue_disk)
         used = max(log, queue)
+        fullest = config.store_path
+        if config.paths.elsewhere:
+            fullest = config.commit_log_path if log >= queue else config.consume_queue_path
         is_full = used * 100 > level
         if is_full:
             error = StoreNotWritableError(
                 "service not available now. It may be caused by one of the following reasons: the broker's disk is "
                 f"full [CL: {log:5.2f} CQ: {queue:5.2f} INDEX: {queue:5.2f}], messages are put to the slave, message "
-                f"store has been shut down, etc. The disk of {config.store_path} is fuller than the {level} % of "
+                f"store has been shut down, etc. The disk of {fullest} is fuller than the {level} % of "
                 "diskSpaceWarningLevelRatio.",
                 remedy="Free some space, or lower fileReservedTime; the broker goes on by itself.",
             )
@@ -162,17 +164,17 @@ class Retention:
                 _log.error(
                     "The disk of %s is %.1f %% full, more than diskSpaceWarningLevelRatio %d: no messages are taken "
                     "until there is room. What is stored can be read.",
-                    config.store_path,
+                    fullest,
                     used * 100,
                     level,
                 )
             else:
-                _log.info("The disk of %s is %.1f %% full: messages are taken again.", config.store_path, used * 100)
+                _log.info("The disk of %s is %.1f %% full: messages are taken again.", fullest, used * 100)
         self._is_full = is_full
         return used, over
 
     def _usages(self) -> tuple[DiskUsage, DiskUsage]:
-        """Of the disks that log and consume queues are on; a link may have put one of them elsewhere."""
+        """Of the disks that log and consume queues are on (storePathCommitLog, storePathConsumeQueue, or a link)."""
         config = self.config
         paths = (config.commit_log_path, config.consume_queue_path)
         log, queue = (self._usage(path if path.exists() else config.store_path) for path in paths)

@@ -2,9 +2,11 @@
 
 ``lock`` (content ``lock``) is held with ``flock``, and with a POSIX lock on its first byte, which is the one a Java
 broker takes: neither can open a directory that the other uses. ``abort`` exists while a store is open, with the process
-id as text as 5.x has it; found at start it says that the last owner did not stop cleanly.
+id as text as 5.x has it; found at start it says that the last owner did not stop cleanly. Both are in
+``storePathRootDir``. The directories that may be elsewhere (paths.py) are held with ``flock`` too, so that two brokers
+with roots of their own cannot share one.
 
-The kernel lets both locks go when the process ends, however it ends. Corresponds to DefaultMessageStore's lock file and
+The kernel lets all locks go when the process ends, however it ends. Corresponds to DefaultMessageStore's lock file and
 abort file.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -30,6 +33,7 @@ class StoreLock:
         self._path = store_path / "lock"
         self._fd = -1
         self._key = (0, 0)
+        self._directories: list[int] = []
 
     def acquire(self) -> None:
         """Take the lock or raise ``StoreLockedError``."""
@@ -49,6 +53,10 @@ class StoreLock:
         self._fd, self._key = fd, (status.st_dev, status.st_ino)
         self._held.add(self._key)
 
+    def acquire_directories(self, directories: Iterable[Path]) -> None:
+        """Then take these, which exist. ``StoreLockedError`` if another store has one; ``release`` lets all go."""
+        self._directories += lock_directories(directories, fcntl.LOCK_EX)
+
     @classmethod
     def is_held_here(cls, store_path: Path) -> bool:
         """Whether this very process has the store open."""
@@ -66,10 +74,34 @@ class StoreLock:
         )
 
     def release(self) -> None:
+        while self._directories:
+            os.close(self._directories.pop())
         if self._fd >= 0:
             self._held.discard(self._key)
             os.close(self._fd)
             self._fd = -1
+
+
+def lock_directories(directories: Iterable[Path], kind: int) -> list[int]:
+    """``flock`` each; the descriptors that hold it. StoreLockedError, with none held, if one is in use."""
+    held: list[int] = []
+    try:
+        for directory in directories:
+            held.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            try:
+                fcntl.flock(held[-1], kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreLockedError(
+                    f"The directory {directory} is in use by another store.",
+                    remedy="Stop the broker that has it first, or give this one another directory.",
+                ) from None
+            except OSError:  # NFS does not lock directories; the lock file in the root is held all the same
+                os.close(held.pop())
+    except BaseException:
+        for descriptor in held:
+            os.close(descriptor)
+        raise
+    return held
 
 
 def abort_path(store_path: Path) -> Path:

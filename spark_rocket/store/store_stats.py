@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -80,14 +81,14 @@ def store_stats(
 ) -> StoreStats:
     """Figures of a store, or of some of its topics (totals are the whole store's all the same)."""
     stats = StoreStats(log_min_offset=view.log.min_offset)
-    for path in _walk(view.path):
+    directories = dict(zip(view.config.paths.directories, (stats.log, stats.consume_queues, stats.index), strict=True))
+    for path in chain(_walk(view.path), *map(_walk, view.config.paths.outside)):
         try:
             status = path.stat()
         except OSError as error:
             view.problems.append(Problem("files", path, cannot_be_read(error)))
             continue
-        kinds = {"commitlog": stats.log, "consumequeue": stats.consume_queues, "index": stats.index}
-        kind = kinds.get(path.relative_to(view.path).parts[0])
+        kind = next((files for directory, files in directories.items() if directory in path.parents), None)
         for files in (stats.everything, kind) if kind is not None else (stats.everything,):
             files.count += 1
             files.size += status.st_size

@@ -30,9 +30,10 @@ from spark_rocket.store.dispatch import entries_of
 from spark_rocket.store.file_sizes import FileSizes, look_at_sizes
 from spark_rocket.store.mapped_file import MappedFile
 from spark_rocket.store.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.paths import StorePaths, find_paths
 from spark_rocket.store.problem import Problem
 from spark_rocket.store.record_scan import RecordBlock
-from spark_rocket.store.store_lock import StoreLock, read_abort
+from spark_rocket.store.store_lock import StoreLock, lock_directories, read_abort
 from spark_rocket.store.tags import DelayLevels
 
 Progress = Callable[[int, int], None]
@@ -46,6 +47,9 @@ _UNKNOWN = {
     "quarantine": "bytes that a recovery cut off",
     "rebuild.tmp": "what an interrupted rebuild left: delete it",
 }
+
+
+_NO_LOG = "there is no commit log; if broker.conf sets storePathCommitLog, give it with -c"
 
 
 class ViewedFile(MappedFile):
@@ -159,11 +163,13 @@ def cannot_be_read(error: OSError | None = None) -> str:
 class StoreView:
     """The files of a stopped store. See :func:`view_store`."""
 
-    def __init__(self, path: Path, config: StoreConfig | None) -> None:
-        self.path = path
+    def __init__(self, paths: StorePaths, config: StoreConfig | None) -> None:
+        path = self.path = paths.root
         self.problems: list[Problem] = []
-        sizes = FileSizes(config, True, True, True) if config else look_at_sizes(path)
-        self.config = replace(sizes.config, store_path=path)
+        if not paths.commit_log.is_dir() and (path / "checkpoint").exists():
+            self.problems.append(Problem("files", paths.commit_log, _NO_LOG))
+        sizes = FileSizes(config, True, True, True) if config else look_at_sizes(paths)
+        self.config = sizes.config.at(paths)
         self.index_size_known, self.sizes_are_known = sizes.knows_index, sizes.are_known
         self._are_guessed = config is None
         self.delays = DelayLevels(self.config.delay_levels())
@@ -262,22 +268,57 @@ class StoreView:
         return notes
 
 
+def paths_of(path: Path, config: StoreConfig | None) -> StorePaths:
+    """Where the parts of the store in ``path`` are: as the configuration says if it is that store's, else as it does.
+
+    Queues and index that are in the root all the same, as Apache's brokers have them, are found there. StoreError where
+    it cannot be known.
+    """
+    if config is None or not config.paths.elsewhere:
+        return find_paths(path)
+    if config.store_path.absolute() == path.absolute():
+        named, usual = config.paths, StorePaths.of(path)
+        if usual.consume_queue.is_dir() and not named.consume_queue.is_dir():
+            named = replace(named, consume_queue=usual.consume_queue)
+        if usual.index.is_dir() and not named.index.is_dir():
+            named = replace(named, index=usual.index)
+        return named
+    raise StoreError(
+        f"The configuration is of the store in {config.store_path}, which has its commit log in "
+        f"{config.commit_log_path}; {path} is another directory.",
+        remedy="Of a copy, give a broker.conf that names the directories of the copy.",
+    )
+
+
 @contextmanager
 def view_store(path: Path | str, config: StoreConfig | None = None) -> Iterator[StoreView]:
     """Open a stopped store to look at it: StoreError if there is none, StoreLockedError if it is in use."""
     path = Path(path)
     if not path.is_dir():
         raise StoreError(f"{path} is not a directory.", remedy="Give the directory of a store (storePathRootDir).")
-    lock = _hold(path)
+    paths = paths_of(path, config)
+    held = _hold(paths)
     try:
-        yield StoreView(path, config)
+        yield StoreView(paths, config)
     finally:
-        if lock >= 0:
-            os.close(lock)
+        for descriptor in held:
+            os.close(descriptor)
 
 
-def _hold(path: Path) -> int:
-    """Hold both locks of a directory, shared; the descriptor, or −1 where no broker ever was."""
+def _hold(paths: StorePaths) -> list[int]:
+    """Hold all locks of a store, shared; the descriptors."""
+    held = _hold_root(paths.root)
+    try:
+        there = [path for path in paths.directories if path.is_dir() and os.access(path, os.R_OK)]
+        return held + lock_directories(there, fcntl.LOCK_SH)
+    except BaseException:
+        for descriptor in held:
+            os.close(descriptor)
+        raise
+
+
+def _hold_root(path: Path) -> list[int]:
+    """Hold both locks of a directory, shared; the descriptor, or nothing where no broker ever was."""
     owner = read_abort(path)
     refusal = StoreLockedError(
         f"The store in {path} is in use{f' by process {owner}' if owner else ''}.", remedy="Stop its broker first."
@@ -287,11 +328,11 @@ def _hold(path: Path) -> int:
     try:
         fd = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return -1
+        return []
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
     except OSError:
         os.close(fd)
         raise refusal from None
-    return fd
+    return [fd]

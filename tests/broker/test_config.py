@@ -1,13 +1,16 @@
 """broker.conf: Apache's names, checked values, and errors that say where."""
 
+import asyncio
 import logging
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.broker.config import BrokerConfig, nearest_setting
+from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
 from spark_rocket.store.config import FlushDiskType
+from spark_rocket.store.paths import StorePaths
 
 APACHE_EXAMPLE = """\
 brokerClusterName = DefaultCluster
@@ -40,6 +43,39 @@ def test_apaches_own_example_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert config.others == {}
 
 
+def test_paths_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    usual = BrokerConfig.from_text("storePathRootDir=/data/store\nstorePathCommitLog=").store_config()
+    assert usual.paths == StorePaths.of(Path("/data/store"))
+    text = "storePathCommitLog=/d1/log\nstorePathConsumeQueue=${user.home}/queues\nstorePathIndex=~/keys\n"
+    paths = BrokerConfig.from_text(f"storePathRootDir=/data/store\n{text}").store_config().paths
+    assert (paths.root, paths.commit_log) == (Path("/data/store"), Path("/d1/log"))
+    assert (paths.consume_queue, paths.index) == (Path("/home/someone/queues"), Path("/home/someone/keys"))
+    everywhere = (  # as many a broker.conf has them
+        "storePathRootDir=/data/store\nstorePathCommitLog=/data/store/commitlog\n"
+        "storePathConsumeQueue=/data/store/consumequeue\nstorePathIndex=/data/store/index\n"
+        "storeCheckpoint=/data/store/checkpoint\nabortFile=/data/store/abort\n"
+    )
+    config = BrokerConfig.from_text(everywhere)
+    assert config.store_config().paths.elsewhere == ()
+    assert config.without_effect == ["abortFile", "storeCheckpoint"]
+
+
+def test_what_changes_nothing_is_said_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def start() -> None:
+        unused = "useEpollNativeSelector=true\nstorePathEpochFile=/x\ntransientStorePoolEnable=false\n"
+        broker = Broker(BrokerConfig.from_text(f"storePathRootDir={tmp_path}\nlistenPort=0\n{unused}"))
+        await broker.start()
+        await broker.close()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(start())
+    (line,) = [text for text in caplog.messages if "without effect" in text]
+    assert line == (
+        "settings without effect in this broker: storePathEpochFile, transientStorePoolEnable, useEpollNativeSelector"
+    )
+
+
 def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     BrokerConfig.from_text(APACHE_EXAMPLE)
     assert caplog.records == []
@@ -56,7 +92,8 @@ def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptur
         ("brokerRole=LEADER", "brokerRole needs one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
         ("aclEnable=yes", "aclEnable needs true or false"),
         ("innerClientAuthenticationCredentials=s3cret", "innerClientAuthenticationCredentials cannot be used"),
-        ("storePathCommitLog=/elsewhere", "storePathCommitLog=/elsewhere is not supported"),
+        ("storePathCommitLog=/d1/log,/d2/log", "storePathCommitLog=/d1/log,/d2/log names several directories"),
+        ("readOnlyCommitLogStorePaths=/d3/log", "readOnlyCommitLogStorePaths=/d3/log is not supported"),
         ("storePathRootDir=", "storePathRootDir needs a path"),
         ("messageDelayLevel=1s 5x", "messageDelayLevel '1s 5x' cannot be read"),
         ("deleteWhen=24", "deleteWhen '24' does not name hours of the day"),

@@ -13,7 +13,7 @@ import pytest
 from spark_rocket.broker.advertised import advertised_ip
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
-from spark_rocket.errors import ConfigError, RocketError, StateError, StoreLockedError
+from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError, StoreLockedError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
@@ -22,6 +22,7 @@ from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import Channel, RemotingServer
+from spark_rocket.store.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests import golden
 from tests.broker.wire import Wire
@@ -103,6 +104,30 @@ def test_a_broker_goes_on_with_a_store_of_apaches(tmp_path: Path) -> None:
         assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "125"}
         next_offset = wire.send("GoldenA", b"after Apache").ext_fields["queueOffset"]
         assert int(next_offset) == len(rows)
+
+
+def test_a_broker_whose_log_queues_and_index_have_disks_of_their_own(tmp_path: Path) -> None:
+    settings = {
+        "storePathCommitLog": tmp_path / "log",
+        "storePathConsumeQueue": tmp_path / "queues",
+        "storePathIndex": tmp_path / "keys",
+    }
+    with LocalCluster(data_dir=tmp_path, config=settings, in_process=True) as cluster, RemotingClient() as client:
+        wire = Wire(client, cluster.broker_address)
+        wire.send("T", b"first")
+        cluster.restart_broker()
+        wire.send("T", b"second")
+        assert [message.body for message in wire.messages("T")] == [b"first", b"second"]
+        said = bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body)
+        assert f"storePathCommitLog={tmp_path}/log\n".encode() in said
+    assert {path.name for path in (tmp_path / "queues").iterdir()} == {"T"}
+    assert not (tmp_path / "store" / "commitlog").exists()
+    assert check_store(tmp_path / "store") == []
+    with (
+        pytest.raises(StoreError, match="the broker would begin anew there"),
+        LocalCluster(data_dir=tmp_path, in_process=True),
+    ):
+        pass
 
 
 # --- what is refused --------------------------------------------------------------------------------------------

@@ -102,13 +102,16 @@ def test_up_says_where_it_is_serves_and_stops_cleanly(tmp_path: Path, stop: sign
 
 
 def test_up_ephemeral_leaves_nothing(tmp_path: Path) -> None:
-    with started("up", "--ephemeral", *PORTS, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={tmp_path / 'log'}\n", encoding="utf-8")
+    arguments = ["up", "--ephemeral", "-c", conf, *PORTS]
+    with started(*arguments, last="Ctrl-C stops it.", cwd=tmp_path) as (process, said):
         data = Path(found(r"data +(\S+)", said))
         assert data.is_dir()
         process.terminate()
         assert process.wait(60) == 0
     assert not data.exists()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [conf]
 
 
 def test_up_takes_settings_from_a_broker_conf_and_the_command_line_wins(tmp_path: Path) -> None:

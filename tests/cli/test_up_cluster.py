@@ -117,9 +117,10 @@ def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Pat
 
 def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
-    conf.write_text("flushDiskType=SYNC_FLUSH\nlistenPort=10911\n")
-    line = one_line(finished("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS))
-    assert f"{conf}, line 2: listenPort is each broker's own" in line
+    for setting in ("listenPort=10911", "storePathCommitLog=/d1/log"):
+        conf.write_text(f"flushDiskType=SYNC_FLUSH\n{setting}\n")
+        line = one_line(finished("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS))
+        assert f"{conf}, line 2: {setting.partition('=')[0]} is each broker's own" in line
     assert not (tmp_path / "d").exists()
 
 

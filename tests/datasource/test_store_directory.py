@@ -40,6 +40,7 @@ from spark_rocket.protocol.record import encode_batch_body
 from spark_rocket.store import MessageStore, commit_log
 from spark_rocket.store.check import check_store
 from spark_rocket.store.dump import dump_log
+from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.rebuild import rebuild_store
 from spark_rocket.store.salvage import Damage
 from spark_rocket.store.store_view import view_store
@@ -225,6 +226,21 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         plan(directory / "commitlog")
     assert str(directory) in caught.value.remedy
+
+
+def test_a_store_whose_parts_are_on_disks_of_their_own(tmp_path: Path, directory: Path) -> None:
+    paths = StorePaths(directory, tmp_path / "log", tmp_path / "queues", tmp_path / "keys")
+    store = opened(small(directory).at(paths))
+    for number in range(3):
+        put(store, "Orders", 0, b"%d" % number)
+    store.close()
+    assert bodies(directory) == [b"0", b"1", b"2"]
+    (directory / "config" / "storePaths.json").unlink()  # as Apache's broker leaves it
+    with pytest.raises(StoreError, match="has no commit log") as caught:
+        plan(directory)
+    assert "storePathCommitLog" in caught.value.remedy
+    (directory / "commitlog").symlink_to(paths.commit_log)
+    assert bodies(directory) == [b"0", b"1", b"2"]
 
 
 def test_a_store_without_messages_has_no_rows(store: MessageStore, directory: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.check import REMEDIES, check_store, remedy_of
+from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.problem import Problem
 from tests.golden import extract_store
 from tests.store.helpers import Clock, golden, opened, put, put_batch, small
@@ -282,7 +283,7 @@ def test_a_file_made_ahead_of_a_killed_writer_is_no_problem(config: StoreConfig)
 
 @pytest.mark.parametrize("kind", sorted(REMEDIES))
 def test_every_kind_has_a_way_out(kind: str) -> None:
-    assert remedy_of(Problem(kind, Path("store"), "")).endswith(".")
+    assert remedy_of(Problem(kind, Path("store"), ""), StorePaths.of(Path("store"))).endswith(".")
 
 
 def test_ways_out_of_wrong_files_depend_on_whose_they_are(tmp_path: Path) -> None:
@@ -291,8 +292,11 @@ def test_ways_out_of_wrong_files_depend_on_whose_they_are(tmp_path: Path) -> Non
         ("consumequeue/T/0/00000000000000000000", "makes queues and index anew"),
         ("index/20261121000000000", "makes queues and index anew"),
     ):
-        assert word in remedy_of(Problem("files", tmp_path / place, "it has 5 bytes where such files here have 6"))
-        assert "as the user" in remedy_of(Problem("files", tmp_path / place, "it cannot be read: Permission denied"))
+        for text, remedy in (
+            ("it has 5 bytes where such files here have 6", word),
+            ("it cannot be read: Permission denied", "as the user"),
+        ):
+            assert remedy in remedy_of(Problem("files", tmp_path / place, text), StorePaths.of(tmp_path))
 
 
 def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> None:

@@ -348,6 +348,17 @@ def test_both_disks_count(it: Trimmable) -> None:
     assert "[CL:  0.00 CQ:  0.95 INDEX:  0.95]" in it.store.write_error.message
 
 
+def test_the_log_is_not_deleted_by_force_for_the_sake_of_another_disk(it: Trimmable) -> None:
+    """Of a message's bytes the consume queue has twenty: the whole log would go, and the disk stay as full."""
+    log, queues = Disk(), Disk()
+    queues.at(89)
+    it.store.retention.config = replace(it.config, file_reserved_time=1000)
+    it.store.retention._usage = lambda path: log if path == it.config.commit_log_path else queues
+    assert it.run().removed == 0
+    log.at(89)
+    assert it.run().removed > 0
+
+
 # --- what readers see -------------------------------------------------------------------------------------------
 
 
