@@ -16,14 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.advertised import advertised_ip, queue_data, registration_body
 from spark_rocket.broker.clients import ClientManager, monotonic_ms
-from spark_rocket.broker.config import BrokerConfig, BrokerRole
+from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.config_files import ConfigSaver
 from spark_rocket.broker.consumer_offsets import ConsumerOffsetManager
 from spark_rocket.broker.groups import SubscriptionGroupManager
@@ -33,6 +32,7 @@ from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
+from spark_rocket.broker.ports import bind_port_for_slaves, bind_vip_port
 from spark_rocket.broker.processors.accounts import AccountProcessor
 from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.admin import AdminProcessor
@@ -55,7 +55,6 @@ from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.processors.statistics import StatisticsProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication import ReplicationMaster, ReplicationSlave
-from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.replication.refusals import refusals
 from spark_rocket.broker.replication.sync import SlaveSynchronize
 from spark_rocket.broker.request_modes import MessageRequestModeManager
@@ -85,7 +84,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_VIP_STEP = 2
 _CLIENT_SCAN_SECONDS = 10.0
 _ACL_LOOK_SECONDS = 1.0
 _TIMER_FLUSH_SECONDS = 1.0  # Apache's timerFlushIntervalMs
@@ -193,9 +191,9 @@ class Broker:
         ha = None
         try:
             await server.bind()
-            await self._bind_vip(server)
+            await bind_vip_port(config, server)
             await server.start()
-            ha = self._bind_ha(server.port)
+            ha = bind_port_for_slaves(config, server.port)
             ha_port = ha.getsockname()[1] if ha is not None else server.port + 1
             service = self._open(server, (store_ip, server.port), ha_port, overload)
             self._handlers = dict(server.handlers)
@@ -264,38 +262,6 @@ class Broker:
 
         if self.service.access_control is not None:
             self.service.spawn(look(self.service.access_control))
-
-    async def _bind_vip(self, server: RemotingServer) -> None:
-        """The port two below ``listenPort``, Apache's fastRemotingServer, with all that the first one has.
-
-        Where it is taken the broker serves all the same. A ``listenPort`` of 0 has none: a port beside a free one is
-        not known to be free.
-        """
-        port = self.config.listen_port
-        if not self.config.vip_channel_enable or port <= _VIP_STEP:
-            return
-        try:
-            await server.bind_second(-_VIP_STEP, ", two below listenPort")
-        except ConfigError as error:
-            _log.warning(
-                "%s Until then slaves of Apache's make get this broker's log, but not its topics, groups and offsets, "
-                "which they ask for on port %d; nor can Java clients with vipChannelEnabled=true send. "
-                "vipChannelEnable=false leaves that port out.",
-                error,
-                port - _VIP_STEP,
-            )
-
-    def _bind_ha(self, port: int) -> socket.socket | None:
-        """The socket for slaves. A master that nobody said should have any does without when the port is taken."""
-        config = self.config
-        wanted = config.ha_listen_port or ((port + 1) & 0xFFFF if config.listen_port else 0)
-        try:
-            return bind_ha_port(config.bind_address, wanted)
-        except ConfigError as error:
-            if config.ha_listen_port or config.broker_role is not BrokerRole.ASYNC_MASTER:
-                raise
-            _log.warning("%s Until then no slave can follow this broker.", error)
-            return None
 
     def _open(
         self, server: RemotingServer, store_host: tuple[str, int], ha_port: int, overload: BrokerOverload

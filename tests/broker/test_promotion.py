@@ -47,6 +47,7 @@ class Promoted(Pair):
                 "brokerId": broker_id,
                 "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
                 "listenPort": port,
+                "vipChannelEnable": False,
                 "storePathRootDir": self._directory / store,
                 "namesrvAddr": self.addresses,
                 "mappedFileSizeCommitLog": 1 << 20,

@@ -49,6 +49,7 @@ class Pair(Servers):
                 "brokerId": broker_id,
                 "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
                 "listenPort": port,
+                "vipChannelEnable": False,
                 "storePathRootDir": self._directory / (store or f"{name}{broker_id}"),
                 "namesrvAddr": self.addresses,
                 "mappedFileSizeCommitLog": 1 << 20,

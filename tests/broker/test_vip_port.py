@@ -33,6 +33,7 @@ ASKED_BY_SLAVES = (
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
     RequestCode.GET_TIMER_CHECK_POINT,
+    RequestCode.GET_TIMER_METRICS,
 )
 
 
