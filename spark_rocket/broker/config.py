@@ -22,14 +22,15 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from spark_rocket.broker.known_settings import KNOWN_UNUSED, may_be_secret
+from spark_rocket.broker.setting import Setting, SettingsUpdate, fixed, text_of
+from spark_rocket.broker.setting import setting as _setting
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.acl import Credentials
@@ -89,27 +90,6 @@ class MessageRequestMode(Enum):
 
     PULL = "PULL"
     POP = "POP"
-
-
-def _setting(
-    default: Any,
-    *,
-    name: str | None = None,
-    secret: bool = False,
-    low: int | None = None,
-    high: int | None = None,
-    step: int = 1,
-    dynamic: bool = False,
-    check: Callable[[str], object] | None = None,
-) -> Any:
-    """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it.
-
-    A number is a multiple of ``step``.
-
-    ``check`` raises ConfigError for text that is no value of the setting. What is ``secret`` is not shown again.
-    """
-    metadata = {"name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
-    return field(default=default, repr=not secret, metadata={**metadata, "secret": secret})
 
 
 @dataclass(slots=True)
@@ -296,7 +276,7 @@ class BrokerConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, object], source: str = "the settings given") -> BrokerConfig:
         """Settings by their Apache names; Python values are taken as their properties text."""
-        return cls._from_entries([(name, _to_text(value), 0) for name, value in properties.items()], source)
+        return cls._from_entries([(name, text_of(value), 0) for name, value in properties.items()], source)
 
     @classmethod
     def _from_entries(
@@ -326,9 +306,7 @@ class BrokerConfig:
         ]
 
     def _set(self, name: str, text: str, where: str) -> list[str]:
-        refusal = _REFUSED.get(name)
-        if refusal is not None and text.strip() not in refusal[0]:
-            raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
+        _check_refused(name, text, where)
         spec = _SPECS.get(name)
         if spec is not None:
             setattr(self, spec.attribute, spec.parse(text, where))
@@ -338,35 +316,44 @@ class BrokerConfig:
             self.tls[name] = text
             return []
         self.others[name] = text
-        if name in KNOWN_UNUSED or refusal is not None:
+        if name in KNOWN_UNUSED or name in _REFUSED:
             return []
         return [f"{where}: unknown setting '{name}' is ignored.{_nearest(name)}"]
 
-    def update(self, properties_text: str) -> list[str]:
-        """Apply properties text at run time (code 25); warnings back, ConfigError and no change if one cannot be."""
-        entries = parse_properties(properties_text, "update")
-        parsed: list[tuple[_Spec, object]] = []
-        others: list[tuple[str, str]] = []
-        for name, text, _ in entries:
+    def parse_update(self, properties_text: str) -> SettingsUpdate:
+        """What properties text would change at run time (code 25); ConfigError if one of its settings cannot be."""
+        update = SettingsUpdate()
+        for name, text, _ in parse_properties(properties_text, "update"):
             spec = _SPECS.get(name)
             if name.startswith("tls."):
-                raise _fixed(name)
+                raise fixed(name)
             if spec is None:
-                others.append((name, text))
+                _check_refused(name, text, "update")
+                update.others[name] = text
                 continue
             value = spec.parse(text, "update")
-            if not spec.dynamic and value != getattr(self, spec.attribute):
-                raise _fixed(name)
-            parsed.append((spec, value))
-        warnings = [warning for name, text in others for warning in self._set(name, text, "update")]
+            if spec.dynamic:
+                update.values[spec] = value
+            elif value != getattr(self, spec.attribute):
+                raise fixed(name)
+        update.known_others = {name: text for name, text in update.others.items() if name in KNOWN_UNUSED}
+        return update
+
+    def apply(self, update: SettingsUpdate) -> list[str]:
+        """Let it count from now on; warnings back."""
+        warnings = [warning for name, text in update.others.items() for warning in self._set(name, text, "update")]
         before = self._disorder()
-        for spec, value in parsed:
+        for spec, value in update.values.items():
             setattr(self, spec.attribute, value)
         return warnings + [warning for warning in self._disorder() if warning not in before]
 
+    def update(self, properties_text: str) -> list[str]:
+        """Apply properties text at run time; warnings back, ConfigError and no change if one cannot be."""
+        return self.apply(self.parse_update(properties_text))
+
     def to_properties(self) -> list[tuple[str, str]]:
         """Every setting by its Apache name, then the rest of the file."""
-        own = [_shown(spec.name, _to_text(getattr(self, spec.attribute))) for spec in _SPECS.values()]
+        own = [_shown(spec.name, text_of(getattr(self, spec.attribute))) for spec in _SPECS.values()]
         others = sorted(_shown(name, text) for name, text in self.others.items())
         return own + sorted(self.tls_settings().properties().items()) + others
 
@@ -476,14 +463,14 @@ def _shown(name: str, text: str) -> tuple[str, str]:
     return name, HIDDEN if is_secret and text else text
 
 
+def _check_refused(name: str, text: str, where: str) -> None:
+    refusal = _REFUSED.get(name)
+    if refusal is not None and text.strip() not in refusal[0]:
+        raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
+
+
 def _path_or_none(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
-
-
-def _fixed(name: str) -> ConfigError:
-    return ConfigError(
-        f"'{name}' cannot be changed while the broker runs.", remedy="Set it in broker.conf and restart the broker."
-    )
 
 
 def nearest_setting(name: str) -> str | None:
@@ -498,69 +485,6 @@ def _nearest(name: str) -> str:
     return f" Did you mean '{near}'?" if near else ""
 
 
-def _to_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Enum):
-        return str(value.value)
-    return str(value)
-
-
-@dataclass(slots=True, frozen=True)
-class _Spec:
-    """How one setting is called, read and bounded."""
-
-    attribute: str
-    name: str
-    kind: str
-    low: int | None
-    high: int | None
-    step: int
-    dynamic: bool
-    check: Callable[[str], object] | None
-    secret: bool
-
-    def parse(self, text: str, where: str) -> object:
-        text = text.strip()
-        problem: str
-        if self.kind == "str":
-            if self.check is not None:
-                try:
-                    self.check(text)
-                except ConfigError as error:
-                    raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from None
-            return text
-        if self.kind == "Path":
-            if text:
-                return Path(text)
-            problem = "needs a path"
-        elif self.kind == "bool":
-            if text.lower() in ("true", "false"):
-                return text.lower() == "true"
-            problem = "needs true or false"
-        elif self.kind in _ENUMS:
-            try:
-                return _ENUMS[self.kind](text)
-            except ValueError:
-                problem = "needs one of " + ", ".join(member.value for member in _ENUMS[self.kind])
-        elif re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            number = int(text)
-            if (self.low is None or number >= self.low) and (self.high is None or number <= self.high):
-                if number % self.step == 0:
-                    return number
-                problem = f"must be a multiple of {self.step}"
-            else:
-                problem = f"must be {self._range()}"
-        else:
-            problem = "needs a whole number"
-        raise ConfigError(f"{where}: {self.name}={text}: {self.name} {problem}.", remedy="Correct the value.")
-
-    def _range(self) -> str:
-        if self.low is None or self.high is None:
-            return f"at least {self.low}" if self.high is None else f"at most {self.high}"
-        return str(self.low) if self.low == self.high else f"between {self.low} and {self.high}"
-
-
 _ENUMS: dict[str, type[Enum]] = {
     "FlushDiskType": FlushDiskType,
     "BrokerRole": BrokerRole,
@@ -569,28 +493,8 @@ _ENUMS: dict[str, type[Enum]] = {
 }
 
 
-def _camel(attribute: str) -> str:
-    head, *rest = attribute.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
-_SPECS: dict[str, _Spec] = {
-    spec.name: spec
-    for spec in (
-        _Spec(
-            entry.name,
-            entry.metadata["name"] or _camel(entry.name),
-            str(entry.type),
-            entry.metadata["low"],
-            entry.metadata["high"],
-            entry.metadata["step"],
-            entry.metadata["dynamic"],
-            entry.metadata["check"],
-            entry.metadata["secret"],
-        )
-        for entry in fields(BrokerConfig)
-        if entry.metadata
-    )
+_SPECS: dict[str, Setting] = {
+    spec.name: spec for spec in (Setting.of(entry, _ENUMS) for entry in fields(BrokerConfig) if entry.metadata)
 }
 
 # Settings whose meaning we cannot honour yet: the values that change nothing, and what to do about others.

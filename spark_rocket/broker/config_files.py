@@ -1,5 +1,5 @@
 """The broker's ``config/*.json``: read with a fallback to ``.bak``, written so that a kill or a power failure
-at any moment loses nothing.
+at any moment loses nothing. Likewise ``broker.conf``, where settings are changed while the broker runs.
 
 A file is written as ``<name>.tmp`` and brought to disk, the present one becomes ``<name>.bak``, and the new one takes
 its place by rename; at every moment ``<name>`` or ``<name>.bak`` is whole. The text is fastjson's tab-indented one,
@@ -21,13 +21,14 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.java_properties import edit_properties
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +143,44 @@ class ConfigFile:
     def save(self) -> None:
         """Write the present state now."""
         self.write(self.snapshot())
+
+
+def change_properties(path: Path, values: Mapping[str, str]) -> None:
+    """Set these names in a properties file, and leave all else in it as it is; it is on disk on return.
+
+    What it was before is kept as ``.bak``. ConfigError, with the file untouched, if it cannot be read or written.
+    """
+    try:
+        path = path.resolve(strict=True)  # a link to the file stays one
+        before = path.read_bytes()
+        after = edit_properties(before.decode("utf-8"), values).encode("utf-8")
+        if after != before:
+            replace_file(path.with_name(path.name + ".bak"), before, path.stat())
+            replace_file(path, after, path.stat())
+    except UnicodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text.", remedy="Save the file as UTF-8.") from error
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be changed: {error.strerror or error}.",
+            remedy="The broker writes settings that are changed while it runs to its file, which it replaces: let it "
+            "write to the file's directory.",
+        ) from error
+
+
+def replace_file(path: Path, content: bytes, like: os.stat_result) -> None:
+    """Put content in a file's place, whole or not at all, with the mode and owner of ``like``; on disk on return."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it may hold secrets
+    with os.fdopen(descriptor, "wb") as file:
+        with contextlib.suppress(PermissionError):  # only root can give files away
+            os.fchown(descriptor, like.st_uid, like.st_gid)
+        os.fchmod(descriptor, like.st_mode & 0o777)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(path)
+    _sync_directory(path.parent)
 
 
 def _write(path: Path, text: bytes) -> None:

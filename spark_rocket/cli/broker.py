@@ -38,7 +38,7 @@ _CHANGES = (Column("name", "SETTING"), Column("from", "NOW"), Column("to", "THEN
 def config(link: Link, broker: str, changes: tuple[str, ...], like: str | None, yes: bool, as_json: bool) -> int:
     """Show the settings of a running broker, or set NAME=VALUE after showing what changes.
 
-    The broker says which settings it takes while it runs, and writes them to its broker.conf.
+    The broker says which settings it takes while it runs, and writes them to the broker.conf that it was started with.
     """
     wanted = settings(changes)
     with link.admin() as admin:
@@ -95,10 +95,9 @@ def change_settings(
             remedy="Without NAME=VALUE the same command shows those there are.",
         )
     print(f"{'It is' if len(rows) == 1 else 'They are'} set.")
-    if remark and wanted.keys() - known.keys():
+    if remark:
         print(f"rocket: {what}: {remark}", file=sys.stderr)
-        return 1
-    return 0
+    return 1 if remark and wanted.keys() - known.keys() else 0
 
 
 @click.command(short_help="what a broker says about itself")

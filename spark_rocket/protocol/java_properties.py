@@ -18,12 +18,14 @@ from spark_rocket.errors import ConfigError
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK = " \t\f"
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+"""One line with its end."""
 
 
 def parse_properties(text: str, source: str = "<properties>") -> list[tuple[str, str, int]]:
     """Every entry in order with the number of the line it begins on; ConfigError for a broken ``\\u`` escape."""
     entries = []
-    for number, line in _logical_lines(text):
+    for number, _, line in _logical_lines(text):
         name, value = _split(line)
         where = f"{source}, line {number}"
         entries.append((_unescape(name, where), _unescape(value, where), number))
@@ -33,6 +35,29 @@ def parse_properties(text: str, source: str = "<properties>") -> list[tuple[str,
 def render_properties(values: Iterable[tuple[str, str]]) -> str:
     """The text for these entries; what :func:`parse_properties` reads back."""
     return "".join(f"{_escape(name, ' :=#!')}={_escape(value)}\n" for name, value in values)
+
+
+def edit_properties(text: str, values: Mapping[str, str]) -> str:
+    """The text with other values for these names, comments and all else as they were; what is new comes last.
+
+    Where a name stands several times the last one counts, and is the one that is changed. ConfigError for a broken
+    ``\\u`` escape.
+    """
+    lines = _LINE.findall(text)
+    places = {}
+    for begun, end, line in _logical_lines(text):
+        places[_unescape(_split(line)[0], f"line {begun}")] = (begun - 1, end)
+    end_of_line = next((line[len(line.rstrip("\r\n")) :] for line in lines), "") or "\n"
+    for begin, end, name in sorted(((*places[name], name) for name in values if name in places), reverse=True):
+        lines[begin:end] = [render_properties([(name, values[name])]).replace("\n", end_of_line)]
+    new = [(name, value) for name, value in values.items() if name not in places]
+    if new and lines:
+        last = lines[-1].rstrip("\r\n")
+        if last == lines[-1]:
+            lines.append(end_of_line)
+        if last.endswith("\\"):  # an empty line ends what would go on
+            lines.append(end_of_line)
+    return "".join(lines) + render_properties(new).replace("\n", end_of_line)
 
 
 def expand_variables(value: str, environment: Mapping[str, str]) -> str:
@@ -51,9 +76,10 @@ def expand_variables(value: str, environment: Mapping[str, str]) -> str:
     return _VARIABLE.sub(fill, value)
 
 
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
+    """Each entry with the numbers of its first and of its last line."""
     pending = ""
-    begun = 0
+    begun = number = 0
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         line = raw.lstrip(_BLANK)
         if not pending:
@@ -66,10 +92,10 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             # A joined line may be empty so far ("\" alone); a space that the split drops keeps it pending.
             pending = pending or " "
             continue
-        yield begun, pending + line
+        yield begun, number, pending + line
         pending = ""
     if pending.strip(_BLANK):
-        yield begun, pending
+        yield begun, number, pending
 
 
 def _split(line: str) -> tuple[str, str]:

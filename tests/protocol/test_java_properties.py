@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.protocol.java_properties import (
+    edit_properties,
+    expand_variables,
+    parse_properties,
+    render_properties,
+)
 
 CASES = [
     ("a=1", [("a", "1", 1)]),
@@ -44,6 +49,32 @@ def test_what_is_rendered_is_read_back(entries: dict[str, str]) -> None:
     assert read == {
         name: value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for name, value in entries.items()
     } or not all(_is_text(part) for pair in entries.items() for part in pair)
+
+
+EDITS = [
+    ("", {"a": "1"}, "a=1\n"),
+    ("# first\na=1\n! b=2\nb = 2\n", {"b": "3"}, "# first\na=1\n! b=2\nb=3\n"),
+    ("a=1\r\nb=2\r\n", {"a": "x", "c": "y"}, "a=x\r\nb=2\r\nc=y\r\n"),
+    ("a=one\\\n  two\nb=2", {"a": "1"}, "a=1\nb=2"),
+    ("a=1\na=2\n", {"a": "3"}, "a=1\na=3\n"),
+    ("a=1", {"b": "2"}, "a=1\nb=2\n"),
+    ("a=1\\", {"b": "2"}, "a=1\\\n\nb=2\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "values", "edited"), EDITS)
+def test_an_edit_changes_these_names_only(text: str, values: dict[str, str], edited: str) -> None:
+    assert edit_properties(text, values) == edited
+
+
+@given(
+    st.text(alphabet="ab=:#! \\\\\n\rx"),
+    st.dictionaries(st.sampled_from(["a", "b", "ab", "c"]), st.text(alphabet="xy =\\\\#\n"), max_size=3),
+)
+def test_any_text_that_is_edited_says_the_rest_as_before(text: str, values: dict[str, str]) -> None:
+    before = {name: value for name, value, _ in parse_properties(text)}
+    after = {name: value for name, value, _ in parse_properties(edit_properties(text, values))}
+    assert after == before | values
 
 
 def _is_text(text: str) -> bool:

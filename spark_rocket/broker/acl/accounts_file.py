@@ -11,7 +11,6 @@ updateGlobalWhiteAddrsConfig, getAllAclConfig} of RocketMQ 4.9 and AclUtils.writ
 from __future__ import annotations
 
 import logging
-import os
 import re
 import stat
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any
 import yaml
 
 from spark_rocket.broker.acl.rules import OF_ACCOUNT, AclRules, read_file
+from spark_rocket.broker.config_files import replace_file
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.bodies import DataVersion
 from spark_rocket.protocol.bodies.acl import PlainAccessConfig
@@ -129,28 +129,10 @@ def change_file(path: Path, edit: Callable[[AccountsFile], None], now_ms: int) -
     except (yaml.YAMLError, UnicodeError):
         raise ConfigError("the change has a text that cannot be written.") from None
     rules = AclRules.from_bytes(content, "")
-    mode = path.stat().st_mode & 0o777
-    _put(path.with_name(path.name + ".bak"), before, mode)
-    _put(path, content, mode)
+    like = path.stat()
+    replace_file(path.with_name(path.name + ".bak"), before, like)
+    replace_file(path, content, like)
     return rules
-
-
-def _put(path: Path, content: bytes, mode: int) -> None:
-    """In the place of what is there, and on disk on return."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _parts(text: str) -> list[str]:

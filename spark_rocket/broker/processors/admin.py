@@ -2,19 +2,22 @@
 45).
 
 An answer to the creation of a topic waits until ``topics.json`` is written and the name servers that answer know the
-topic, so whoever created it can use it at once. Changes of groups are answered when their file is written, too. If a
-file cannot be written, the answer is SYSTEM_ERROR.
+topic, so whoever created it can use it at once. Changes of groups are answered when their file is written, too, and
+settings count once ``broker.conf`` has them. If a file cannot be written, the answer is SYSTEM_ERROR.
 Corresponds to org.apache.rocketmq.broker.processor.AdminBrokerProcessor.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Sequence
 
 from spark_rocket.broker.config import shown_text
+from spark_rocket.broker.config_files import change_properties
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.setting import SettingsUpdate
 from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, topic_problem
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.protocol.bodies import (
@@ -35,7 +38,7 @@ from spark_rocket.protocol.headers import (
     GetTopicConfigRequestHeader,
 )
 from spark_rocket.protocol.java_properties import render_properties
-from spark_rocket.remoting.server import Channel, Handler
+from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class AdminProcessor:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         self._boot = service.clock()
+        self._changing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -210,18 +214,42 @@ class AdminProcessor:
 
     # --- settings and state -------------------------------------------------------------------------------------
 
-    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Answered when broker.conf has the change on disk; if that cannot be, nothing is changed."""
         try:
-            text = bytes(request.body).decode("utf-8")
-            warnings = self._service.config.update(text)
+            update = self._service.config.parse_update(bytes(request.body).decode("utf-8"))
         except UnicodeDecodeError:
             raise RefusedError("the settings are not UTF-8 text", response_code=ResponseCode.SYSTEM_ERROR) from None
         except ConfigError as error:
-            raise RefusedError(error.message, response_code=ResponseCode.SYSTEM_ERROR, remedy=error.remedy) from None
+            raise _refusal(error) from None
+        file, values = self._service.config.source, update.to_file()
+        if file is None or not values:
+            return self._settings_changed(channel, request, update)
+
+        async def write() -> None:
+            try:
+                async with self._changing:
+                    await asyncio.to_thread(change_properties, file, values)
+                    answer = self._settings_changed(channel, request, update)
+            except ConfigError as error:
+                answer = failure_of(channel, request, _refusal(error))
+            except Exception as error:  # as the server does for a handler: no request stays without an answer
+                answer = failure_of(channel, request, error)
+            if not request.is_oneway:
+                channel.write(answer)
+
+        self._service.spawn(write())
+        return None
+
+    def _settings_changed(self, channel: Channel, request: RemotingCommand, update: SettingsUpdate) -> RemotingCommand:
+        config = self._service.config
+        warnings = config.apply(update)
         for warning in warnings:
             _log.warning("%s", warning)
         self._service.settings_changed()
-        _log.info("Settings changed by %s: %s", channel.remote_addr, shown_text(text))
+        _log.info("Settings changed by %s: %s", channel.remote_addr, shown_text(bytes(request.body).decode("utf-8")))
+        if update.values and config.source is None:
+            warnings.append("This broker was started without a broker.conf: the change is lost when it stops.")
         return RemotingCommand.response(request, 0, " ".join(warnings) or None)
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -300,6 +328,10 @@ class AdminProcessor:
         if timer is None:
             raise RefusedError("There is no timer here.", response_code=ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=timer.checkpoint())
+
+
+def _refusal(error: ConfigError) -> RefusedError:
+    return RefusedError(error.message, response_code=ResponseCode.SYSTEM_ERROR, remedy=error.remedy)
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:

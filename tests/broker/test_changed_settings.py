@@ -1,0 +1,192 @@
+"""Settings changed while a broker runs (code 25) are in its ``broker.conf`` when it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.config_files import change_properties
+from spark_rocket.broker.server import Broker
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.java_properties import parse_properties
+from spark_rocket.remoting.client import RemotingClient
+from tests.broker.wire import Wire
+
+CONF = """\
+# Ours, since 2024
+brokerName = mine
+listenPort=0
+fileReservedTime=48
+  # kept \\
+traceOn : \\
+   true
+innerClientAuthenticationCredentials={"accessKey": "a", "secretKey": "s3cr3t-of-a"}
+"""
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text(f"{CONF}storePathRootDir={tmp_path / 'store'}\n", encoding="utf-8")
+    path.chmod(0o640)
+    return path
+
+
+def serve(config: BrokerConfig, talk: Callable[[Wire], None]) -> None:
+    async def scenario() -> None:
+        broker = Broker(config)
+        await broker.start()
+
+        def ask() -> None:
+            with RemotingClient() as client:
+                talk(Wire(client, broker.address))
+
+        try:
+            await asyncio.to_thread(ask)
+        finally:
+            await broker.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def shown(wire: Wire) -> dict[str, str]:
+    text = bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body).decode()
+    return {name: value for name, value, _ in parse_properties(text)}
+
+
+def changed(wire: Wire, text: str) -> RemotingCommand:
+    return wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode())
+
+
+def test_they_are_in_the_file_with_all_else_and_after_a_restart(
+    conf: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = conf.read_text(encoding="utf-8")
+    link = tmp_path / "etc" / "broker.conf"
+    link.parent.mkdir()
+    link.symlink_to(conf)
+
+    def change(wire: Wire) -> None:
+        answer = changed(wire, "traceOn=false\nregionId=a b\nuseEpollNativeSelector=true\nfileReservedTime=24")
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
+        after = before.replace("traceOn : \\\n   true\n", "traceOn=false\n").replace("Time=48", "Time=24")
+        assert conf.read_text(encoding="utf-8") == f"{after}regionId=a b\nuseEpollNativeSelector=true\n"
+
+    with caplog.at_level(logging.INFO):
+        serve(BrokerConfig.from_file(link), change)
+    assert link.is_symlink()
+    assert stat.S_IMODE(conf.stat().st_mode) == 0o640
+    assert conf.with_name("broker.conf.bak").read_text(encoding="utf-8") == before
+    assert "traceOn=false regionId=a b useEpollNativeSelector=true fileReservedTime=24" in caplog.text
+    assert "s3cr3t" not in caplog.text
+
+    def look(wire: Wire) -> None:
+        found = shown(wire)
+        assert (found["traceOn"], found["regionId"], found["fileReservedTime"]) == ("false", "a b", "24")
+        assert found["brokerName"] == "mine"
+
+    serve(BrokerConfig.from_file(link), look)
+
+
+def test_many_at_once_are_all_there(conf: Path) -> None:
+    names = ("maxPullBytes", "maxPullMsgNums", "popPollingSize", "popPollingMapSize", "maxPopPollingSize")
+
+    def change(wire: Wire) -> None:
+        requests = [
+            RemotingCommand.request(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{name}={number}".encode())
+            for number, name in enumerate(names, 1000)
+        ]
+        for future in [wire.client.invoke_async(wire.address, request, timeout=30.0) for request in requests]:
+            assert future.result(30).code == ResponseCode.SUCCESS
+
+    serve(BrokerConfig.from_file(conf), change)
+    config = BrokerConfig.from_file(conf)
+    assert (config.max_pull_bytes, config.max_pull_msg_nums, config.max_pop_polling_size) == (1000, 1001, 1004)
+
+
+@pytest.mark.parametrize("fault", ["no file", "cannot be written", "not text"])
+def test_what_cannot_be_written_is_not_changed(conf: Path, fault: str) -> None:
+    config = BrokerConfig.from_file(conf)
+    if fault == "no file":
+        conf.unlink()
+    elif fault == "not text":
+        conf.write_bytes(b"brokerName=\xff\n")
+    else:
+        conf.with_name("broker.conf.tmp").mkdir()
+    content = conf.read_bytes() if conf.exists() else None
+
+    def change(wire: Wire) -> None:
+        answer = changed(wire, "traceOn=false")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark is not None
+        assert str(conf) in answer.remark
+        assert shown(wire)["traceOn"] == "true"
+
+    serve(config, change)
+    assert (conf.read_bytes() if conf.exists() else None) == content
+
+
+def test_a_misspelt_one_is_told_and_not_written(conf: Path) -> None:
+    before = conf.read_bytes()
+
+    def change(wire: Wire) -> None:
+        answer = changed(wire, "traceon=false")
+        assert "Did you mean 'traceOn'?" in (answer.remark or "")
+
+    serve(BrokerConfig.from_file(conf), change)
+    assert conf.read_bytes() == before
+
+
+def test_without_a_file_the_answer_says_that_it_is_lost_at_the_stop(tmp_path: Path) -> None:
+    config = BrokerConfig.from_properties({"storePathRootDir": tmp_path, "listenPort": 0})
+
+    def change(wire: Wire) -> None:
+        answer = changed(wire, "traceOn=false")
+        assert answer.code == ResponseCode.SUCCESS
+        assert "the change is lost when it stops" in (answer.remark or "")
+        assert shown(wire)["traceOn"] == "false"
+
+    serve(config, change)
+
+
+def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = conf.read_bytes()
+    after = before.replace(b"Time=48", b"Time=24")
+    steps = 0
+    seen = set()
+    for failing in range(20):
+        conf.write_bytes(before)
+        steps = 0
+
+        def step(call: Callable[..., object], failing: int = failing) -> Callable[..., object]:
+            def counted(*arguments: object, **more: object) -> object:
+                nonlocal steps
+                steps += 1
+                if steps == failing + 1:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                return call(*arguments, **more)
+
+            return counted
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", step(os.fsync))
+            patched.setattr(Path, "replace", step(Path.replace))
+            try:
+                change_properties(conf, {"fileReservedTime": "24"})
+            except ConfigError:
+                seen.add(conf.read_bytes())
+            else:
+                break
+    assert conf.read_bytes() == after
+    assert steps == 6  # of each of .bak and the file: its content, its name, its directory
+    assert seen == {before, after}
