@@ -28,7 +28,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.known_settings import KNOWN_UNUSED, may_be_secret
+from spark_rocket.broker.known_settings import KNOWN_UNUSED, check_refused, is_without_effect, may_be_secret
 from spark_rocket.broker.setting import Setting, SettingsUpdate, fixed, text_of
 from spark_rocket.broker.setting import setting as _setting
 from spark_rocket.errors import ConfigError
@@ -37,7 +37,14 @@ from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.remoting.tls import TlsSettings, parse_setting
 from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, FlushDiskType, StoreConfig, delay_levels, delete_hours
+from spark_rocket.store.config import (
+    DEFAULT_DELAY_LEVELS,
+    FlushDiskType,
+    StoreConfig,
+    delay_levels,
+    delete_hours,
+    one_directory,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -51,15 +58,6 @@ class BrokerRole(Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
-
-
-def _one_directory(text: str) -> None:
-    """ConfigError for several, which Apache's broker since 4.8 spreads the log's files over."""
-    if "," in text:
-        raise ConfigError(
-            f"storePathCommitLog={text} names several directories, which is not supported.",
-            remedy="Give one, on a disk (or several joined by LVM or RAID) that has room for the whole log.",
-        )
 
 
 def inner_credentials(text: str) -> Credentials | None:
@@ -218,7 +216,7 @@ class BrokerConfig:
     max_memory_bytes: int = _setting(0, low=0, dynamic=True)
 
     store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
-    store_path_commit_log: str = _setting("", check=_one_directory)
+    store_path_commit_log: str = _setting("", check=one_directory)
     store_path_consume_queue: str = _setting("")
     store_path_index: str = _setting("")
     flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
@@ -306,7 +304,7 @@ class BrokerConfig:
         ]
 
     def _set(self, name: str, text: str, where: str) -> list[str]:
-        _check_refused(name, text, where)
+        check_refused(name, text, where)
         spec = _SPECS.get(name)
         if spec is not None:
             setattr(self, spec.attribute, spec.parse(text, where))
@@ -316,7 +314,7 @@ class BrokerConfig:
             self.tls[name] = text
             return []
         self.others[name] = text
-        if name in KNOWN_UNUSED or name in _REFUSED:
+        if is_without_effect(name):
             return []
         return [f"{where}: unknown setting '{name}' is ignored.{_nearest(name)}"]
 
@@ -328,7 +326,7 @@ class BrokerConfig:
             if name.startswith("tls."):
                 raise fixed(name)
             if spec is None:
-                _check_refused(name, text, "update")
+                check_refused(name, text, "update")
                 update.others[name] = text
                 continue
             value = spec.parse(text, "update")
@@ -414,7 +412,7 @@ class BrokerConfig:
     @property
     def without_effect(self) -> list[str]:
         """Settings of Apache's that were given, and that change nothing here."""
-        return sorted(name for name in self.others if name in KNOWN_UNUSED or name in _REFUSED)
+        return sorted(name for name in self.others if is_without_effect(name))
 
     @property
     def is_slave(self) -> bool:
@@ -463,12 +461,6 @@ def _shown(name: str, text: str) -> tuple[str, str]:
     return name, HIDDEN if is_secret and text else text
 
 
-def _check_refused(name: str, text: str, where: str) -> None:
-    refusal = _REFUSED.get(name)
-    if refusal is not None and text.strip() not in refusal[0]:
-        raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
-
-
 def _path_or_none(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
@@ -495,13 +487,4 @@ _ENUMS: dict[str, type[Enum]] = {
 
 _SPECS: dict[str, Setting] = {
     spec.name: spec for spec in (Setting.of(entry, _ENUMS) for entry in fields(BrokerConfig) if entry.metadata)
-}
-
-# Settings whose meaning we cannot honour yet: the values that change nothing, and what to do about others.
-_REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
-    "enableDLegerCommitLog": (("false",), "Remove it: there is no DLedger log here."),
-    "enableControllerMode": (("false",), "Remove it: there is no controller here."),
-    "storeType": (("default", ""), "Remove it: this broker keeps its store in files."),
-    "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
-    "readOnlyCommitLogStorePaths": (("",), "Remove it: the commit log is in one directory, storePathCommitLog."),
 }

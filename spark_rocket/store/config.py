@@ -69,6 +69,15 @@ def delay_levels(text: str) -> list[int]:
     return [int(word[:-1]) * _UNITS[word[-1]] for word in text.split()]
 
 
+def one_directory(text: str) -> None:
+    """ConfigError for several, which Apache's broker since 4.8 spreads the log's files over."""
+    if "," in text:
+        raise ConfigError(
+            f"storePathCommitLog={text} names several directories, which is not supported.",
+            remedy="Give one, on a disk (or several joined by LVM or RAID) that has room for the whole log.",
+        )
+
+
 class FlushDiskType(Enum):
     """When a send is answered: once the bytes are in the page cache, or once they are on the disk."""
 
