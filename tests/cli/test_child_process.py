@@ -21,7 +21,7 @@ from tests.cli.descriptors import Opened, open_descriptors
 
 def test_a_child_reports_and_ends_with_its_lifeline(tmp_path: Path) -> None:
     async def start_and_stop() -> None:
-        child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path), "--no-metrics")
+        child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path))
         opened = Opened()
         facts = json.loads(await child.ready_line())
         opened.some()  # with the numbers that have just become free
@@ -68,7 +68,7 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor(monkeypatch: pytest
 
 def test_the_wait_for_a_child_can_be_cancelled(tmp_path: Path) -> None:
     async def start() -> None:
-        child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path), "--no-metrics")
+        child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path))
         waiting = asyncio.create_task(child.ready_line())
         await asyncio.sleep(0)
         waiting.cancel()

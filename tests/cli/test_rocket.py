@@ -151,7 +151,7 @@ def test_the_addresses_that_are_printed_are_those_that_are_advertised(tmp_path: 
 
 def test_a_name_server_alone_prints_the_machine_s_own_address(tmp_path: Path) -> None:
     ip = advertised_ip(BrokerConfig(bind_address="0.0.0.0"))
-    arguments = ["namesrv", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path, "--no-metrics"]
+    arguments = ["namesrv", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path]
     with started(*arguments, last="OPEN") as (_, said):
         assert found(r"name server on (\S+):", said) == ip
 
