@@ -68,7 +68,7 @@ async def start_monitor(
     try:
         await monitor.start()
     except ConfigError as error:
-        return Started([f"  metrics      none: {error.message} Give --metrics-port or --no-metrics."])
+        return Started([f"  metrics      none: {error.message} Choose another port (--metrics-port)."])
     servers.push_async_callback(monitor.close)
     whose = "" if is_loopback(host) else " (open to everyone)"
     return Started([f"  metrics      {monitor.url}/metrics, /health and /ready{whose}"], {"metrics": monitor.url})
