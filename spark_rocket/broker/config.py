@@ -90,6 +90,14 @@ class MessageRequestMode(Enum):
     POP = "POP"
 
 
+def _property_value(text: str) -> None:
+    if len(text) > 255 or not text.isprintable():
+        raise ConfigError(
+            f"regionId={text[:255]!r} cannot be stored with every message.",
+            remedy="Use at most 255 characters, without control characters.",
+        )
+
+
 @dataclass(slots=True)
 class BrokerConfig:
     """Every setting that this broker reads, under Apache's name in camel case."""
@@ -140,7 +148,7 @@ class BrokerConfig:
     msg_trace_topic_name: str = _setting("RMQ_SYS_TRACE_TOPIC")
     trace_on: bool = _setting(True, dynamic=True)
     open_telemetry_enable: bool = _setting(False)
-    region_id: str = _setting("DefaultRegion", dynamic=True)
+    region_id: str = _setting("DefaultRegion", dynamic=True, check=_property_value)
     store_reply_message_enable: bool = _setting(True, dynamic=True)
     start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
     max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)

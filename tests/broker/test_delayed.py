@@ -27,7 +27,7 @@ from spark_rocket.protocol.record import decode_messages, decode_record
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
 from tests.golden import expected, extract_store
 from tests.store.helpers import START, Clock
 
@@ -359,7 +359,7 @@ def test_a_timed_message_is_answered_with_its_handle(tmp_path: Path, clock: Cloc
             "TIMER_OUT_MS": str(due),
             "REAL_TOPIC": "Late",
             "REAL_QID": "2",
-            "CLUSTER": "DefaultCluster",
+            **BROKER_PROPERTIES,
         }
         blank = wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90", "UNIQ_KEY": "a key"})
         assert blank.code == ResponseCode.SUCCESS

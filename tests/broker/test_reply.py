@@ -92,7 +92,8 @@ def test_a_reply_is_pushed_to_its_requester(
     assert header.store_host == f"/{cluster.broker_address}"
     properties = decode_properties(header.properties or "")
     assert properties.pop("PUSH_REPLY_TIME").isdecimal()
-    assert properties == {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "requester@1", "MSG_TYPE": "reply"}
+    sent = {"CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "requester@1", "MSG_TYPE": "reply"}
+    assert properties == {**sent, "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
     assert len(answer.ext_fields["msgId"]) == 32, "it is stored as well"
 
 

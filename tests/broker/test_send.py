@@ -15,12 +15,13 @@ from spark_rocket.protocol.message_id import decode_offset_msg_id, encode_offset
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import view_record
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import Wire
+from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.remoting.conftest import RawClient
 
 SEND_FIELDS = {"a": "g", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1795229620131", "h": "0"}
 
 UNIQUE = "FD0000000000000000000000000000027B085FFD2B27679E2FA30000"
+ADDED = "\x02".join(f"{name}\x01{value}" for name, value in BROKER_PROPERTIES.items())
 JAVA_PROPERTIES = {"colour": "blue", "KEYS": "key-0", "UNIQ_KEY": UNIQUE, "WAIT": "true", "TAGS": "TagA", "n": "0"}
 
 
@@ -42,9 +43,7 @@ def test_a_message_is_stored_as_apache_stores_it(wire: Wire, topic: str, cluster
     assert message.flag == 7
     assert message.physical_offset == physical
     assert message.born_timestamp == 1_795_229_620_131
-    # WAIT=true is not kept and CLUSTER is added, as in the records of a real broker.
-    expected = {name: value for name, value in JAVA_PROPERTIES.items() if name != "WAIT"}
-    assert message.properties == {**expected, "CLUSTER": "DefaultCluster"}
+    assert message.properties == {**JAVA_PROPERTIES, **BROKER_PROPERTIES}
 
 
 def test_code_10_is_310_with_long_names(wire: Wire, topic: str) -> None:
@@ -85,21 +84,39 @@ def test_a_unique_key_is_added_where_there_is_none(wire: Wire, topic: str) -> No
 @pytest.mark.parametrize(
     ("sent", "stored"),
     [
-        ("WAIT\x01true", "CLUSTER\x01DefaultCluster"),
-        ("a\x01b\x02", "a\x01b\x02CLUSTER\x01DefaultCluster"),
-        ("a\x01b\x02WAIT\x01true\x02", "a\x01b\x02CLUSTER\x01DefaultCluster"),
-        ("WAIT\x01true\x02a\x01b", "a\x01b\x02CLUSTER\x01DefaultCluster"),
-        ("AWAIT\x01true", "AWAIT\x01true\x02CLUSTER\x01DefaultCluster"),
-        ("WAIT\x01false", "WAIT\x01false\x02CLUSTER\x01DefaultCluster"),
-        ("CLUSTER\x01Other\x02a\x01b", "a\x01b\x02CLUSTER\x01DefaultCluster"),
-        ("POP_CK\x011 2 3\x02a\x01b", "a\x01b\x02CLUSTER\x01DefaultCluster"),
-        ("DELAY\x010\x02a\x01b", "DELAY\x010\x02a\x01b\x02CLUSTER\x01DefaultCluster"),
+        ("WAIT\x01true", "WAIT\x01true\x02"),
+        ("a\x01b\x02", "a\x01b\x02"),
+        ("a\x01b\x02WAIT\x01true\x02", "a\x01b\x02WAIT\x01true\x02"),
+        ("WAIT\x01false", "WAIT\x01false\x02"),
+        ("CLUSTER\x01Other\x02a\x01b", "a\x01b\x02"),
+        ("a\x01b\x02MSG_REGION\x01Other\x02TRACE_ON\x01false", "a\x01b\x02"),
+        ("MY_CLUSTER\x01mine", "MY_CLUSTER\x01mine\x02"),
+        ("POP_CK\x011 2 3\x02a\x01b", "a\x01b\x02"),
+        ("DELAY\x010\x02a\x01b", "DELAY\x010\x02a\x01b\x02"),
     ],
 )
 def test_the_property_string(wire: Wire, topic: str, sent: str, stored: str) -> None:
     wire.send(topic, b"x", i=f"UNIQ_KEY\x01k\x02{sent}")
     raw = bytes(wire.pull(topic, 0).body)
-    assert bytes(view_record(raw, 0).properties).decode() == f"UNIQ_KEY\x01k\x02{stored}"
+    assert bytes(view_record(raw, 0).properties).decode() == f"UNIQ_KEY\x01k\x02{stored}{ADDED}"
+
+
+def test_region_and_trace_switch_are_those_of_the_configuration(wire: Wire, topic: str) -> None:
+    """5.x's consumers send no trace for a message without MSG_REGION, and none when TRACE_ON is false."""
+
+    def update(text: str) -> int:
+        return wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode()).code
+
+    assert update("regionId=eu-1\ntraceOn=false") == ResponseCode.SUCCESS
+    try:
+        answer = wire.send(topic, b"x", {"UNIQ_KEY": "k", "MSG_REGION": "of another broker"})
+        wire.send_batch(topic, [Message.of(topic, b"y")], i="MSG_REGION\x01of another broker\x02WAIT\x01true")
+        assert update("regionId=eu\x02TAGS\x01t") != ResponseCode.SUCCESS, "it would make properties of its own"
+    finally:
+        update("regionId=DefaultRegion\ntraceOn=true")
+    assert (answer.ext_fields["MSG_REGION"], answer.ext_fields["TRACE_ON"]) == ("eu-1", "false")
+    raw = bytes(wire.pull(topic, 0).body)
+    assert (raw.count(b"MSG_REGION\x01"), raw.count(b"MSG_REGION\x01eu-1\x02TRACE_ON\x01false\x02")) == (2, 2)
 
 
 def test_a_batch_is_stored_as_single_messages_in_order(wire: Wire, topic: str) -> None:
@@ -112,7 +129,7 @@ def test_a_batch_is_stored_as_single_messages_in_order(wire: Wire, topic: str) -
     assert [message.queue_offset for message in found] == list(range(1, 101))
     assert answer.ext_fields["msgId"].split(",") == [message.offset_msg_id for message in found]
     # The batch's own properties stand behind those of each message, as Apache has them.
-    assert found[5].properties == {"TAGS": "t5", "KEYS": "k", "CLUSTER": "DefaultCluster", "WAIT": "true"}
+    assert found[5].properties == {"TAGS": "t5", "KEYS": "k", "WAIT": "true", **BROKER_PROPERTIES}
 
 
 def test_message_ids_of_a_batch() -> None:

@@ -14,7 +14,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from tests import golden
 from tests.broker.test_delayed import SCHEDULE, Served, served
-from tests.broker.wire import Wire
+from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.store.helpers import Clock
 
 LEVELS = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
@@ -76,7 +76,7 @@ def test_a_message_given_back_comes_again_16_times_and_is_a_dead_letter_then(
             "TAGS": "t",
             "KEYS": "k",
             "UNIQ_KEY": "u",
-            "CLUSTER": "DefaultCluster",
+            **BROKER_PROPERTIES,
             "mine": "1",
             "RETRY_TOPIC": "Orders",
             "ORIGIN_MESSAGE_ID": first.offset_msg_id,

@@ -18,6 +18,9 @@ from spark_rocket.remoting.client import RemotingClient
 SUSPEND = 2
 SUBSCRIPTION = 4
 
+#: What a broker of default settings adds to every message that is sent.
+BROKER_PROPERTIES = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+
 
 class Wire:
     """Requests to one address."""

@@ -122,7 +122,7 @@ def test_bodies_of_files(
     assert base64.b64decode(found.get("bodyBase64", "")) == (body if text is None else b"")
     shown = rocket("message", "get", sent["offsetMsgId"]).out
     assert (in_hex or text or "?") in shown
-    assert rocket("message", "get", sent["offsetMsgId"], "--body", "none").out.splitlines()[-1].split()[0] == "CLUSTER"
+    assert rocket("message", "get", sent["offsetMsgId"], "--body", "none").out.splitlines()[-1].split()[0] == "WAIT"
 
 
 def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

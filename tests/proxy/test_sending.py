@@ -28,7 +28,7 @@ from spark_rocket.proxy.sending import MAX_MESSAGES, SendFamily, consistent_hash
 from spark_rocket.proxy.statuses import StatusError
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import Wire
+from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.proxy.caller import Caller, resource
 from tests.proxy.direct import endpoint
 from tests.proxy.outgoing import Type, message, send, sent
@@ -107,7 +107,7 @@ def test_a_bare_message_has_nothing_that_it_was_not_given(client: Caller, wire: 
     bare.system_properties.message_id = "bare"
     sent(client, bare)
     (found,) = stored(wire, topic)
-    assert found.properties == {"UNIQ_KEY": "bare", "CLUSTER": "DefaultCluster"}
+    assert found.properties == {"UNIQ_KEY": "bare", **BROKER_PROPERTIES}
     assert found.born_timestamp == found.store_timestamp or abs(found.born_timestamp - found.store_timestamp) < 60_000
 
 

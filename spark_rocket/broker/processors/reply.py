@@ -2,7 +2,8 @@
 
 The reply is pushed (326) over the connection of the client that REPLY_TO_CLIENT names, which must have said in a
 heartbeat that it produces; the sender is answered when that client has the reply. With ``storeReplyMessageEnable`` the
-reply is also stored, whether it was delivered or not, and the answer says where.
+reply is also stored, whether it was delivered or not, and the answer says where. What is pushed and what is stored has
+the properties MSG_REGION and TRACE_ON of this broker.
 
 Thread-safety: event loop only. Corresponds to org.apache.rocketmq.broker.processor.ReplyMessageProcessor, with its
 remarks. As there, a reply that was delivered but cannot be stored is answered with success and logged.
@@ -18,7 +19,7 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.protocol.message_id import encode_offset_msg_id
-from spark_rocket.protocol.properties import append_property, decode_properties, encode_properties
+from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server import Channel, Handler
 from spark_rocket.store.results import PutStatus
@@ -59,16 +60,19 @@ class ReplyMessageProcessor:
                 "a reply is neither transactional nor a batch: sysFlag has other bits",
                 response_code=ResponseCode.MESSAGE_ILLEGAL,
             )
+        header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is used again
         service.spawn(self._pass_on(channel, request, header))
         return None
 
+    def _trace_fields(self) -> dict[str, str]:
+        """Of the answer, and of the reply's properties."""
+        config = self._service.config
+        return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+
     async def _pass_on(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> None:
         config = self._service.config
-        ext = {
-            "MSG_REGION": config.region_id,
-            "TRACE_ON": "true" if config.trace_on else "false",
-        }
+        ext = self._trace_fields()
         problem = await self._push(channel, request, header)
         if problem is None:
             ext |= {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
@@ -125,7 +129,7 @@ class ReplyMessageProcessor:
                 header.topic,
                 header.queue_id,
                 request.body,
-                append_property(header.properties.encode(), "CLUSTER", service.config.broker_cluster_name),
+                header.properties.encode(),
                 flag=header.flag,
                 sys_flag=header.sys_flag,
                 born_timestamp=header.born_timestamp,

@@ -12,6 +12,10 @@ queue asked for and the offset in the half topic. What is consumed again is none
 What is refused because storing it would deliver it wrongly: messages in a batch that are delayed or transactional,
 sysFlag's transaction bits without TRAN_MSG, and ready-made inner batches (sysFlag 0xC0); all with MESSAGE_ILLEGAL (13).
 
+Every message is stored with three properties of the broker, MSG_REGION, TRACE_ON and CLUSTER, behind its own. In a
+batch they are put behind those of each message, which are not decoded. WAIT is stored as it was sent. Apache's broker
+does the same from 5.0 on; 4.9 stores CLUSTER alone and drops WAIT=true.
+
 With SYNC_FLUSH an answer waits, without blocking, until the message's bytes are on disk, with SYNC_MASTER until a slave
 has them (stored.py); a message with WAIT=false does not ask for that.
 Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
@@ -100,7 +104,8 @@ class SendMessageProcessor:
         self._stats = service.stats
         self._stored = service.stored
         self._waits = service.stored.waits
-        self._suffix = f"CLUSTER\x01{service.config.broker_cluster_name}"
+        self._added = ""
+        self._added_of: tuple[str | None, bool] = (None, False)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -239,14 +244,14 @@ class SendMessageProcessor:
     def _properties_to_store(
         self, properties: str, topic: str, queue_id: int, reconsume_times: int
     ) -> tuple[str, str, Waiting | None]:
-        """The property string with UNIQ_KEY and CLUSTER, without WAIT=true; the unique key; where the message waits."""
+        """The property string with UNIQ_KEY and the broker's own; the unique key; where the message waits."""
         waiting = None
         if (
             "DELAY\x01" in properties
             or "TIMER_DEL" in properties
             or "TRAN_MSG\x01" in properties
-            or "CLUSTER\x01" in properties
             or "POP_CK\x01" in properties
+            or _has_broker_properties(properties)
         ):
             properties, waiting = self._unusual(properties, topic, queue_id, reconsume_times)
         start = properties.find("UNIQ_KEY\x01")
@@ -255,18 +260,22 @@ class SendMessageProcessor:
         else:
             end = properties.find("\x02", start)
             unique_key = properties[start + 9 :] if end < 0 else properties[start + 9 : end]
-        # As in Apache's broker: nine bytes that say nothing.
-        start = properties.find("WAIT\x01true")
-        if start >= 0:
-            properties = _without_wait(properties, start)
-        if properties and properties[-1] != "\x02":
-            return f"{properties}\x02{self._suffix}", unique_key, waiting
-        return properties + self._suffix, unique_key, waiting
+        separator = "\x02" if properties and properties[-1] != "\x02" else ""
+        return f"{properties}{separator}{self._broker_properties()}", unique_key, waiting
+
+    def _broker_properties(self) -> str:
+        """What this broker adds to every message. Consumers trace what they consumed under the region that is there."""
+        config = self._config
+        if self._added_of != (config.region_id, config.trace_on):  # code 25 changes them
+            self._added_of = (config.region_id, config.trace_on)
+            trace_on = "true" if config.trace_on else "false"
+            cluster = config.broker_cluster_name
+            self._added = f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{cluster}"
+        return self._added
 
     def _unusual(self, properties: str, topic: str, queue_id: int, reconsume_times: int) -> tuple[str, Waiting | None]:
         """Properties among which one may need care: refused, dropped as Apache drops it, or a reason to wait."""
-        values = decode_properties(properties)
-        values.pop("CLUSTER", None)
+        values = _without_broker_properties(decode_properties(properties))
         values.pop("POP_CK", None)
         waiting: Waiting | None
         if not reconsume_times and _is_transactional(values):
@@ -290,7 +299,9 @@ class SendMessageProcessor:
         if "DELAY\x01" in properties or "TIMER_DEL" in properties or "TRAN_MSG\x01" in properties:
             _refuse_in_batch(decode_properties(properties))
         # Apache puts the batch's own properties behind those of every message in it.
-        shared = f"{self._suffix}\x02{properties}" if properties else self._suffix
+        if _has_broker_properties(properties):
+            properties = encode_properties(_without_broker_properties(decode_properties(properties))).decode()
+        shared = f"{self._broker_properties()}\x02{properties}" if properties else self._broker_properties()
         return self._store.put_batch(
             target.topic,
             queue_id,
@@ -357,11 +368,13 @@ def message_ids(prefix: str, offsets: npt.ArrayLike) -> str:
     return text.tobytes()[1:].decode()
 
 
-def _without_wait(properties: str, start: int) -> str:
-    end = start + 9
-    if (start == 0 or properties[start - 1] == "\x02") and (end == len(properties) or properties[end] == "\x02"):
-        return properties[:start] + properties[end + 1 :]
-    return properties
+def _has_broker_properties(properties: str) -> bool:
+    """Whether a sender may have set what the broker sets: a message that was received and is sent again has it."""
+    return "CLUSTER\x01" in properties or "MSG_REGION\x01" in properties or "TRACE_ON\x01" in properties
+
+
+def _without_broker_properties(values: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if name not in ("MSG_REGION", "TRACE_ON", "CLUSTER")}
 
 
 def _message_type(properties: str, waiting: Waiting | None) -> int:
