@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.metrics_table import METRICS
-from spark_rocket.broker.processors.admin import VERSION_TEXT
+from spark_rocket.broker.runtime_info import VERSION_TEXT
 from spark_rocket.broker.stats import MESSAGE_TYPES
 from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.codes import PERM_WRITE
@@ -176,7 +176,7 @@ class BrokerMetrics:
             ("earliest_message_timestamp", max(store.first_store_time(), 0)),
             ("consumequeue_disk_ratio", float(known["consumeQueueDiskRatio"])),
             ("remain_howmanydata_toflush", max(store.max_physical_offset - store.flushed_where, 0)),
-            *_by_window("put", "getfound", "getmiss", rates=service.stats.rates()),
+            *_by_window("put", "getfound", "getmiss", rates=service.stats.rates()[:3]),
         ):
             exposition.add(f"rocketmq_brokeruntime_{name}", labels, value)
 

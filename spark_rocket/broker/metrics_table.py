@@ -94,7 +94,11 @@ METRICS: tuple[Metric, ...] = (
     _m("rocketmq_brokeruntime_remain_howmanydata_toflush", GAUGE, _RUNTIME, "Bytes not on disk yet.", "exporter"),
     *(
         _m(f"rocketmq_brokeruntime_{kind}_tps{window}", GAUGE, _RUNTIME, f"{text} a second in {window} s.", "exporter")
-        for kind, text in (("put", "Messages stored"), ("getfound", "Messages given"), ("getmiss", "Pulls in vain"))
+        for kind, text in (
+            ("put", "Messages stored"),
+            ("getfound", "Pulls that found messages"),
+            ("getmiss", "Pulls in vain"),
+        )
         for window in (10, 60, 600)
     ),
     # --- our own ------------------------------------------------------------------------------------------------

@@ -162,6 +162,11 @@ class BrokerOverload:
         set_limits(self._server.limits, self._config)
         self._server.intake.changed()
 
+    def queue(self, kind: str) -> tuple[int, int, int]:
+        """Of a kind of request: how many wait, for how many there is room, milliseconds that the first has waited."""
+        waited = int(self._server.intake.head_waited(kind) * 1000)
+        return self.stats.waiting[kind], self.limits.queues[kind].capacity, waited
+
     # --- asked by processors, when ``sends`` or ``pulls`` is not None -----------------------------------------------
 
     def check_send(self) -> None:

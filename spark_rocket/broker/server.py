@@ -400,7 +400,7 @@ class Broker:
             for driver in service.drivers.values():
                 driver.wake()
         self._every("clients", _CLIENT_SCAN_SECONDS, self._expire_clients)
-        self._every("stats", SAMPLE_SECONDS, service.stats.sample)
+        self._every("stats", SAMPLE_SECONDS, service.runtime.sample)
         self._every("resources", config.clean_resource_interval / 1000, self._clean_resources)
         return service
 

@@ -32,6 +32,7 @@ from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.request_modes import MessageRequestModeManager
+from spark_rocket.broker.runtime_info import RuntimeInfo
 from spark_rocket.broker.saving import StateSaver
 from spark_rocket.broker.stats import BrokerStats, TopicCounts
 from spark_rocket.broker.stored import StoredMessages
@@ -175,6 +176,7 @@ class BrokerService:
         saver.on_written = self._file_written
         #: Told of each group whose settings change, by name.
         self.group_listeners: list[Callable[[str], None]] = []
+        self.runtime = RuntimeInfo(self)
 
     # --- after a change -----------------------------------------------------------------------------------------
 

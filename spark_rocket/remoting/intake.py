@@ -148,6 +148,12 @@ class Intake:
             self._stats.waiting[backlog.kind] -= len(backlog.frames) - backlog.at
             self._stats.waiting_bytes -= backlog.size
 
+    def head_waited(self, kind: str) -> float:
+        """Seconds that the first in the queue of a kind has waited; 0 when nothing does."""
+        queue = self._queues.get(kind)
+        backlog = queue[0].backlog if queue else None
+        return self.clock() - backlog.arrived if backlog is not None else 0.0
+
     # --- going --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:

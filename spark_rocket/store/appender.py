@@ -41,6 +41,7 @@ from spark_rocket.store.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from spark_rocket.store.put_times import PutTimes
 from spark_rocket.store.queue_table import ConsumeQueueTable, is_storable
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tags import DelayLevels
@@ -83,11 +84,18 @@ class MessageAppender:
         self.store_timestamp = 0
         self.put_total = 0
         self.put_bytes = 0
+        self._merged = 0
+        """Messages minus puts: how many more messages than one the batches had."""
+        self.times = PutTimes()
         self._told: tuple[int | None, int] = (None, 0)
         """Why there was no room, and when the log was last told."""
         self.write_error: StoreNotWritableError | None = StoreNotWritableError(
             f"The store in {config.store_path} is not running.", remedy="Start it."
         )
+
+    def sample(self) -> None:
+        """Have ``times`` begin the next ten seconds."""
+        self.times.sample(self.put_total - self._merged)
 
     def forget(self, topic: str | None = None) -> None:
         """Let go of the queues of a topic, or of all."""
@@ -117,7 +125,7 @@ class MessageAppender:
             except OSError as error:
                 return self._full(error)
             if queue is None:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"{topic!r} queue {queue_id} cannot be stored")
+                return self._failed(f"{topic!r} queue {queue_id} cannot be stored")
         if self.write_error is not None:
             return self._refuse()
         body_length = len(body)
@@ -131,14 +139,16 @@ class MessageAppender:
         log = self._log
         transaction = sys_flag & TRANSACTION_MASK
         queued = transaction != TRANSACTION_PREPARED and transaction != TRANSACTION_ROLLBACK
+        prepared = 0
         if log.position + size + 8 > log.soft_limit or queue.position + ENTRY_SIZE > queue.limit:
+            prepared = self._clock()
             try:
                 self._make_room(queue, size, 1)
             except OSError as error:
                 return self._full(error)
             except StoreError as error:
-                return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=error.message)
-        timestamp = self._clock()
+                return self._failed(error.message)
+        timestamp = now = self._clock()
         if timestamp < self.store_timestamp:
             timestamp = self._not_before(timestamp)
         position = log.position
@@ -166,7 +176,7 @@ class MessageAppender:
             )
             entry = ENTRY.pack(physical_offset, size, tags_code) if queued else b""
         except StructError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a number is out of its field's range: {error}")
+            return self._failed(f"a number is out of its field's range: {error}")
         mm = log.mm
         at = position + head.size
         mm[at : position + size] = b"".join((body, topic_field, _pack_short(properties_length), properties))
@@ -187,6 +197,9 @@ class MessageAppender:
                 self._on_arrive(topic, queue_id, queue_offset + 1, tags_code or 0, timestamp)
         else:
             self.store_timestamp = timestamp
+        took = self._clock() - (prepared or now)
+        if took > 0:
+            self.times.slow[took] += 1
         return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, 1, timestamp)
 
     def put_batch(
@@ -213,27 +226,28 @@ class MessageAppender:
         except OSError as error:
             return self._full(error)
         if queue is None:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"{topic!r} queue {queue_id} cannot be stored")
+            return self._failed(f"{topic!r} queue {queue_id} cannot be stored")
         if self.write_error is not None:
             return self._refuse()
         if len(batch_body) > self._max_body:
             return self._illegal(len(batch_body), batch_properties)
         if topic == SCHEDULE_TOPIC or sys_flag & TRANSACTION_MASK or b"\0" in batch_properties:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="a batch can be neither delayed nor transactional")
+            return self._failed("a batch can be neither delayed nor transactional")
         born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
         topic_field = queue.topic_field
         head, sys_flag, magic = self._shape(born, sys_flag, topic_field)
+        begun = self._clock()
         try:
             plan = plan_batch(batch_body, head.size + len(topic_field) + 2, batch_properties)
             if check is not None:
                 check(plan)
             self._make_room(queue, plan.total, plan.count)
         except BatchError as error:
-            return PutResult(error.status, reason=error.reason)
+            return self._failed(error.reason, error.status)
         except OSError as error:
             return self._full(error)
         except StoreError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=error.message)
+            return self._failed(error.message)
         timestamp = self._clock()
         if timestamp < self.store_timestamp:
             timestamp = self._not_before(timestamp)
@@ -259,7 +273,7 @@ class MessageAppender:
                 0,
             )
         except StructError as error:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=f"a number is out of its field's range: {error}")
+            return self._failed(f"a number is out of its field's range: {error}")
         records, physical = build_records(plan, template, topic_field, queue_offset, physical_offset)
         try:
             log.write(records)
@@ -281,6 +295,10 @@ class MessageAppender:
             for code in [int(codes[0])] if bool((codes == codes[0]).all()) else set(codes.tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
         end = physical_offset + plan.total
+        self._merged += plan.count - 1
+        took = self._clock() - begun
+        if took > 0:
+            self.times.slow[took] += 1
         return PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end, plan.count, timestamp, physical)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -318,8 +336,12 @@ class MessageAppender:
                 return due
         return tags_code_of(properties)
 
+    def _failed(self, reason: str, status: PutStatus = PutStatus.MESSAGE_ILLEGAL) -> PutResult:
+        self.times.failed += 1
+        return PutResult(status, reason=reason)
+
     def _refuse(self) -> PutResult:
-        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(self.write_error))
+        return self._failed(str(self.write_error), PutStatus.SERVICE_NOT_AVAILABLE)
 
     def _full(self, error: OSError) -> PutResult:
         """No room on the disk, or no descriptor: this put is refused, the next one tries again.
@@ -335,14 +357,14 @@ class MessageAppender:
         else:
             text, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
         refusal = StoreNotWritableError(text, remedy=f"{remedy}; the broker goes on by itself.")
-        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(refusal))
+        return self._failed(str(refusal), PutStatus.SERVICE_NOT_AVAILABLE)
 
     def _illegal(self, length: int, properties: bytes) -> PutResult:
         if len(properties) > MAX_PROPERTIES:
             reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES}"
-            return PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason=reason)
+            return self._failed(reason, PutStatus.PROPERTIES_SIZE_EXCEEDED)
         if length > self._max_body:
             reason = f"the body has {length} bytes, more than maxMessageSize {self._max_body}"
         else:
             reason = "the properties contain a NUL character"
-        return PutResult(PutStatus.MESSAGE_ILLEGAL, reason=reason)
+        return self._failed(reason)

@@ -37,7 +37,7 @@ from spark_rocket.store.reader import StoreReader
 from spark_rocket.store.recovery import Recovery, RecoveryReport
 from spark_rocket.store.replica import Replica
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult
-from spark_rocket.store.retention import DiskUsage, Retention
+from spark_rocket.store.retention import DiskUsage, Retention, readable_bytes
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
 from spark_rocket.store.tags import DelayLevels
 
@@ -83,6 +83,7 @@ class MessageStore:
         # The appender's own methods: one call less on the busiest way.
         self.put_message = self._appender.put_message
         self.put_batch = self._appender.put_batch
+        self._longest_get = 0  # milliseconds
         self._flush_log = FlushCommitLogService(
             config, self._log, self._checkpoint, self._get_store_timestamp, self._disk_failed
         )
@@ -267,7 +268,10 @@ class MessageStore:
         tag_codes: frozenset[int] | None = None,
     ) -> GetMessageResult:
         """Raw records from a queue offset on; ``tag_codes`` chooses by tags code (None: all)."""
-        return self._reader.get_message(topic, queue_id, offset, max_msgs, max_bytes, tag_codes)
+        begun = self._clock()
+        result = self._reader.get_message(topic, queue_id, offset, max_msgs, max_bytes, tag_codes)
+        self._longest_get = max(self._longest_get, self._clock() - begun)
+        return result
 
     def get_max_offset(self, topic: str, queue_id: int) -> int:
         """One past the last message; 0 for a queue that never had one."""
@@ -405,6 +409,10 @@ class MessageStore:
         """Everything below is on disk."""
         return self._log.flushed_where
 
+    def sample(self) -> None:
+        """Read the counters of which figures of the last minute are made; every ten seconds."""
+        self._appender.sample()
+
     def runtime_info(self) -> dict[str, str]:
         """Figures for request 28, under Apache's names."""
         return {
@@ -416,6 +424,11 @@ class MessageStore:
             "commitLogMaxOffset": str(self._log.max_offset),
             "flushedWhere": str(self._log.flushed_where),
             "dispatchMaxBuffer": "0",
+            "dispatchBehindBytes": "0",  # a put is in its queue when it returns
+            "getMessageEntireTimeMax": str(self._longest_get),
+            "remainHowManyDataToFlush": readable_bytes(max(self._log.max_offset - self._log.flushed_where, 0)),
+            "remainTransientStoreBufferNumbs": str(2**31 - 1),  # Apache's for a store without a transientStorePool
+            **self._appender.times.runtime_info(),
             "consumeQueueCount": str(len(self._queues.table)),
             **self.retention.runtime_info(),
         }

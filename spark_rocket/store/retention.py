@@ -191,7 +191,7 @@ class Retention:
             "commitLogDiskRatio": str(_ratio(log)),
             f"commitLogDiskRatio_{self.config.commit_log_path}": str(_ratio(log)),
             "consumeQueueDiskRatio": str(_ratio(queue)),
-            "commitLogDirCapacity": f"Total : {_readable(log.total)}, Free : {_readable(log.free)}.",
+            "commitLogDirCapacity": f"Total : {readable_bytes(log.total)}, Free : {readable_bytes(log.free)}.",
         }
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def _ratio(usage: DiskUsage) -> float:
     return usage.used / (usage.used + usage.free or 1)
 
 
-def _readable(size: int) -> str:
+def readable_bytes(size: int) -> str:
     """Bytes in the words of Apache's tools."""
     power = min((size.bit_length() - 1) // 10, 5) if size else 0
     return f"{size / 1024**power:.1f} {'KMGTP'[power - 1]}iB" if power else f"{size} B"

@@ -40,6 +40,7 @@ from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.store.index_service import IndexService
+from spark_rocket.store.put_times import SAMPLES_A_MINUTE
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient
@@ -319,6 +320,51 @@ def test_runtime_info_has_what_tools_show(wire: Wire, topic: str) -> None:
     assert int(table["commitLogMaxOffset"]) > 0
     assert len(table["putTps"].split()) == 3
     assert float(table["putMessageAverageSize"]) > 0
+
+
+# Of prepareRuntimeInfo and what it calls, in 5.3.3.
+KEYS_OF_5_3_3 = """
+    bootTimestamp runtime putMessageEntireTimeMax putMessageTimesTotal putMessageFailedTimes putMessageSizeTotal
+    putMessageDistributeTime putMessageAverageSize dispatchMaxBuffer getMessageEntireTimeMax putTps getFoundTps
+    getMissTps getTotalTps getTransferredTps putLatency99 putLatency999
+    commitLogDiskRatio consumeQueueDiskRatio commitLogMinOffset commitLogMaxOffset commitLogDirCapacity
+    brokerActive brokerVersionDesc brokerVersion msgPutTotalYesterdayMorning msgPutTotalTodayMorning
+    msgPutTotalTodayNow msgGetTotalYesterdayMorning msgGetTotalTodayMorning msgGetTotalTodayNow dispatchBehindBytes
+    pageCacheLockTimeMills earliestMessageTimeStamp startAcceptSendRequestTimeStamp
+    timerReadBehind timerOffsetBehind timerCongestNum timerEnqueueTps timerDequeueTps
+    remainTransientStoreBufferNumbs remainHowManyDataToFlush
+    sendThreadPoolQueueSize sendThreadPoolQueueCapacity pullThreadPoolQueueSize pullThreadPoolQueueCapacity
+    litePullThreadPoolQueueSize litePullThreadPoolQueueCapacity queryThreadPoolQueueSize
+    queryThreadPoolQueueCapacity sendThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueHeadWaitTimeMills
+    queryThreadPoolQueueHeadWaitTimeMills litePullThreadPoolQueueHeadWaitTimeMills EndTransactionQueueSize
+    EndTransactionThreadPoolQueueCapacity
+""".split()  # noqa: SIM905 (eighty lines of quotes)
+
+
+def test_runtime_info_has_every_key_of_5_3_3(wire: Wire, service: BrokerService, topic: str) -> None:
+    before = _runtime(wire)
+    wire.send(topic, b"x", i="a\x01b\0")  # no property has a NUL
+    wire.send(topic, b"x")
+    wire.pull(topic, 0)
+    for _ in range(SAMPLES_A_MINUTE):
+        service.loop.call_soon_threadsafe(service.runtime.sample)
+    table = _runtime(wire)
+    assert set(KEYS_OF_5_3_3) <= set(table)
+    assert int(table["putMessageFailedTimes"]) == int(before["putMessageFailedTimes"]) + 1
+    classes = dict(piece.rsplit(":", 1) for piece in table["putMessageDistributeTime"].split())
+    assert len(classes) == 13
+    assert {"[<=0ms]", "[500ms~1s]", "[10s~]"} <= set(classes)
+    assert sum(map(int, classes.values())) >= 1
+    assert int(table["putMessageEntireTimeMax"]) >= float(table["putLatency999"]) >= float(table["putLatency99"]) >= 0
+    assert table["remainHowManyDataToFlush"].split()[1] in ("B", "KiB", "MiB")
+    assert table["sendThreadPoolQueueCapacity"] == "10000"
+    assert table["EndTransactionThreadPoolQueueCapacity"] == "100000"
+    assert float(table["getTotalTps"].split()[1]) >= float(table["getFoundTps"].split()[1]) > 0
+    assert (table["timerOffsetBehind"], table["timerCongestNum"], table["timerDequeueTps"]) == ("0", "0", "0.0")
+
+
+def _runtime(wire: Wire) -> dict[str, str]:
+    return KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
 
 
 @pytest.mark.parametrize("code", [22, 23, 200056, 9999, 0, 100])

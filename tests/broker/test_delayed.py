@@ -19,6 +19,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import Message
+from spark_rocket.protocol.bodies import KVTable
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.fastjson import loads_tolerant
@@ -367,6 +368,31 @@ def test_a_timed_message_is_answered_with_its_handle(tmp_path: Path, clock: Cloc
         past = wire.send("Late", b"at once", {"TIMER_DELIVER_MS": str(START)})
         assert "recallHandle" not in past.ext_fields
         assert wire.messages("Late")[0].body == b"at once"
+
+
+def test_the_timers_figures(tmp_path: Path, clock: Clock) -> None:
+    def figures(wire: Wire) -> list[str]:
+        table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
+        names = ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps")
+        return [table[name] for name in names]
+
+    with served(tmp_path, clock, timerWheelEnable=True) as (server, wire):
+        service = server.broker.service
+        assert figures(wire) == ["0", "0", "0", "0.0", "0.0"]
+        wire.send("Late", b"x", {"TIMER_DELAY_SEC": "30"})
+        wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90000"})  # in another part of the file
+        server.wake()
+        server.run(service.runtime.sample)
+        assert figures(wire) == ["0", "0", "2", "0.2", "0.0"]
+        server.run(service.runtime.sample)
+        clock.now += 60_000
+        assert figures(wire)[0] != "0", "nobody has delivered what is due"
+        server.wake()
+        server.run(service.runtime.sample)
+        assert len(wire.messages("Late")) == 1
+        assert figures(wire) == ["0", "0", "1", "0.0", "0.1"]
+    with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):
+        assert figures(wire) == ["0", "0", "0", "0.0", "0.0"]
 
 
 def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:

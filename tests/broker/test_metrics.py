@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.metrics import BrokerMetrics
 from spark_rocket.broker.metrics_table import METRICS
-from spark_rocket.broker.processors.admin import VERSION_TEXT
+from spark_rocket.broker.runtime_info import VERSION_TEXT
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.client.metrics import CLIENT_METRICS

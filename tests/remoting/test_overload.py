@@ -188,6 +188,31 @@ def test_who_waited_too_long_is_sent_away_and_others_are_not(serve: Serve, dial:
     at_rest(server)
 
 
+def test_how_long_the_first_of_a_queue_has_waited(serve: Serve, dial: Dial, work: Work) -> None:
+    server = busy_server(serve, work, limits())
+    seen: list[float] = []
+
+    def look(channel: Channel, command: RemotingCommand) -> RemotingCommand:
+        seen.append(server.server.intake.head_waited("send"))
+        return work.handle(channel, command)
+
+    server.server.handlers[SEND] = look
+    work.step = 1.0
+    blocker, one, other = dial(server.address), dial(server.address), dial(server.address)
+    for client in (blocker, one, other):
+        client.ask(request(ECHO))
+    blocker.send(request(7))
+    assert work.begun.wait(30)
+    for client in (one, other):
+        client.send(*(request(SEND, n) for n in range(10)))
+    work.go_on.set()
+    for client in (one, other):
+        assert [client.receive().code for _ in range(10)] == [0] * 10
+    assert max(seen) >= 1.0, "the other connection's have waited while this one's were served"
+    assert server.run(lambda: server.server.intake.head_waited("send")) == 0.0
+    assert server.run(lambda: server.server.intake.head_waited("no such kind")) == 0.0
+
+
 def test_a_queue_that_is_full_sends_its_oldest_away(serve: Serve, dial: Dial, work: Work) -> None:
     server = busy_server(serve, work, limits(capacity=10))
     client = dial(server.address)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Sequence
 
 from spark_rocket.broker.config import shown_text
@@ -28,7 +27,7 @@ from spark_rocket.protocol.bodies import (
     TopicConfig,
     dumps_fastjson,
 )
-from spark_rocket.protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
     CreateTopicRequestHeader,
@@ -42,7 +41,6 @@ from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 _log = logging.getLogger(__name__)
 
-VERSION_TEXT = "V5_3_3"
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
@@ -52,7 +50,6 @@ class AdminProcessor:
 
     def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._boot = service.clock()
         self._changing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
@@ -262,49 +259,7 @@ class AdminProcessor:
         return RemotingCommand.response(request, 0, None, ext, text.encode())
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        service = self._service
-        puts, found, missed = service.stats.rates()
-        windows = service.stats.windows
-        boot = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._boot / 1000))
-        seconds = max(service.clock() - self._boot, 0) // 1000
-        table = {
-            "brokerVersionDesc": VERSION_TEXT,
-            "brokerVersion": str(CURRENT_VERSION),
-            "brokerActive": "true",
-            "bootTimestamp": str(self._boot),
-            "startTime": boot,
-            "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
-            f"{seconds % 60} seconds ]",
-            "putTps": puts,
-            "getFoundTps": found,
-            "getTransferredTps": found,
-            "getTransferedTps": found,
-            "getMissTps": missed,
-            "getTotalTps": found,
-            "putMessageTimesTotal": str(service.stats.puts),
-            "getMessageTotal": str(service.stats.gets),
-            "msgPutTotalTodayNow": str(service.stats.puts),
-            "msgPutTotalTodayMorning": str(windows.morning[0]),
-            "msgPutTotalYesterdayMorning": str(windows.yesterday_morning[0]),
-            "msgGetTotalTodayNow": str(service.stats.gets),
-            "msgGetTotalTodayMorning": str(windows.morning[1]),
-            "msgGetTotalYesterdayMorning": str(windows.yesterday_morning[1]),
-            "sendThreadPoolQueueHeadWaitTimeMills": "0",
-            "pullThreadPoolQueueHeadWaitTimeMills": "0",
-            "sendThreadPoolQueueSize": "0",
-            "pullThreadPoolQueueSize": "0",
-            "ackThreadPoolQueueHeadWaitTimeMills": "0",
-            "ackThreadPoolQueueSize": "0",
-            "startAcceptSendRequestTimeStamp": str(service.config.start_accept_send_request_time_stamp),
-            "pageCacheLockTimeMills": "0",
-            "dispatchBehindBytes": "0",
-            "earliestMessageTimeStamp": str(service.store.first_store_time()),
-            "heldPulls": str(service.held.count),
-            "heldPops": str(service.waiting.count),
-            **service.schedule.runtime_info(),
-            **service.store.runtime_info(),
-        }
-        return RemotingCommand.response(request, body=KVTable(table=table).to_json())
+        return RemotingCommand.response(request, body=KVTable(table=self._service.runtime.table()).to_json())
 
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         retention = self._service.store.retention
