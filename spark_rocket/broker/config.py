@@ -182,6 +182,7 @@ class BrokerConfig:
     default_message_request_mode: MessageRequestMode = _setting(MessageRequestMode.PULL, dynamic=True)  # noqa: RUF009
     default_pop_share_queue_num: int = _setting(-1, low=-1, high=2**31 - 1, dynamic=True)
     default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
+    max_msgs_num_batch: int = _setting(64, low=1, high=1_024, dynamic=True)
     lite_pull_message_enable: bool = _setting(True, dynamic=True)
     enable_property_filter: bool = _setting(False, dynamic=True)
     enable_mixed_message_type: bool = _setting(False, dynamic=True)

@@ -40,7 +40,6 @@ from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.message_id import decode_offset_msg_id
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.store.index_service import IndexService
-from spark_rocket.store.put_times import SAMPLES_A_MINUTE
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.remoting.conftest import RawClient
@@ -346,8 +345,7 @@ def test_runtime_info_has_every_key_of_5_3_3(wire: Wire, service: BrokerService,
     wire.send(topic, b"x", i="a\x01b\0")  # no property has a NUL
     wire.send(topic, b"x")
     wire.pull(topic, 0)
-    for _ in range(SAMPLES_A_MINUTE):
-        service.loop.call_soon_threadsafe(service.runtime.sample)
+    service.loop.call_soon_threadsafe(service.runtime.sample)
     table = _runtime(wire)
     assert set(KEYS_OF_5_3_3) <= set(table)
     assert int(table["putMessageFailedTimes"]) == int(before["putMessageFailedTimes"]) + 1
@@ -428,6 +426,7 @@ def test_how_fast_a_group_consumes(wire: Wire, service: BrokerService, topic: st
 
 
 def test_who_consumes_what(wire: Wire, topic: str, group: str) -> None:
+    wire.create_group(group)
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
     groups = GroupList.from_json(bytes(wire.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic).body))
     assert groups.group_list == [group]
@@ -489,6 +488,24 @@ def test_messages_by_key_and_by_unique_key(wire: Wire, topic: str) -> None:
     assert query("key-3", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, set())
 
 
+def test_a_query_finds_as_many_messages_as_apaches(wire: Wire, topic: str) -> None:
+    wire.send_batch(topic, [Message.of(topic, b"%d" % number, keys="all") for number in range(80)])
+    wire.send_batch(topic, [Message.of(topic, b"x", properties={"UNIQ_KEY": "same"}) for _ in range(40)])
+
+    def count(key: str, **more: object) -> int:
+        times = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
+        answer = wire.ask(RequestCode.QUERY_MESSAGE, topic=topic, key=key, maxNum=1_000, **times, **more)
+        return len(decode_messages(bytes(answer.body)))
+
+    assert count("all") == 64
+    assert count("same", _UNIQUE_KEY_QUERY=True) == 32
+    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxMsgsNumBatch=70\ndefaultQueryMaxNum=35")
+    try:
+        assert (count("all"), count("same", _UNIQUE_KEY_QUERY=True)) == (70, 35)
+    finally:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxMsgsNumBatch=64\ndefaultQueryMaxNum=32")
+
+
 def test_a_query_waits_for_the_index_beside_the_loop(wire: Wire, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served meanwhile; and one that waits too long is answered with what the index has."""
     go_on = threading.Event()
@@ -524,7 +541,41 @@ def test_entries_of_a_consume_queue(wire: Wire, topic: str) -> None:
     stored = wire.messages(topic)
     assert (body.min_queue_index, body.max_queue_index) == (0, 5)
     assert [row.physic_offset for row in body.queue_data] == [message.physical_offset for message in stored[1:4]]
-    assert all(row.tags_code == ord("t") and row.eval for row in body.queue_data)
+    assert [row.tags_code for row in body.queue_data] == [ord("t")] * 3
+    assert (body.subscription_data, body.filter_data) == (None, f"g@{topic} is not online!")
+    assert not any(row.eval or row.bit_map or row.extend_data_json for row in body.queue_data)
+    behind = wire.ask(RequestCode.QUERY_CONSUME_QUEUE, topic=topic, queueId=0, index=5, count=3)
+    assert (behind.code, behind.remark) == (0, f"Index 5 of 0@{topic} is not exist!")
+    found = QueryConsumeQueueResponseBody.from_json(bytes(behind.body))
+    assert (found.queue_data, found.filter_data, found.max_queue_index) == ([], None, 5)
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "wanted"),
+    [("b || c", "TAG", [1, 2]), ("*", "TAG", [0, 1, 2]), ("n > 0 AND TAGS <> 'c'", "SQL92", [1]), ("n >", "SQL92", [])],
+)
+def test_entries_that_a_group_wants(
+    wire: Wire, topic: str, group: str, expression: str, kind: str, wanted: list[int]
+) -> None:
+    for number, tag in enumerate("abc"):
+        wire.send(topic, b"x", {"TAGS": tag, "n": str(number)})
+    subscription = SubscriptionData.build(topic, expression, 7, kind)
+    data = HeartbeatData("client", consumer_data_set=[ConsumerData(group, subscription_data_set=[subscription])])
+    wire.ask(RequestCode.HEART_BEAT, data.to_json())
+    answer = wire.ask(RequestCode.QUERY_CONSUME_QUEUE, topic=topic, queueId=0, index=0, count=9, consumerGroup=group)
+    body = QueryConsumeQueueResponseBody.from_json(bytes(answer.body))
+    assert [number for number, row in enumerate(body.queue_data) if row.eval] == wanted
+    assert len(body.queue_data) == 3
+    assert body.subscription_data == subscription
+    filter_data = json.loads(body.filter_data or "")
+    if kind == "TAG":
+        assert filter_data is None
+    else:
+        assert (filter_data["expression"], filter_data["consumerGroup"], filter_data["dead"]) == (
+            expression,
+            group,
+            False,
+        )
 
 
 def test_one_way_administration_is_carried_out_and_never_answered(wire: Wire) -> None:
@@ -595,6 +646,7 @@ def test_of_very_many_queues_those_with_messages_are_reported(wire: Wire, group:
     assert create(wire, "Wide", readQueueNums=65_536, writeQueueNums=65_536) == (0, "")
     for queue_id in (3, 65_535):
         wire.send("Wide", queue_id=queue_id)
+    wire.create_group(group)
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic="Wide", queueId=3, commitOffset=1)
     stats = TopicStatsTable.from_json(bytes(wire.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="Wide").body))
     lag = ConsumeStats.from_json(bytes(wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group).body))

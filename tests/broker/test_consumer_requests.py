@@ -241,6 +241,7 @@ def test_members_in_cpp_are_told_in_their_way(
 
 
 def test_nobody_is_there_to_be_told(wire: Wire, topic: str, group: str, through_members: None) -> None:
+    wire.create_group(group)
     for number in range(4):
         fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": 3}
         wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)

@@ -55,6 +55,7 @@ def test_messages_topics_groups_and_offsets_survive_a_restart(tmp_path: Path) ->
         wire = Wire(client, cluster.broker_address)
         wire.send_batch("Kept", [Message.of("Kept", b"%d" % number) for number in range(10)], queue_id=2)
         wire.send("Automatic", b"x")
+        wire.create_group("g")
         wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="Kept", queueId=2, commitOffset=6)
         wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"h","retryMaxTimes":3}')
         address = cluster.broker_address

@@ -136,6 +136,7 @@ def test_the_age_of_a_lag_is_that_of_its_oldest_message(
     wire.send(topic, b"first")
     stored = service.store.get_store_time(topic, 0, 0)
     wire.send(topic, b"second")
+    wire.create_group(group)
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=0)
     monkeypatch.setattr(service, "clock", lambda: stored + 7_000)
     samples = endpoint.samples()

@@ -20,6 +20,12 @@ from tests.broker.wire import SUBSCRIPTION, Wire
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND
 
 
+@pytest.fixture
+def group(wire: Wire, group: str) -> str:
+    wire.create_group(group)
+    return group
+
+
 def fill(wire: Wire, topic: str, count: int = 10) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x") for _ in range(count)])
 
@@ -78,9 +84,17 @@ def test_a_oneway_commit(wire: Wire, topic: str, group: str) -> None:
     assert committed(wire, group, topic) == (0, "4")  # same connection, hence in order
 
 
-def test_a_commit_to_a_topic_or_group_that_cannot_be(wire: Wire, topic: str, group: str) -> None:
+def test_a_commit_to_a_topic_that_is_not_there(wire: Wire, topic: str, group: str) -> None:
     assert commit(wire, group, "NoSuchTopic", 1)[0] == ResponseCode.TOPIC_NOT_EXIST
-    assert commit(wire, "bad group", topic, 1)[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_a_commit_creates_no_group(wire: Wire, topic: str, service: BrokerService) -> None:
+    """As in 5.3.3, so that ``mqadmin cloneGroupOffset`` to a group that is not there fails."""
+    answer = commit(wire, "NoSuchGroup", topic, 1)
+    assert answer == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group NoSuchGroup not exist!")
+    assert service.groups.get("NoSuchGroup") is None
+    wire.pull(topic, 0, consumerGroup="NoSuchGroup")  # which creates it, with autoCreateSubscriptionGroup
+    assert commit(wire, "NoSuchGroup", topic, 1) == (0, None)
 
 
 @pytest.mark.parametrize("code", [14, 15, 29, 30, 31, 32])

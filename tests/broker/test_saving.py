@@ -34,6 +34,7 @@ def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
 
         def commit(wire: Wire) -> None:
             wire.send("T")
+            wire.create_group("g")
             wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
 
         await ask(broker, commit)

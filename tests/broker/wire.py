@@ -9,6 +9,7 @@ from typing import cast
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageExt
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.properties import encode_properties
@@ -72,6 +73,10 @@ class Wire:
             "m": True,
         }
         return self.ask(RequestCode.SEND_BATCH_MESSAGE, body, **{**fields, **more})
+
+    def create_group(self, group: str) -> None:
+        body = SubscriptionGroupConfig(group_name=group).to_json()
+        assert self.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
 
     def pull_fields(
         self, topic: str, offset: int, *, queue_id: int = 0, tags: str = "*", **more: object

@@ -182,6 +182,8 @@ def test_a_bad_pull(client: Consuming, fields: dict[str, Any], code: Any) -> Non
 def test_offsets_of_a_group(client: Consuming) -> None:
     client.send(b"a", b"b", b"c", queue_id=QUEUE)
     refused(Code.OFFSET_NOT_FOUND, _get, client)
+    refused(Code.CONSUMER_GROUP_NOT_FOUND, _update, client, 2)
+    client.service.loop.call_soon_threadsafe(client.service.groups.find, client.group)  # as its first pull does
     assert _update(client, 2).status.code == Code.OK
     answer = _get(client)
     assert (answer.status.code, answer.offset) == (Code.OK, 2)

@@ -65,9 +65,9 @@ class OffsetProcessor:
         header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if service.groups.find(group) is None:
+        if service.groups.get(group) is None:  # not created by this: heartbeats and pulls create groups
             raise RefusedError(
-                f"subscription group [{group}] does not exist",
+                f"Group {group} not exist!",
                 response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         service.known_topic(topic)

@@ -1,6 +1,11 @@
 """Finding messages: by key (12), by offset id (33), and what a consume queue holds (321).
 
 The index is built behind the writer's back, so a query by key waits for it, up to a second, while others are served.
+It finds at most ``maxMsgsNumBatch`` (64) messages, one by unique key ``defaultQueryMaxNum`` (32), as Apache's broker.
+
+An entry of a consume queue says whether the subscription of the group that was named lets the message through: by its
+tag, or by an SQL92 expression, for which the record is read. Apache's broker says so only of entries of an extended
+queue (``enableConsumeQueueExt``), which there is not here; hence no bit maps.
 
 Thread-safety: used on the event loop only.
 Corresponds to org.apache.rocketmq.broker.processor.QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue.
@@ -9,11 +14,14 @@ Corresponds to org.apache.rocketmq.broker.processor.QueryMessageProcessor and Ad
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 from contextlib import suppress
 
+from spark_rocket.broker.filters import Matches, parse_filter
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody
+from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
@@ -21,13 +29,13 @@ from spark_rocket.protocol.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
-from spark_rocket.protocol.record import decode_messages
-from spark_rocket.protocol.subscription import java_hash
+from spark_rocket.protocol.properties import decode_properties
+from spark_rocket.protocol.record import view_record
+from spark_rocket.protocol.subscription import TYPE_TAG
 from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
-_MAX_BYTES = 8 * 1024 * 1024
 _PATIENCE = 1.0
 
 
@@ -71,8 +79,9 @@ class QueryMessageProcessor:
 
     def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
         unique = request.ext_fields.get(UNIQUE_KEY_QUERY) == "true"
-        most = self._service.config.default_query_max_num
-        wanted = most if unique else min(max(header.max_num, 1), 1_024)
+        config = self._service.config
+        most = config.default_query_max_num if unique else config.max_msgs_num_batch
+        wanted = most if unique else min(max(header.max_num, 1), most)
         found = self._service.store.query_message(
             header.topic,
             header.key,
@@ -103,26 +112,64 @@ class QueryMessageProcessor:
 
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
-        topic, queue_id = header.topic or "", header.queue_id or 0
+        topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
         store = self._service.store
         self._service.known_topic(topic)
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
-        first = max(header.index or 0, low)
+        index = header.index or 0
+        first = max(index, low)
         count = min(max(header.count or 0, 0), _MAX_ENTRIES)
-        found = store.get_message(topic, queue_id, first, count, _MAX_BYTES) if count else None
-        subscription = self._service.clients.subscription(header.consumer_group or "", topic)
+        entries = store.get_entries(topic, queue_id, first, count) if first < high else []
+        subscription = self._service.clients.subscription(group, topic) if group else None
+        wanted = self._wanted(entries, subscription)
         body = QueryConsumeQueueResponseBody(
             subscription_data=subscription,
+            filter_data=_filter_data(group, topic, subscription) if group else None,
             queue_data=[
-                ConsumeQueueData(
-                    physic_offset=message.physical_offset,
-                    physic_size=message.store_size,
-                    tags_code=(code := java_hash(message.tags or "")),
-                    eval=subscription is None or not subscription.code_set or code in subscription.code_set,
-                )
-                for message in decode_messages(found.records if found else b"", decompress=False)
+                ConsumeQueueData(physic_offset=physical, physic_size=size, tags_code=code, eval=is_wanted)
+                for (physical, size, code), is_wanted in zip(entries, wanted, strict=True)
             ],
             max_queue_index=high,
             min_queue_index=low,
         )
-        return RemotingCommand.response(request, body=body.to_json())
+        remark = None if entries or not count else f"Index {index} of {queue_id}@{topic} is not exist!"
+        return RemotingCommand.response(request, 0, remark, body=body.to_json())
+
+    def _wanted(self, entries: Sequence[tuple[int, int, int]], subscription: SubscriptionData | None) -> list[bool]:
+        """Of each entry, whether the group's subscription lets it through: none for a group that is not online."""
+        if subscription is None:
+            return [False] * len(entries)
+        try:
+            sql92 = self._service.config.enable_property_filter
+            wanted = parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
+        except RefusedError:  # a pull with it would be refused
+            return [False] * len(entries)
+        if wanted.matches is not None:
+            return [self._matches(physical, wanted.matches) for physical, _, _ in entries]
+        return [wanted.tag_codes is None or code in wanted.tag_codes for _, _, code in entries]
+
+    def _matches(self, physical_offset: int, matches: Matches) -> bool:
+        try:
+            record = view_record(self._service.store.look_message_by_offset(physical_offset) or b"")
+        except ProtocolError:
+            return False
+        return matches(decode_properties(record.properties))
+
+
+def _filter_data(group: str, topic: str, subscription: SubscriptionData | None) -> str:
+    """What Apache's broker keeps of a group's filter, as its JSON library writes it; nothing of a filter by tags."""
+    if subscription is None:
+        return f"{group}@{topic} is not online!"
+    if subscription.expression_type == TYPE_TAG:
+        return "null"
+    values = {
+        "bornTime": subscription.sub_version,
+        "clientVersion": subscription.sub_version,
+        "consumerGroup": group,
+        "dead": False,
+        "deadTime": 0,
+        "expression": subscription.sub_string,
+        "expressionType": subscription.expression_type,
+        "topic": topic,
+    }
+    return json.dumps(values, ensure_ascii=False, indent="\t", separators=(",", ":"))
