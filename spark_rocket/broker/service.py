@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.extra_info import retry_topic
+from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
@@ -290,7 +292,7 @@ class BrokerService:
         config = self.config
         if self.clock() < config.start_accept_send_request_time_stamp:
             raise RefusedError(
-                f"broker unable to service, until {config.start_accept_send_request_time_stamp}",
+                f"broker unable to service, until {_human_time(config.start_accept_send_request_time_stamp)}",
                 response_code=ResponseCode.SYSTEM_ERROR,
             )
         known = self.topics.get(topic)
@@ -309,7 +311,7 @@ class BrokerService:
         found = known or self.topics.auto_create(topic, default_topic, wanted_queues)
         if found is None:
             raise RefusedError(
-                f"topic[{topic}] not exist, apply first please!", response_code=ResponseCode.TOPIC_NOT_EXIST
+                f"topic[{topic}] not exist, apply first please!{SEE_FAQ}", response_code=ResponseCode.TOPIC_NOT_EXIST
             )
         if found.attributes.get("queue.type", SIMPLE_QUEUES) != SIMPLE_QUEUES:  # as RocketMQ 5 left it in topics.json
             raise RefusedError(
@@ -345,7 +347,8 @@ class BrokerService:
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group not exist, {group}", response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                f"subscription group not exist, {group} {SEE_FAQ}",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         limit = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if reconsume_times < limit:
@@ -385,7 +388,7 @@ class BrokerService:
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group [{group}] does not exist",
+                f"subscription group [{group}] does not exist, {SEE_FAQ}",
                 response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         if not settings.consume_enable:
@@ -406,12 +409,12 @@ class BrokerService:
             )
         return config
 
-    def known_topic(self, topic: str) -> TopicConfig:
+    def known_topic(self, topic: str, remark: str | None = None) -> TopicConfig:
+        """The topic; RefusedError for one that is not there, with the words of Apache's readers unless given others."""
         config = self.topics.get(topic)
         if config is None:
-            raise RefusedError(
-                f"topic[{topic}] not exist, apply first please!", response_code=ResponseCode.TOPIC_NOT_EXIST
-            )
+            remark = remark or f"topic[{topic}] not exist, apply first please! {SEE_FAQ}"
+            raise RefusedError(remark, response_code=ResponseCode.TOPIC_NOT_EXIST)
         return config
 
     def is_in_memory(self, physical_offset: int) -> bool:
@@ -454,6 +457,11 @@ class BrokerService:
         if timestamp < 0:
             return self.store.get_max_offset(topic, queue_id)
         return self.store.get_offset_by_time(topic, queue_id, timestamp)
+
+
+def _human_time(timestamp_ms: int) -> str:
+    """As Apache's brokers write it: local time with milliseconds."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(timestamp_ms / 1000))},{timestamp_ms % 1000:03}"
 
 
 def _physical_memory() -> int:

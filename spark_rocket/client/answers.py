@@ -10,6 +10,7 @@ import re
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError, QueueNotFoundError, TopicNotFoundError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.faq import without_faq
 
 # The broker is busy, starting or stopping: the same request may succeed in a moment.
 RETRIABLE_CODES = frozenset(
@@ -128,7 +129,8 @@ def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None
 
 
 def sentence(remark: str) -> str:
-    """A server's remark with a full stop, for the remedy comes behind it."""
+    """A server's remark with a full stop and without a link, for the remedy comes behind it."""
+    remark = without_faq(remark).strip()
     return remark if remark.endswith((".", "!", "?")) else f"{remark}."
 
 

@@ -29,6 +29,7 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.codes import STANDARD_JSON_VERSION, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.headers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
@@ -214,7 +215,7 @@ class NamesrvProcessor:
             return _answer(
                 request,
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {header.topic}",
+                f"No topic route info in name server for the topic: {header.topic}{SEE_FAQ}",
             )
         zone = request.ext_fields.get(_ZONE_NAME, "").strip()
         if zone and request.ext_fields.get(_ZONE_MODE, "").lower() == "true":

@@ -354,7 +354,7 @@ class Connection:
                 answer: RemotingCommand | None = RemotingCommand.response(
                     command,
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f"request code {command.code} is not supported",
+                    f" request type {command.code} not supported",
                 )
             else:
                 answer = self._handler(self.address, command)

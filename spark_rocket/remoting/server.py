@@ -59,7 +59,7 @@ BUSY_GAP = 250e-6
 def not_supported(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
     """The default handler."""
     return RemotingCommand.response(
-        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
+        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
     )
 
 

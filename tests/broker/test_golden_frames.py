@@ -48,6 +48,9 @@ def connection() -> Iterator[socket.socket]:
         for name in ("GoldenA", "GoldenB", "GoldenBatch", "GoldenOrder", "GoldenDelay", "GoldenTx", "GoldenRetry"):
             cluster.create_topic(name, 4)
         wire = Wire(client, cluster.broker_address)
+        for frame in golden.frames():  # from 5.1 on, commits create no groups
+            if frame.is_request and frame.request_code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                wire.create_group(RemotingCommand.decode(frame.raw[4:]).ext_fields["consumerGroup"])
         for number in range(20):  # what the recorded queries by key look for
             wire.send("GoldenA", b"x", {"KEYS": f"key-{number} second-{number}"}, queue_id=number % 4)
         host, _, port = cluster.broker_address.partition(":")

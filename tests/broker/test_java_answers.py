@@ -95,6 +95,7 @@ def cluster() -> Iterator[LocalCluster]:
 def member(cluster: LocalCluster) -> Iterator[JavaClient]:
     made = JavaClient(cluster.broker_address)
     with closing(made.client):
+        made.wire.create_group("GID-other")
         made.wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=GROUP, commitOffset=3, **_queue())
         mode = {"topic": TOPIC, "consumerGroup": "GID-other", "mode": "POP", "popShareQueueNum": 0}
         made.wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(mode).encode())

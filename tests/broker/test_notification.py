@@ -11,6 +11,7 @@ import pytest
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.remoting.client import RemotingClient
 from tests.broker.wire import Wire
@@ -219,7 +220,7 @@ def test_what_is_wrong_is_named(
         answer = asker.wire.ask(code, **{**fields, **wrong})
         return answer.code, answer.remark or ""
 
-    assert refused(topic="Nowhere") == (17, "topic[Nowhere] not exist, apply first please!")
+    assert refused(topic="Nowhere") == (17, f"topic[Nowhere] not exist, apply first please! {SEE_FAQ}")
     bad_queue = ResponseCode.INVALID_PARAMETER if code == RequestCode.PEEK_MESSAGE else ResponseCode.SYSTEM_ERROR
     assert refused(queueId=4)[0] == bad_queue
     assert "queueId[4] is illegal" in refused(queueId=4)[1]

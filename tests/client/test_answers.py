@@ -8,6 +8,7 @@ from spark_rocket.client.answers import error_of
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.faq import SEE_FAQ
 
 
 def refused(code: int, remark: str) -> ClientError:
@@ -121,3 +122,12 @@ def test_a_remedy_that_the_broker_gave_is_enough() -> None:
     assert str(error).endswith("Free some space.")
     assert error.retriable
     assert "try again" in refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping").remedy
+
+
+def test_the_link_of_apaches_servers_is_left_out() -> None:
+    """What to do is said by the remedy."""
+    error = refused(26, f"subscription group [g] does not exist, {SEE_FAQ}")
+    assert str(error).count("\n") == 0
+    assert "subscription group [g] does not exist. Create the consumer group" in str(error)
+    error = refused(1, "See you\nSee https://elsewhere")
+    assert "See you\nSee https://elsewhere." in str(error)

@@ -393,7 +393,7 @@ def test_a_pushed_request(serve: Serve) -> None:
 def test_a_pushed_request_that_nobody_handles(serve: Serve, client: RemotingClient) -> None:
     answer = pushed(serve, client)(307)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert answer.remark == "request code 307 is not supported"
+    assert answer.remark == " request type 307 not supported"
 
 
 def test_a_callback_must_not_wait_for_what_only_its_thread_receives(peer: Peer, client: RemotingClient) -> None:

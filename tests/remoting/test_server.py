@@ -105,7 +105,7 @@ def test_a_one_way_request_is_carried_out_and_not_answered(serve: Serve, dial: D
 def test_an_unknown_code(serve: Serve, dial: Dial) -> None:
     answer = dial(serve().address).ask(request(31_999, 3))
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert answer.remark == "request code 31999 is not supported"
+    assert answer.remark == " request type 31999 not supported"
     assert answer.opaque == 3
 
 

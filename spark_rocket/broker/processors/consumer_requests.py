@@ -76,7 +76,7 @@ class ConsumerRequestProcessor:
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Move a group to a time or an offset; answered once that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
-        config = self._service.known_topic(header.topic)
+        config = self._service.known_topic(header.topic, f"Topic {header.topic} does not exist")
         if self._service.config.use_server_side_reset_offset:
             moved = self._reset_here(header, config)
         else:
@@ -86,9 +86,9 @@ class ConsumerRequestProcessor:
 
     def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
         service, topic, group = self._service, header.topic, header.group
-        if service.groups.find(group) is None:
+        if service.groups.get(group) is None:
             raise RefusedError(
-                f"Subscription group [{group}] does not exist",
+                f"Group {group} does not exist",
                 response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         wanted = header.queue_id if header.queue_id is not None else -1

@@ -65,12 +65,14 @@ class OffsetProcessor:
         header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         service = self._service
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if service.groups.get(group) is None:  # not created by this: heartbeats and pulls create groups
+        # It creates no group: heartbeats and pulls do. A slave may not have heard of its master's yet.
+        groups = service.groups
+        if (groups.find(group) if service.config.is_slave else groups.get(group)) is None:
             raise RefusedError(
                 f"Group {group} not exist!",
                 response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
-        service.known_topic(topic)
+        service.known_topic(topic, f"Topic {topic} not exist!")
         if queue_id < 0:
             raise RefusedError("QueueId is invalid, it is negative", response_code=ResponseCode.SYSTEM_ERROR)
         if service.offsets.has_reset(group, topic, queue_id):

@@ -72,7 +72,7 @@ class ProgressProcessor:
 
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
-        config = self._service.known_topic(topic)
+        config = self._service.known_topic(topic, f"topic[{topic}] not exist")
         store = self._service.store
         table = {}
         for queue_id in self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums)):
@@ -163,7 +163,7 @@ class ProgressProcessor:
     def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
         service, topic = self._service, header.topic
-        config = service.known_topic(topic)
+        config = service.known_topic(topic, f"topic[{topic}] not exist")
         spans = []
         for queue_id in self._queue_ids(topic, config.write_queue_nums):
             end = service.store.get_max_offset(topic, queue_id)

@@ -39,6 +39,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.subscription import TYPE_SQL92
 from spark_rocket.remoting.server import Channel, Handler, failure_of
 from spark_rocket.store.layout import ENTRY_SIZE
@@ -182,7 +183,7 @@ class PullMessageProcessor:
         live = self._service.clients.consumers.get(group)
         if live is None:
             raise RefusedError(
-                f"the consumer's group info not exist, group: {group}",
+                f"the consumer's group info not exist{SEE_FAQ}",
                 response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
             )
         if not broadcast_enable and live.message_model == "BROADCASTING":
@@ -193,7 +194,7 @@ class PullMessageProcessor:
         subscription = live.subscriptions.get(topic)
         if subscription is None:
             raise RefusedError(
-                f"the consumer's subscription not exist, group: {group}",
+                f"the consumer's subscription not exist{SEE_FAQ}",
                 response_code=ResponseCode.SUBSCRIPTION_NOT_EXIST,
             )
         if subscription.sub_version < sub_version:
@@ -209,7 +210,7 @@ class PullMessageProcessor:
                 return parse_filter(TYPE_SQL92, subscription.sub_string, sql92=sql92)
             except RefusedError as error:
                 raise RefusedError(
-                    "The broker's consumer filter data is not exist! Your expression may be wrong: " + error.message,
+                    f"The broker's consumer filter data is not exist!Your expression may be wrong! {error.message}",
                     response_code=ResponseCode.FILTER_DATA_NOT_EXIST,
                     remedy=error.remedy,
                 ) from None

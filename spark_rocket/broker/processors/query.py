@@ -114,7 +114,7 @@ class QueryMessageProcessor:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
         store = self._service.store
-        self._service.known_topic(topic)
+        self._service.known_topic(topic, f"{queue_id}@{topic} is not exist!")
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
         index = header.index or 0
         first = max(index, low)

@@ -52,7 +52,8 @@ class ReplyMessageProcessor:
         header.queue_id = service.choose_queue(target, header.queue_id)
         if len(request.body) > service.config.max_message_size:
             raise RefusedError(
-                f"the message is illegal: its body has {len(request.body)} bytes, more than maxMessageSize",
+                "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+                f"{service.config.max_message_size}B, msg properties length limit 32KB.",
                 response_code=ResponseCode.MESSAGE_ILLEGAL,
             )
         if header.sys_flag & ~_COMPRESSION_AND_HOSTS:

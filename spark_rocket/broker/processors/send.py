@@ -152,7 +152,7 @@ class SendMessageProcessor:
             target, queue_id = self._redirected(target, queue_id, ext, batch)
         body = request.body
         if len(body) > self._config.max_message_size:
-            raise self._too_large(len(body))
+            raise self._too_large()
         if sys_flag & _UNUSUAL_BITS:
             sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
         host = channel.attributes.get("born_host")
@@ -346,10 +346,10 @@ class SendMessageProcessor:
             properties += "\x02"
         return f"{properties}UNIQ_KEY\x01{unique_key}", unique_key
 
-    def _too_large(self, size: int) -> RefusedError:
+    def _too_large(self) -> RefusedError:
         return RefusedError(
-            f"the message is illegal, maybe msg body or properties length not matched. msg body length is {size}B, "
-            f"limit {self._config.max_message_size}B, msg properties length limit 32767B",
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{self._config.max_message_size}B, msg properties length limit 32KB.",
             response_code=ResponseCode.MESSAGE_ILLEGAL,
         )
 

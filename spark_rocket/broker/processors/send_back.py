@@ -32,6 +32,7 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.message_id import encode_offset_msg_id
 from spark_rocket.protocol.properties import decode_properties
@@ -58,11 +59,12 @@ class SendBackProcessor:
         settings = service.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group not exist, {group}", response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                f"subscription group not exist, {group} {SEE_FAQ}",
+                response_code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         if not service.config.broker_permission & PERM_WRITE:
             raise RefusedError(
-                f"the broker[{service.store_host[0]}-{service.store_host[1]}] sending message is forbidden",
+                f"the broker[{service.store_host[0]}] sending message is forbidden",
                 response_code=ResponseCode.NO_PERMISSION,
             )
         if settings.retry_queue_nums <= 0:
