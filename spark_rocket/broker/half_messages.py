@@ -2,7 +2,8 @@
 
 ==========================  ===========================================================================================
 RMQ_SYS_TRANS_HALF_TOPIC    messages that are not decided yet, stored as ordinary ones: the sender's topic and queue in
-                            REAL_TOPIC and REAL_QID, the sender's group in PGROUP, and in a copy that a check made
+                            REAL_TOPIC and REAL_QID, the sender's group in PGROUP, the unique key in
+                            __transactionId__ too (as from 5.1 on), and in a copy that a check made
                             TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET (the offset of the first of them)
 RMQ_SYS_TRANS_OP_HALF_TOPIC decisions: tag ``d``, body the queue offsets of half messages in the queue of the same id,
                             one (4.9) or many with commas between and perhaps behind (5.x)

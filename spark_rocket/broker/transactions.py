@@ -58,6 +58,7 @@ RETRY_MS = 1_000
 """After a refused put (the disk is full) it is tried again this much later."""
 _REMEMBERED = 10_000
 _HOUR_MS = 3_600_000
+_TRANSACTION_ID = "__transactionId__"
 _NOT_OF_A_HALF = ("DELAY", *TIMER_PROPERTIES, CHECK_TIMES.decode(), FIRST_OFFSET.decode())
 
 
@@ -187,6 +188,8 @@ class TransactionalMessageService:
             )
         for name in _NOT_OF_A_HALF:
             properties.pop(name, None)
+        if unique_key := properties.get("UNIQ_KEY"):
+            properties[_TRANSACTION_ID] = unique_key
         properties["REAL_TOPIC"] = topic
         properties["REAL_QID"] = str(queue_id)
         return Waiting(HALF_TOPIC, 0, now_ms + self._config.transaction_time_out + 1)

@@ -175,6 +175,7 @@ def test_a_commit_from_the_half_message_to_the_consumer(serve: Any, tmp_path: Pa
             "UNIQ_KEY": "key",
             "REAL_TOPIC": "Tx",
             "REAL_QID": "1",
+            "__transactionId__": "key",
             **BROKER_PROPERTIES,
         }
         assert (half.sys_flag, half.prepared_transaction_offset) == (0, 0)
@@ -627,11 +628,20 @@ def test_a_commit_that_could_not_be_noted_is_asked_for_again(
         assert bodies(wire) == [b"x", b"x"]
 
 
+def test_a_half_message_without_a_unique_key_is_given_one(serve: Any) -> None:
+    with serve() as (_, wire, producer):
+        sent = wire.send("Tx", b"x", {"TRAN_MSG": "true", "PGROUP": "GID_tx"})
+        key = sent.ext_fields["transactionId"]
+        half = wire.messages(HALF)[-1]
+        assert (half.properties["UNIQ_KEY"], half.properties["__transactionId__"]) == (key, key)
+        producer.rollback(sent)
+
+
 def test_properties_that_have_no_room_for_a_check(serve: Any, clock: Clock) -> None:
     with serve() as (server, wire, producer):
-        producer.half(big="v" * (32_767 - 200))
+        producer.half(big="v" * (32_767 - 280))
         room = 32_767 - decode_record(bytes(wire.pull(HALF, 0).body)).store_size + 91 + len(HALF) + 1
-        producer.half(big="v" * (32_767 - 200 + room))
+        producer.half(big="v" * (32_767 - 280 + room))
         producer.half(b"behind")
         clock.now += 6_001
         server.wake()
@@ -890,8 +900,9 @@ def test_recorded_decisions_and_questions(serve: Any, clock: Clock) -> None:
             for name in ("msgId", "transactionId"):
                 assert request.ext_fields[name] == recorded.ext_fields[name]
             (ours,) = decode_messages(bytes(request.body))
-            # Brokers of 4.9 do not store their region; WAIT=false is of their copy for the check.
-            assert {**ours.properties, "WAIT": "false"} == {**BROKER_PROPERTIES, **theirs.properties}
+            # Brokers of 4.9 store neither region nor transaction id; WAIT=false is of their copy for the check.
+            added = {**BROKER_PROPERTIES, "__transactionId__": theirs.properties["UNIQ_KEY"]}
+            assert {**ours.properties, "WAIT": "false"} == {**added, **theirs.properties}
             assert (ours.topic, ours.queue_id, ours.body, ours.flag, ours.sys_flag) == (
                 theirs.topic,
                 theirs.queue_id,

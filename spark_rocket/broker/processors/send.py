@@ -279,6 +279,8 @@ class SendMessageProcessor:
         values.pop("POP_CK", None)
         waiting: Waiting | None
         if not reconsume_times and _is_transactional(values):
+            if not values.get("UNIQ_KEY"):
+                values["UNIQ_KEY"] = self._unique_key()
             waiting = self._service.transactions.prepare(values, topic, queue_id, self._service.clock())
         else:
             waiting = self._service.delays.apply(values, topic, queue_id)
