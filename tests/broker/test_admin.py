@@ -345,7 +345,9 @@ def test_runtime_info_has_every_key_of_5_3_3(wire: Wire, service: BrokerService,
     wire.send(topic, b"x", i="a\x01b\0")  # no property has a NUL
     wire.send(topic, b"x")
     wire.pull(topic, 0)
-    service.loop.call_soon_threadsafe(service.runtime.sample)
+    sampled: Future[None] = Future()
+    service.loop.call_soon_threadsafe(lambda: sampled.set_result(service.runtime.sample()))
+    sampled.result(30)
     table = _runtime(wire)
     assert set(KEYS_OF_5_3_3) <= set(table)
     assert int(table["putMessageFailedTimes"]) == int(before["putMessageFailedTimes"]) + 1

@@ -92,6 +92,7 @@ def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:
             assert in_use(cluster.pid) > before  # the others are connected
             store(100)  # six files of the log, five of the queue
             assert wire.send("Another").code == ResponseCode.SUCCESS  # its topic is written to the disk, too
+            wire.create_group("g")
             asked = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
             assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked).code == ResponseCode.SUCCESS
             assert len(wire.messages("T", 0, maxMsgNums=32)) == 32

@@ -66,8 +66,8 @@ def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None
             vip, usual = Wire(client, f"{HOST}:{port - 2}"), Wire(client, f"{HOST}:{port}")
             usual.send("T", b"x")
             usual.send("T", b"later", {"DELAY": "1"})
-            usual.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
             usual.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
+            usual.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
             answers = {code: vip.ask(code) for code in ASKED_BY_SLAVES}
             assert {answer.code for answer in answers.values()} == {ResponseCode.SUCCESS}
             bodies = {code: bytes(answer.body) for code, answer in answers.items()}
