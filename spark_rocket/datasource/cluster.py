@@ -62,10 +62,10 @@ class Cluster:
         if self._sql_filter is not None and topic not in self._filtered:
             self._reader.check_filter(topic, self._sql_filter)
             self._filtered.add(topic)
-        return Route(found.readable, found.unreadable, self._configured_brokers().get(topic, frozenset()))
+        return Route(found.readable, found.unreadable)
 
-    def _configured_brokers(self) -> dict[str, frozenset[str]]:
-        """Those of ORDER_TOPIC_CONFIG, asked once: brokers that come later get into the checkpoint."""
+    def configured(self) -> dict[str, frozenset[str]]:
+        """Asked once: brokers that come later get into the checkpoint."""
         if self._configured is None:
             try:
                 doing = "to ask for ORDER_TOPIC_CONFIG"

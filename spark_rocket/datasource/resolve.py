@@ -36,8 +36,6 @@ class Route:
     """Those that may be read."""
     unreadable: frozenset[str] = frozenset()
     """Brokers that have the topic, but no queue of it that may be read."""
-    configured: frozenset[str] = frozenset()
-    """Brokers that ORDER_TOPIC_CONFIG gives the topic to, whether they are there or not."""
 
 
 class Queues(Protocol):
@@ -58,6 +56,9 @@ class Queues(Protocol):
 
     def brokers(self) -> Collection[str] | None:
         """All that the name server knows now; None if it does not say."""
+
+    def configured(self) -> Mapping[str, Collection[str]]:
+        """The brokers that ORDER_TOPIC_CONFIG gives each of its topics to, whether they are there or not."""
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]: ...
     def max_offsets(self, queues: Collection[MessageQueue], going_on: Positions = ...) -> dict[MessageQueue, int]:

@@ -75,7 +75,8 @@ class WhatToRead:
         """What there is now. ``known`` are topics to be asked for though no name server may list them any more."""
         topics: Iterable[str] = self._topics
         if self._pattern is not None:
-            topics = sorted({*matching(self._pattern, self._queues.topics()), *known})
+            there = {*self._queues.topics(), *self._queues.configured()}
+            topics = sorted({*matching(self._pattern, there), *known})
         routes: dict[str, Route] = {}
         missing: dict[str, TopicNotFoundError] = {}
         for topic in topics:
@@ -117,23 +118,28 @@ class WhatToRead:
 
     def _away(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
         """The topics' brokers that are not there, though they should be, and why."""
-        expected, there = self._options.expected_brokers, {*found.brokers}
+        expected, configured = self._options.expected_brokers, self._queues.configured()
+        topics = {*found.routes, *found.missing}
         known = {(q.topic, q.broker_name) for q in positions}
-        if found.missing.keys() & {topic for topic, _ in known}:
-            # A topic that no name server knows was deleted, unless its brokers are not known either.
-            brokers = self._queues.brokers()
-            there |= {pair for pair in known if pair[0] in found.missing and (brokers is None or pair[1] in brokers)}
-        known |= {(topic, broker) for topic, route in found.routes.items() for broker in route.configured}
+        known |= {(topic, broker) for topic in topics for broker in configured.get(topic, ())}
         away: dict[tuple[str, str], str] = {}
-        for topic, broker in sorted(known - there):
+        for topic, broker in sorted(known - found.brokers):
             if self._is_expected(topic, broker):
                 at = {q: offset for q, offset in positions.items() if (q.topic, q.broker_name) == (topic, broker)}
                 why = f"the stream is at {listed_at(at)}" if at else "the topic's ORDER_TOPIC_CONFIG names it"
                 away[topic, broker] = why
-        if expected is not None and found.routes and not found.missing:
-            topics = some(sorted(found.routes))
-            for broker in sorted({*expected} - {broker for _, broker in there | away.keys()}):
-                away[topics, broker] = "the option expectedBrokers names it"
+        if expected is not None:
+            what = some(sorted(topics)) or str(self._pattern)
+            for broker in sorted({*expected} - {broker for _, broker in found.brokers | away.keys()}):
+                away[what, broker] = "the option expectedBrokers names it"
+        if away and (found.missing or not found.routes):
+            # A topic that no name server knows was deleted or does not exist yet, unless its brokers are unknown, too.
+            alive = self._queues.brokers()
+            away = {
+                (topic, broker): why
+                for (topic, broker), why in away.items()
+                if topic in found.routes or (alive is not None and broker not in alive)
+            }
         return away
 
     def _is_expected(self, topic: str, broker: str) -> bool:

@@ -32,7 +32,7 @@ class FakeQueues:
         self.without_topics: set[str] = set()  # brokers
         self.looked_up: list[MessageQueue] = []
         self.unreadable: set[tuple[str, str]] = set()  # topics and brokers
-        self.configured: dict[str, tuple[str, ...]] = {}  # ORDER_TOPIC_CONFIG's brokers of topics
+        self.ordered: dict[str, tuple[str, ...]] = {}  # ORDER_TOPIC_CONFIG's brokers of topics
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for queue in self.spans})
@@ -45,7 +45,10 @@ class FakeQueues:
         if topic not in self.topics() and not unreadable:
             raise TopicNotFoundError(f"Topic {topic!r} does not exist.")
         readable = tuple(q for q in self.spans if q.topic == topic and q.broker_name not in unreadable)
-        return Route(readable, unreadable, frozenset(self.configured.get(topic, ())))
+        return Route(readable, unreadable)
+
+    def configured(self) -> dict[str, tuple[str, ...]]:
+        return self.ordered
 
     def min_offsets(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         if self.masterless.intersection(queues):

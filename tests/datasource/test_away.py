@@ -27,12 +27,15 @@ B0 = q(0, broker="broker-b")
 
 def stream(**given: str) -> ReadOptions:
     raw = {"nameServer": "x:1", "startingOffsets": "earliest"}
-    raw |= {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "orders"}
-    return parse_read_options(raw | given, Scope.READ_STREAM)
+    return parse_read_options(raw | _what(given) | given, Scope.READ_STREAM)
 
 
 def batch(**given: str) -> ReadOptions:
-    return parse_read_options({"subscribe": "orders", "nameServer": "x:1"} | given, Scope.READ)
+    return parse_read_options({"nameServer": "x:1"} | _what(given) | given, Scope.READ)
+
+
+def _what(given: dict[str, str]) -> dict[str, str]:
+    return {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "orders"}
 
 
 @pytest.fixture
@@ -157,7 +160,7 @@ def test_a_batch_and_a_first_batch_know_what_should_be_there(
 ) -> None:
     del queues.spans[B0]
     given = {"expectedBrokers": "broker-b, broker-a"} if how == "expectedBrokers" else {}
-    queues.configured["orders"] = ("broker-a", "broker-b") if how == "configured" else ()
+    queues.ordered["orders"] = ("broker-a", "broker-b") if how == "configured" else ()
     why = "the topic's ORDER_TOPIC_CONFIG names it" if how == "configured" else "the option expectedBrokers names it"
     wrong = rf"BROKER_AWAY\] broker broker-b .* {why}"
     with pytest.raises(DataLossError, match=wrong):
@@ -190,8 +193,46 @@ def test_a_topic_that_is_waited_for_is_on_no_broker_yet(queues: FakeQueues) -> N
     assert plan.next_end(None, None) == StreamOffset({}, {})
 
 
+@pytest.mark.parametrize(
+    "what",
+    [{"subscribe": "orders"}, {"subscribePattern": "ord.*"}, {"subscribe": "orders,later", "waitForTopic": "true"}],
+    ids=["subscribe", "pattern", "waited for"],
+)
+@pytest.mark.parametrize("left", [0, 1], ids=["all away", "one away"])
+def test_expected_brokers_that_are_away_when_a_topic_is_not_there(
+    queues: FakeQueues, during: list[Callable[[], object]], what: dict[str, str], left: int
+) -> None:
+    """Without one of its brokers a topic looks as if it did not exist."""
+    spans, queues.spans = queues.spans, {q(0): (0, 100)} if left else {}
+    given = {**what, "expectedBrokers": "broker-a,broker-b"}
+    wrong = r"BROKER_AWAY\] broker broker-[ab] is away.*expectedBrokers names it"
+    with pytest.raises(DataLossError, match=wrong):
+        StreamPlanner(queues, stream(**given)).pin()
+    if "waitForTopic" not in given:
+        with pytest.raises(DataLossError, match=wrong):
+            plan_batch(queues, batch(**given))
+    during.append(lambda: queues.spans.update(spans))
+    end = StreamPlanner(queues, stream(**given)).next_end(None, None)
+    assert end is not None
+    assert end.ends == {q(0): 100, B0: 10}
+
+
+def test_a_pattern_knows_configured_topics_of_brokers_that_are_away(
+    queues: FakeQueues, during: list[Callable[[], object]]
+) -> None:
+    queues.ordered["orders-b"] = ("broker-b",)
+    del queues.spans[B0]
+    wrong = r"BROKER_AWAY\] broker broker-b .* queues of orders-b; .*ORDER_TOPIC_CONFIG names it"
+    with pytest.raises(DataLossError, match=wrong):
+        plan_batch(queues, batch(subscribePattern="orders.*"))
+    with pytest.raises(DataLossError, match=wrong):
+        StreamPlanner(queues, stream(subscribePattern="orders.*")).pin()
+    queues.without_topics = {"broker-b"}
+    assert plan_batch(queues, batch(subscribePattern="orders.*")) == [OffsetRange(q(0), 0, 100)], "it was deleted"
+
+
 def test_assigned_queues_name_their_brokers(queues: FakeQueues) -> None:
-    queues.configured["orders"] = ("broker-a", "broker-b", "broker-c")
+    queues.ordered["orders"] = ("broker-a", "broker-b", "broker-c")
     del queues.spans[B0]
     assign = '{"orders": {"broker-a": [0]}}'
     assert StreamPlanner(queues, stream(assign=assign)).next_end(None, None) is not None
