@@ -51,12 +51,12 @@ _SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
     f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")
 }
 _MOMENT = re.compile(
-    r"([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
+    r"\s*([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
     r"(?:[T ](?:(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?|(\d\d)(\d\d)(?:(\d\d)(?:\.(\d*))?)?)"
-    r"\s*(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?",
+    r"\s*(?P<zone>Z|UTC|[+-]\d{2}(?::?\d{2})?)?)?\s*",
     re.ASCII,
 )
-_DAY = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*)?", re.ASCII | re.DOTALL)
+_DAY = re.compile(r"\s*([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*|\s*)", re.ASCII | re.DOTALL)
 _EPOCH = date(1970, 1, 1).toordinal()
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 _DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
