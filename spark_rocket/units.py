@@ -84,5 +84,5 @@ def _milliseconds(digits: str) -> int:
     if len(digits) > 19 or int(digits) >= 2**63:
         raise ValueError(f"{TIME}, below 2^63")
     if are_seconds(int(digits)):
-        raise ValueError(f"milliseconds since 1970; did you mean {int(digits) * 1000}?")
+        raise ValueError(f"milliseconds since 1970 (did you mean {int(digits) * 1000}?)")
     return int(digits)

@@ -352,7 +352,7 @@ def timestamps(option: str, text: str) -> Position:
         if isinstance(value, dict):
             return {key: parsed(inner) for key, inner in value.items()}
         if type(value) is int and are_seconds(value):
-            raise ValueError(f"{value} should be milliseconds since 1970; did you mean {value * 1000}?")
+            raise ValueError(f"{value} should be milliseconds since 1970 (did you mean {value * 1000}?)")
         if not isinstance(value, str):
             return value
         moments.append(timestamp(option, value))

@@ -154,7 +154,7 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
     ),
     (Scope.READ, {"groupOffsetsFallback": "latest"}, "NO_EFFECT.*without startingOffsets=group"),
     (Scope.READ, {"startingOffsetsByTimestampStrategy": "error"}, "NO_EFFECT.*without startingTimestamp"),
-    (Scope.READ, {"startingTimestamp": "1700000000"}, "VALUE.*milliseconds.*did you mean 1700000000000"),
+    (Scope.READ, {"startingTimestamp": "1700000000"}, r"VALUE.*1970 \(did you mean 1700000000000\?\)\.$"),
     (
         Scope.READ,
         {"startingOffsetsByTimestamp": OFFSETS.replace("1", "1700000000")},
