@@ -25,10 +25,18 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.known_settings import KNOWN_UNUSED, check_refused, is_without_effect, may_be_secret
+from spark_rocket.broker.known_settings import (
+    KNOWN_UNUSED,
+    check_length,
+    check_refused,
+    check_unknown,
+    is_without_effect,
+    may_be_secret,
+)
 from spark_rocket.broker.setting import Setting, SettingsUpdate, fixed, text_of
 from spark_rocket.broker.setting import setting as _setting
 from spark_rocket.errors import ConfigError
@@ -325,10 +333,12 @@ class BrokerConfig:
         self.others[name] = text
         if is_without_effect(name):
             return []
-        return [f"{where}: unknown setting '{name}' is ignored.{_nearest(name)}"]
+        near = nearest_setting(name)
+        return [f"{where}: unknown setting '{name}' is ignored." + (f" Did you mean '{near}'?" if near else "")]
 
     def parse_update(self, properties_text: str) -> SettingsUpdate:
         """What properties text would change at run time (code 25); ConfigError if one of its settings cannot be."""
+        check_length(properties_text)
         update = SettingsUpdate()
         for name, text, _ in parse_properties(properties_text, "update"):
             spec = _SPECS.get(name)
@@ -344,6 +354,7 @@ class BrokerConfig:
             elif value != getattr(self, spec.attribute):
                 raise fixed(name)
         update.known_others = {name: text for name, text in update.others.items() if name in KNOWN_UNUSED}
+        check_unknown(self.others, update.others)
         return update
 
     def apply(self, update: SettingsUpdate) -> list[str]:
@@ -474,16 +485,12 @@ def _path_or_none(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
+@lru_cache(maxsize=256)  # a search takes a millisecond, and code 26 repeats those of all unknown settings
 def nearest_setting(name: str) -> str | None:
     """The known setting that a misspelt one was probably meant to be."""
     lowered = {known.lower(): known for known in (*_SPECS, *KNOWN_UNUSED)}
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
     return lowered[close[0]] if close else None
-
-
-def _nearest(name: str) -> str:
-    near = nearest_setting(name)
-    return f" Did you mean '{near}'?" if near else ""
 
 
 _ENUMS: dict[str, type[Enum]] = {

@@ -7,6 +7,7 @@ Corresponds to the other fields of org.apache.rocketmq.common.BrokerConfig, Mess
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from spark_rocket.errors import ConfigError
 
@@ -60,6 +61,8 @@ _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its mapping."),
     "readOnlyCommitLogStorePaths": (("",), "Remove it: the commit log is in one directory, storePathCommitLog."),
 }
+_MAX_UPDATE = 64 * 1024  # characters of one update at run time
+_MAX_UNKNOWN = 100  # of the file and all updates: a search for a similar name takes a millisecond on the event loop
 _SECRET = re.compile("secret|passw|credential|key|token", re.IGNORECASE)
 
 
@@ -78,3 +81,23 @@ def check_refused(name: str, text: str, where: str) -> None:
     refusal = _REFUSED.get(name)
     if refusal is not None and text.strip() not in refusal[0]:
         raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=refusal[1])
+
+
+def check_length(update: str) -> None:
+    """ConfigError for the text of an update that is too long to be read on the event loop."""
+    if len(update) > _MAX_UPDATE:
+        raise ConfigError(
+            f"The update has {len(update):,} characters; at most {_MAX_UPDATE:,} are read.",
+            remedy="Send fewer settings at once.",
+        )
+
+
+def check_unknown(kept: Collection[str], given: Collection[str]) -> None:
+    """ConfigError if an update adds unknown settings to those kept, and these are too many."""
+    added = [name for name in given if name not in kept and not is_without_effect(name)]
+    count = len(added) + sum(not is_without_effect(name) for name in kept)
+    if added and count > _MAX_UNKNOWN:
+        raise ConfigError(
+            f"The broker would have {count:,} unknown settings; at most {_MAX_UNKNOWN} are kept.",
+            remedy="Send only settings that the broker has: rocket broker config lists them.",
+        )

@@ -45,6 +45,7 @@ FLAG_ONEWAY = 0x2
 MAX_HEADER_LENGTH = 0xFFFFFF
 MAX_FIELDS = 4_096  # ext fields of a ROCKETMQ header; commands have some 20
 MAX_MARKS = 65_536  # quotation marks and brackets of a JSON header; message properties (32 KiB) may have some thousands
+MAX_COMMAS = 1 << 20  # of a JSON header; the ids of a batch's messages, one text, are separated by commas
 _SECRETS = frozenset({"Signature", "SecurityToken", "secretKey"})  # fields that no log shows
 
 
@@ -224,6 +225,9 @@ def _decode_json(header: bytes, body: memoryview) -> RemotingCommand:
         marks = sum(header.count(mark) for mark in b'"[{')
         if marks > MAX_MARKS:
             raise _bad(f"A JSON header has {marks:,} quotation marks and brackets; at most {MAX_MARKS:,} are read.")
+        commas = header.count(b",")
+        if commas > MAX_COMMAS:
+            raise _bad(f"A JSON header has {commas:,} commas; at most {MAX_COMMAS:,} are read.")
     try:
         fields = json_codec.loads(header)
     except ValueError as error:

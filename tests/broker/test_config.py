@@ -196,3 +196,24 @@ def test_a_misspelt_secret_is_not_shown(name: str, text: str, caplog: pytest.Log
     assert shown["haMasterAdress"] == "10.0.0.7:10912"  # of others whoever looks finds what is wrong
     assert f"unknown setting '{name}' is ignored" in caplog.text
     assert "hunter2" not in caplog.text + repr(config) + config.to_text()
+
+
+def test_an_update_is_bounded_in_length_and_unknown_names() -> None:
+    config = BrokerConfig()
+    config.update("".join(f"misspelt{number}=1\n" for number in range(60)))
+    with pytest.raises(ConfigError, match="would have 110 unknown settings; at most 100"):
+        config.update("brokerPermission=4\n" + "".join(f"another{number}=1\n" for number in range(50)))
+    assert config.broker_permission == 6
+    assert "another1" not in config.others
+    config.update("".join(f"misspelt{number}=2\n" for number in range(60)) + "brokerPermission=4")
+    assert config.broker_permission == 4
+    with pytest.raises(ConfigError, match="at most 65,536"):
+        config.update("brokerPermission=6\n" + "#" * 65_536)
+
+
+def test_a_file_may_have_more_unknown_settings_than_updates_may_add() -> None:
+    config = BrokerConfig.from_text("".join(f"misspelt{number}=1\n" for number in range(120)))
+    config.update("misspelt0=2\nbrokerPermission=4")
+    assert (config.others["misspelt0"], config.broker_permission) == ("2", 4)
+    with pytest.raises(ConfigError, match="would have 121 unknown settings"):
+        config.update("misspelt120=1")

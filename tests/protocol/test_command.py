@@ -217,6 +217,12 @@ def test_a_json_header_of_many_objects_is_refused_before_it_is_read(piece: bytes
         RemotingCommand.decode(frame_of(header))
 
 
+def test_a_json_header_of_many_numbers_is_refused_before_it_is_read() -> None:
+    header = b'{"code":10,"remark":[' + b"1," * (MAX_HEADER_LENGTH // 3) + b"0]}"
+    with pytest.raises(ProtocolError, match="commas; at most 1,048,576"):
+        RemotingCommand.decode(frame_of(header))
+
+
 def test_a_long_json_header_of_few_fields_is_read() -> None:
     ids = ",".join(["0A0000010000A1B2"] * MAX_MARKS)
     header = b'{"code":0,"extFields":{"msgId":"' + ids.encode() + b'","properties":"' + b'\\"' * 16_000 + b'"}}'
