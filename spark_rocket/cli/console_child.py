@@ -2,7 +2,7 @@
 
 It ends with whoever started it: it holds the end of a pipe. That a port is taken is said in one line, and is no reason
 for ``rocket up`` not to be up. A console that dies is started again, each time after twice the delay; one that dies
-within a minute again and again is given up. Thread-safety: one event loop.
+within a minute again and again is given up, and so is one that never started. Thread-safety: one event loop.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from enum import Enum
 from typing import Protocol
 
 from spark_rocket.broker.config import BrokerConfig
@@ -31,6 +32,14 @@ _NO_ACCOUNT = (
     f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} set;\n"
     f"  or with {PASSWORD_VARIABLE}: behind that login it acts with the broker's own account, if it has one."
 )
+
+
+class End(Enum):
+    """How a console ended."""
+
+    STOPPED = "stopped"
+    DIED = "died"
+    NOT_STARTED = "not started"
 
 
 class ConsoleWanted(Protocol):
@@ -76,14 +85,15 @@ def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: 
 
 
 async def keep_running(
-    run: Callable[[], Awaitable[bool]],
+    run: Callable[[], Awaitable[End]],
     *,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Run it, and again as long as it dies."""
-    delay, begun = _FIRST_DELAY_S, clock()
-    while await run():
+    """Run it, and again as long as it dies, or cannot start after it was up: a shortage may end, or a port be free."""
+    delay, begun, was_up = _FIRST_DELAY_S, clock(), False
+    while (end := await run()) is End.DIED or (end is End.NOT_STARTED and was_up):
+        was_up = True
         if clock() - begun >= _STABLE_S:
             delay = _FIRST_DELAY_S
         if delay > _LAST_DELAY_S:
@@ -95,18 +105,18 @@ async def keep_running(
         begun = clock()
 
 
-async def _run(name_server: str, port: int, environment: dict[str, str], note: str) -> bool:
-    """One console, from its start to its end. Whether it was up and died: what cannot start is not tried again."""
+async def _run(name_server: str, port: int, environment: dict[str, str], note: str) -> End:
+    """One console, from its start to its end."""
     missing = [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         say(f"No console: {' and '.join(missing)} are not installed.")
-        return False
+        return End.NOT_STARTED
     arguments = ["console", "-n", name_server, "--port", str(port)]
     try:
         child = await ChildProcess.start(*arguments, environment=environment)
     except OSError as error:
         say(f"No console: {error.strerror or error}.")
-        return False
+        return End.NOT_STARTED
     process = child.process
     try:
         assert process.stderr is not None
@@ -116,8 +126,11 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
             say(f"Console: {json.loads(line)['console']}{note}")
         status = await process.wait()
         said = (await words).removeprefix("rocket: ") or f"It ended with status {status}."
-        say(f"The console has ended. {said}" if line else f"No console: {said}")
-        return bool(line) and status != 0
+        if not line:
+            say(f"No console: {said}")
+            return End.NOT_STARTED
+        say(f"The console has ended. {said}")
+        return End.DIED if status else End.STOPPED
     finally:
         child.release()  # by which it ends
         with contextlib.suppress(asyncio.TimeoutError):

@@ -96,7 +96,8 @@ def main() -> None:
     except MemoryError:
         problem = f"The Avro body could not be decoded: it takes more than {MEMORY_BYTES >> 20} MiB of memory."
         said = {"problem": problem, "remedy": _REMEDY}
-    sys.stdout.write(json.dumps(said))
+    # A schema may have lone surrogates, which the console's own JSON cannot have.
+    sys.stdout.buffer.write(json.dumps(said, ensure_ascii=False).encode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -173,3 +173,9 @@ def test_a_decoder_that_dies_is_a_problem_of_its_body(
 def test_no_process_can_be_started() -> None:
     with pytest.raises(ProtocolError, match="no process can be started"):
         decode_avro(b"x", None, command=("/nowhere/python",))
+
+
+def test_a_problem_can_be_shown_whatever_the_schema_says() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_avro(b"x", '"\\ud800"')
+    assert caught.value.message.encode()

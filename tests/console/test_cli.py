@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli import console_child
 from spark_rocket.cli.console import console
+from spark_rocket.cli.console_child import End
 from spark_rocket.console.passwords import is_right
 from spark_rocket.remoting.server import run as run_loop
 from spark_rocket.testing import LocalCluster
@@ -191,9 +192,9 @@ def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
         monkeypatch.setenv(name, value)
     started: list[tuple[dict[str, str], str]] = []
 
-    async def note(name_server: str, port: int, environment: dict[str, str], note: str) -> bool:
+    async def note(name_server: str, port: int, environment: dict[str, str], note: str) -> End:
         started.append((environment, note))
-        return False
+        return End.NOT_STARTED
 
     monkeypatch.setattr(console_child, "_run", note)
     config = BrokerConfig(acl_enable=True, inner_client_authentication_credentials=OWN)
@@ -229,10 +230,10 @@ def test_a_console_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureF
     now, waited = 0.0, []
     lives = iter([1.0, 1.0, 100.0, *[1.0] * 20])
 
-    async def die() -> bool:
+    async def die() -> End:
         nonlocal now
         now += next(lives)
-        return True
+        return End.DIED
 
     async def sleep(seconds: float) -> None:
         nonlocal now
@@ -244,14 +245,26 @@ def test_a_console_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureF
     assert "Start it with: rocket console" in capsys.readouterr().out
 
 
-def test_a_console_that_ended_as_it_was_told_is_not_started_again() -> None:
-    async def end() -> bool:
-        return False
+@pytest.mark.parametrize(
+    ("ends", "starts_again"),
+    [
+        ([End.STOPPED], 0),
+        ([End.NOT_STARTED], 0),
+        ([End.DIED, End.STOPPED], 1),
+        ([End.DIED, End.NOT_STARTED, End.NOT_STARTED, End.STOPPED], 3),
+    ],
+)
+def test_when_a_console_is_started_again(ends: list[End], starts_again: int) -> None:
+    left, waited = iter(ends), []
+
+    async def run() -> End:
+        return next(left)
 
     async def sleep(seconds: float) -> None:
-        raise AssertionError("it is started again")
+        waited.append(seconds)
 
-    asyncio.run(console_child.keep_running(end, sleep=sleep))
+    asyncio.run(console_child.keep_running(run, sleep=sleep))
+    assert len(waited) == starts_again
 
 
 def test_what_is_opened_while_the_console_starts_stays_open(
