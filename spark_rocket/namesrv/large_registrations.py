@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import RegisterBrokerBody
@@ -27,13 +28,22 @@ _MAX_WAITING = 8  # each holds a frame of at most 16 MiB
 _MAX_PER_HOST = 4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    host: str
+    request: RemotingCommand
+    compressed: bool
+    done: Callable[[RegisterBrokerBody | Exception], None]
+
+
 class LargeRegistrations:
     """The large registrations that wait or are being read."""
 
     def __init__(self, max_waiting: int = _MAX_WAITING, max_per_host: int = _MAX_PER_HOST) -> None:
         self._max_waiting = max_waiting
         self._max_per_host = max_per_host
-        self._waiting: dict[Hashable, tuple[str, asyncio.Future[RegisterBrokerBody]]] = {}
+        self._waiting: dict[Hashable, _Waiting] = {}  # by connection, the oldest first: the one that is being read
+        self._is_reading = False
         self._worker: ThreadPoolExecutor | None = None
 
     def read(
@@ -45,40 +55,48 @@ class LargeRegistrations:
         done: Callable[[RegisterBrokerBody | Exception], None],
     ) -> None:
         """Decode a request's body; ``done`` gets it, or the error, on the loop. RefusedError if too many wait."""
-        of_host = sum(other == host for other, _ in self._waiting.values())
+        of_host = sum(waiting.host == host for waiting in self._waiting.values())
         if connection in self._waiting or of_host >= self._max_per_host or len(self._waiting) >= self._max_waiting:
             raise RefusedError(
                 f"{len(self._waiting)} large registrations are being read, {of_host} of {host}",
                 response_code=ResponseCode.SYSTEM_BUSY,
                 remedy="The broker registers again after its interval.",
             )
+        self._waiting[connection] = _Waiting(host, request, compressed, done)
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """Only one is given to the worker at a time: what is withdrawn meanwhile must not stay in its queue."""
+        connection = next(iter(self._waiting), None)
+        if self._is_reading or connection is None:
+            return
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, "registrations")
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._worker, _decode, request, compressed)
-        self._waiting[connection] = host, future
+        waiting = self._waiting[connection]
 
         def finish(read: asyncio.Future[RegisterBrokerBody]) -> None:
-            if self._waiting.get(connection) == (host, read):
+            self._is_reading = False
+            is_wanted = self._waiting.get(connection) is waiting
+            if is_wanted:
                 del self._waiting[connection]
-            if not read.cancelled():
+            self._read_next()
+            if is_wanted and not read.cancelled():
                 error = read.exception()
-                done(error if isinstance(error, Exception) else read.result())
+                waiting.done(error if isinstance(error, Exception) else read.result())
 
-        future.add_done_callback(finish)
+        self._is_reading = True
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._worker, _decode, waiting.request, waiting.compressed).add_done_callback(finish)
 
     def withdraw(self, connection: Hashable) -> None:
         """The connection's broker unregistered or is gone: what waits of it must not register it again."""
-        waiting = self._waiting.pop(connection, None)
-        if waiting is not None:
-            waiting[1].cancel()
+        self._waiting.pop(connection, None)
 
     def close(self) -> None:
         """Read nothing more. A registration that is being read ends on its own."""
-        for connection in list(self._waiting):
-            self.withdraw(connection)
+        self._waiting.clear()
         if self._worker is not None:
-            self._worker.shutdown(wait=False, cancel_futures=True)
+            self._worker.shutdown(wait=False)
             self._worker = None
 
 

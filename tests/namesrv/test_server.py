@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,6 +243,31 @@ def test_a_broker_that_goes_while_its_registration_is_read(running: Running, gat
         assert ask(other, running, 103, body, **(LARGE | {"brokerName": "next"})).code == 0
         assert ask(other, running, 105, topic="topic-4999").code == 0
         assert ask(other, running, 105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_withdrawn_registrations_take_no_memory(gate: Gate) -> None:
+    """Otherwise a peer that registers and unregisters in turn fills it while another registration is read."""
+
+    class Body(bytearray):
+        """A body that can be watched."""
+
+    async def work() -> None:
+        large = LargeRegistrations()
+        large.read("first", "10.0.0.1", RemotingCommand.request(103, {}, large_registration()), True, lambda read: None)
+        await asyncio.to_thread(gate.reached.wait, 10)
+        body = Body(large_registration())
+        watched = weakref.ref(body)
+        request = RemotingCommand.request(103, {}, body)
+        del body
+        large.read("second", "10.0.0.1", request, True, lambda read: None)
+        large.withdraw("second")
+        del request
+        gc.collect()
+        assert watched() is None
+        gate.opened.set()
+        large.close()
+
+    asyncio.run(asyncio.wait_for(work(), 30))
 
 
 def test_a_large_registration_that_is_malformed(running: Running) -> None:
