@@ -97,6 +97,17 @@ def test_queues_of_other_brokers_are_shared_too(
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # kept as it was
 
 
+def test_routes_are_asked_for_again_although_the_clock_is_set_back(
+    members: list[Member], wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 4
+    monkeypatch.setattr(service.registration, "queues_of", lambda name: OTHER)
+    today, running = service.clock(), service.monotonic()
+    monkeypatch.setattr(service, "clock", lambda: today - 86_400_000)
+    monkeypatch.setattr(service, "monotonic", lambda: running + 60_000)
+    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6
+
+
 def test_without_an_assignment_the_client_goes_on(members: list[Member], wire: Wire, topic: str, group: str) -> None:
     assert ask(wire, "Nowhere", group) is None
     assert ask(wire, topic, "no members") is None

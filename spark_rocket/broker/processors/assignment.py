@@ -22,6 +22,7 @@ broker.topic.TopicRouteInfoManager.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -44,6 +45,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
+_NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # asked never
 _MOST_ROUTES = 10_000
 
 
@@ -53,7 +55,7 @@ class QueryAssignmentProcessor:
     def __init__(self, service: BrokerService) -> None:
         self._service = service
         #: Topic -> when it was asked for, and the queues of other brokers.
-        self._routes: dict[str, tuple[int, list[QueueData]]] = {}
+        self._routes: dict[str, tuple[float, Sequence[QueueData]]] = {}
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -95,9 +97,9 @@ class QueryAssignmentProcessor:
 
     def query_assignment(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         asked = QueryAssignmentRequestBody.from_request(request.body)
-        asked_at = self._routes.get(asked.topic, (0, []))[0]
+        asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
         service = self._service
-        if not service.config.name_servers or service.clock() - asked_at < _ROUTE_MS:
+        if not service.config.name_servers or service.monotonic() - asked_at < _ROUTE_MS:
             return self._answer(request, asked)
 
         async def answer() -> None:
@@ -115,7 +117,7 @@ class QueryAssignmentProcessor:
 
     async def _ask_route(self, topic: str) -> None:
         service = self._service
-        before = self._routes.get(topic, (0, []))[1]
+        before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
             found = await asyncio.to_thread(service.registration.queues_of, topic)
         except RocketError:  # no name server answers, which is logged where this broker registers
@@ -123,12 +125,12 @@ class QueryAssignmentProcessor:
         if len(self._routes) >= _MOST_ROUTES:
             self._routes.clear()
         others = [queues for queues in found if queues.broker_name != service.config.broker_name]
-        self._routes[topic] = service.clock(), others
+        self._routes[topic] = service.monotonic(), others
 
     def _queues(self, topic: str) -> list[MessageQueue]:
         """The topic's queues that can be read, of all brokers, sorted as every client sorts them."""
         config, own = self._service.config, self._service.topics.get(topic)
-        datas = list(self._routes.get(topic, (0, []))[1])
+        datas = list(self._routes.get(topic, _NO_ROUTE)[1])
         if own is not None:
             perm = own.perm & config.broker_permission
             datas.append(QueueData(config.broker_name, own.read_queue_nums, own.write_queue_nums, perm))
