@@ -259,7 +259,7 @@ class BrokerService:
         """RefusedError for a topic whose last change could not be written, before a message is stored in it."""
         if topic in self._unsaved:
             raise RefusedError(
-                self.saver.problem(self.files["topics"]) or "topics.json could not be written",
+                f"{self.saver.problem(self.files['topics']) or 'topics.json could not be written'}.",
                 response_code=ResponseCode.SYSTEM_ERROR,
                 remedy=f"Topic {topic} takes messages once the broker has written the file, which it retries.",
             )

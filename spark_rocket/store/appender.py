@@ -12,6 +12,7 @@ DefaultAppendMessageCallback.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 from struct import Struct
@@ -352,7 +353,9 @@ class MessageAppender:
         if error.errno != self._told[0] or abs(now - self._told[1]) >= _TELL_AGAIN:
             self._told = (error.errno, now)
             _log.error("No room for messages in %s: %s. They are refused until there is.", path, error)
-        if isinstance(error, ShortageError):
+        if error.errno == errno.ENOMEM:  # of a mapping, too
+            text, remedy = f"No file of {path} can be mapped: {error}.", "Give the process more memory or mappings"
+        elif isinstance(error, ShortageError):
             text, remedy = f"No file of {path} can be opened: {error}.", "Raise the limit of open files (ulimit -Hn)"
         else:
             text, remedy = f"The disk of {path} has no room: {error}.", "Free some space"

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+from spark_rocket.logs import log_once_per
 from spark_rocket.store.checkpoint import Checkpoint
 from spark_rocket.store.commit_log import CommitLog
 from spark_rocket.store.config import FlushDiskType, StoreConfig
@@ -66,6 +67,7 @@ class FlushCommitLogService:
         self.failure: OSError | None = None
         """Of this or the other service's first failed flush."""
         self._last_thorough = 0.0
+        self._often = log_once_per(10.0, _log)  # without a descriptor, each flush for a waiting sender fails
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -174,7 +176,7 @@ class FlushCommitLogService:
                 try:
                     self.flush()
                 except OSError as error:
-                    _log.error("the commit log could not be flushed: %s", error)
+                    self._often.log(logging.ERROR, None, "the commit log could not be flushed: %s", error)
             elif self._waiters:
                 self._answer_up_to(self._log.flushed_where)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from spark_rocket.protocol.record import encode_batch_body
 from spark_rocket.store import MessageStore, PutStatus
+from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.descriptors import ShortageError
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, bodies, opened, put, put_batch, small
@@ -110,6 +112,39 @@ def test_a_flush_that_cannot_open_a_file_is_done_later(
     told: list[bool] = []
     store.when_flushed(result.end_physical_offset, told.append)
     assert told == [True]
+
+
+def test_flushes_that_fail_are_logged_once(
+    make_store: MakeStore, shortage: Shortage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each sender that waits makes for one more."""
+    store = make_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, message_index_enable=False)
+    result = put(store, "T", 0, b"x")
+    shortage.left = 0
+    deadline = time.monotonic() + 30
+    while shortage.left > -20 and time.monotonic() < deadline:
+        store.when_flushed(result.end_physical_offset, lambda ok: None)
+        time.sleep(0.001)
+    assert shortage.left <= -20
+    shortage.over()
+    assert caplog.text.count("the commit log could not be flushed") == 1
+
+
+def test_a_file_that_cannot_be_mapped_is_a_matter_of_memory(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_rocket.store.mapped_file.mmap.mmap", fail)
+        result = store.put_message("T", 0, b"x", b"", born_timestamp=1, born_host=BORN)
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "can be mapped" in result.reason
+    assert "has no room" not in result.reason
+    put(store, "T", 0, b"x")
 
 
 @pytest.mark.parametrize("queues", [1, 40])

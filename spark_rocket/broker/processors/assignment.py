@@ -119,7 +119,7 @@ class QueryAssignmentProcessor:
         service = self._service
         before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
-            found = await asyncio.to_thread(service.registration.queues_of, topic)
+            found: Sequence[QueueData] = await asyncio.to_thread(service.registration.queues_of, topic)
         except RocketError:  # no name server answers, which is logged where this broker registers
             found = before
         if len(self._routes) >= _MOST_ROUTES:
