@@ -145,6 +145,8 @@ class HttpServer:
             if head is None:
                 return
             method, answer = await self._answer(head)
+            if writer.is_closing():  # it made room for another, or is gone: uvloop raises RuntimeError for a write
+                return
             writer.write(_encode(method, answer))
             async with asyncio.timeout(WRITE_SECONDS):
                 await writer.drain()

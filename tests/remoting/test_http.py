@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting import http
 from spark_rocket.remoting.http import HEADER_LIMIT, MOST_CONNECTIONS, HttpAnswer, HttpServer, is_loopback
+from spark_rocket.remoting.server import run
 from spark_rocket.remoting.tls import TlsSettings
 from spark_rocket.remoting.tls_contexts import ServerTls
 
@@ -40,7 +41,7 @@ def serve(work: Callable[[HttpServer], Awaitable[None]], host: str = "127.0.0.1"
         finally:
             await server.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 async def ask(server: HttpServer, raw: bytes, *, ends: bool = False) -> bytes:
@@ -178,6 +179,21 @@ def test_connections_are_bounded() -> None:
             writer.close()
 
     serve(work)
+
+
+def test_closing_half_a_request_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(server: HttpServer) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MOST_CONNECTIONS)]
+        for _, writer in held:
+            writer.write(b"GET /metrics HTTP/1.1\r\n")
+        assert (await ask(server, request())).startswith(b"HTTP/1.1 200 ")
+        with suppress(ConnectionError):
+            assert await held[0][0].read() == b""
+        for _, writer in held:
+            writer.close()
+
+    serve(work)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_who_is_being_answered_is_not_closed_for_a_newcomer() -> None:
