@@ -92,7 +92,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
             # A joined line may be empty so far ("\" alone); a space that the split drops keeps it pending.
             pending = pending or " "
             continue
-        yield begun, number, pending + line
+        if (pending + line).strip(_BLANK):  # joined lines may all be empty: no entry, as in Java
+            yield begun, number, pending + line
         pending = ""
     if pending.strip(_BLANK):
         yield begun, number, pending

@@ -59,7 +59,12 @@ EDITS = [
     ("a=1\na=2\n", {"a": "3"}, "a=1\na=3\n"),
     ("a=1", {"b": "2"}, "a=1\nb=2\n"),
     ("a=1\\", {"b": "2"}, "a=1\\\n\nb=2\n"),
+    ("\\", {"b": "2"}, "\\\n\nb=2\n"),
 ]
+
+
+def test_joined_lines_that_are_empty_are_no_entry() -> None:
+    assert parse_properties("\\\n\n\\\n  \\\n\na=1\n\\") == [("a", "1", 6)]
 
 
 @pytest.mark.parametrize(("text", "values", "edited"), EDITS)
