@@ -54,9 +54,9 @@ def edit_properties(text: str, values: Mapping[str, str]) -> str:
     if new and lines:
         last = lines[-1].rstrip("\r\n")
         if last == lines[-1]:
-            lines.append(end_of_line)
-        if last.endswith("\\"):  # an empty line ends what would go on
-            lines.append(end_of_line)
+            lines[-1] += end_of_line
+        if last.endswith("\\"):  # an empty line ends what would go on; with another end it could be a part of "\r\n"
+            lines.append(lines[-1][len(last) :])
     return "".join(lines) + render_properties(new).replace("\n", end_of_line)
 
 
