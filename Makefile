@@ -8,7 +8,7 @@ RUN    := sh tools/setup.sh run $(VENV)
 NODE   := tests/proxy/official/node
 ARGS   ?=
 
-.PHONY: help demo test long prepare connect crash failover chaos fuzz lint docs bench soak setup clean
+.PHONY: help demo test long prepare connect crash failover chaos fuzz lint protos docs bench soak setup clean
 
 help:
 	@echo "make demo    336,776 flights through a topic and out of a streaming query: a table and a picture"
@@ -20,6 +20,7 @@ help:
 	@echo "make chaos   100 consumers come and go for a minute, brokers die and return (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make fuzz    ten million cases of bad input into every decoder, two processes (FUZZ_CASES=...)"
 	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make protos  the gRPC messages' descriptor set from their .proto"
 	@echo "make docs    the site, in site/"
 	@echo "make bench   the benchmarks, each beside its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream under 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
@@ -66,6 +67,9 @@ lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache
+
+protos: $(STAMP)
+	@$(RUN) python tools/protos.py
 
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q -d site

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.grpc_empty SIZE [hold]`: the messaging service with handlers that do nothing, on our server.
+"""`python -m benchmarks.grpc_empty SIZE [hold]`: the messaging service with handlers that do nothing, on grpc.aio.
 
 Sends are answered with the same bytes each time, receives with 32 messages of SIZE bytes that nobody sent; or, with
 ``hold``, receives wait, and each message goes to the poll that waits longest. Prints its port; ends on SIGTERM.
@@ -10,12 +10,14 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
 
 from benchmarks import frames
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context, Rpc
-from spark_rocket.proxy.grpc_server import Http2Server
-from spark_rocket.remoting.server import new_event_loop
 
 ID = "01020304050600007B0000000000000000"
 HANDLE = "0 1795000000000 60000 0 0 broker-a 0 12345 1234567"
@@ -89,15 +91,39 @@ class Empty:
         }
 
 
+class Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """As generated code registers them, without serializers."""
+
+    def __init__(self, rpcs: dict[str, Rpc]) -> None:
+        self._handlers = {path: self._handler(rpc) for path, rpc in rpcs.items()}
+
+    @staticmethod
+    def _handler(rpc: Rpc) -> Any:
+        async def unary(request: bytes, servicer: Any) -> Any:
+            return await rpc.handler(servicer, request)
+
+        async def stream(request: bytes, servicer: Any) -> Any:
+            async for response in rpc.handler(servicer, request):
+                yield response
+
+        if rpc.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(unary)
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._handlers.get(handler_call_details.method)
+
+
 async def serve(size: int, hold: bool) -> None:
-    server = Http2Server("127.0.0.1", 0, Empty(size, hold).rpcs())
+    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    server.add_generic_rpc_handlers((Methods(Empty(size, hold).rpcs()),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     await server.start()
-    print(server.port, flush=True)
     await asyncio.Event().wait()
 
 
 def main() -> None:
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with asyncio.Runner() as runner:
         runner.run(serve(int(sys.argv[1]), sys.argv[2:] == ["hold"]))
 
 

@@ -7,6 +7,7 @@ server: answers are looked at only where their content is needed. One JSON objec
 from __future__ import annotations
 
 import json
+import select
 import selectors
 import socket
 import struct
@@ -103,10 +104,9 @@ class Connection:
 
     def _read_some(self) -> bool:
         """What has come; False: no more, for now."""
-        try:
-            data = self._socket.recv(1 << 18, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+        if not select.select([self._socket], [], [], 0)[0]:  # with a timeout, MSG_DONTWAIT waits all the same
             return False
+        data = self._socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the server closed the connection")
         self._buffer += data

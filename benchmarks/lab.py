@@ -188,6 +188,15 @@ class Lab:
         assert process.stdout is not None
         return int(process.stdout.readline()), process.pid
 
+    def proxy(self, cluster: LocalCluster) -> tuple[int, int]:
+        """Port and process of a ``rocket proxy`` before a cluster, for one benchmark only."""
+        from spark_rocket.testing.processes import ServerProcess
+
+        arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", "0"]
+        server = ServerProcess(arguments, self.scratch / "proxy.log", 60.0)
+        self._for_one.callback(server.stop)
+        return int(server.facts["grpc"].rpartition(":")[2]), server.pid
+
     def empty_grpc(self, size: int, *, hold: bool = False) -> tuple[int, int]:
         """Port and process of a gRPC server whose handlers do nothing, for one benchmark only."""
         command = [sys.executable, "-m", "benchmarks.grpc_empty", str(size), *(["hold"] if hold else [])]

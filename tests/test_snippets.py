@@ -125,7 +125,7 @@ def test_commands_of_the_readme_that_only_look(cluster: LocalCluster, here: Path
 
 
 def test_what_grpc_clients_need_first(cluster: LocalCluster, here: Path) -> None:
-    (listing,) = (example for example in examples("docs/grpc.md") if example.language == "shell")
+    listing, _ = (example for example in examples("docs/grpc.md") if example.language == "shell")
     for (_, *words), _ in commands(listing.code)[1:]:
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(words) == 0

@@ -14,6 +14,7 @@ from spark_rocket.broker.topics import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.bodies import QueueData, dumps_fastjson
 from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.listening import own_ip
 
 _WILDCARDS = ("0.0.0.0", "::", "")
 
@@ -47,7 +48,7 @@ def advertised_ip(config: BrokerConfig) -> str:
     """The address that clients are given: ``brokerIP1``, else the one listened on, else this machine's own."""
     host = config.broker_ip1 or config.bind_address
     if host in _WILDCARDS:
-        return _own_ip()
+        return own_ip()
     try:
         return str(ip_address(host))
     except ValueError:
@@ -72,13 +73,3 @@ def called_address(address: str, config: BrokerConfig) -> str:
     if config.bind_address not in _WILDCARDS:
         return address
     return format_address(advertised_ip(config), parse_address(address)[1])
-
-
-def _own_ip() -> str:
-    """The address of the interface that leads out; no packet is sent to find it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"

@@ -1,9 +1,10 @@
 """Live producers and consumers, by group and connection, as their heartbeats tell.
 
-A member is one connection in one group. It goes when its client unregisters, when its connection closes, or when no
-heartbeat came for ``channelExpiredTimeout``, by a clock that nobody sets. Whenever a member of a consumer group comes,
-goes or names other topics than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share out the
-queues again at once.
+A member is one client id on one connection in one group: a proxy speaks for many clients over one connection. It goes
+when its client unregisters, when its connection closes, or when no heartbeat came for ``channelExpiredTimeout``, by a
+clock that nobody sets; a connection all of whose members are silent is closed. Whenever a member of a consumer group
+comes, goes or names other topics than before, all members are told with NOTIFY_CONSUMER_IDS_CHANGED (40), and share
+out the queues again at once.
 
 Members of a group ought to subscribe alike: of those that do not, each gets messages that another asked for, or loses
 them. Apache's broker lets the last heartbeat count and says nothing; here the log names both, once for each change.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spark_rocket.protocol.bodies import BROADCASTING, ConsumerData, SubscriptionData
@@ -48,6 +49,42 @@ class ClientInfo:
     """What it said it wants: topic -> kind and text of the expression. Of consumers only."""
 
 
+class Members:
+    """The members of one group, by connection and client id."""
+
+    __slots__ = ("_by_channel",)
+
+    def __init__(self) -> None:
+        self._by_channel: dict[Channel, dict[str, ClientInfo]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_channel.values()))
+
+    def __iter__(self) -> Iterator[ClientInfo]:
+        for clients in self._by_channel.values():
+            yield from clients.values()
+
+    def channels(self) -> list[Channel]:
+        """Each connection once."""
+        return list(self._by_channel)
+
+    def get(self, channel: Channel, client_id: str) -> ClientInfo | None:
+        clients = self._by_channel.get(channel)
+        return None if clients is None else clients.get(client_id)
+
+    def put(self, info: ClientInfo) -> None:
+        self._by_channel.setdefault(info.channel, {})[info.client_id] = info
+
+    def drop(self, channel: Channel, client_id: str | None) -> bool:
+        """Drop one member, or with None all of the connection's; False if there was none."""
+        clients = self._by_channel.get(channel)
+        if clients is None or (client_id is not None and clients.pop(client_id, None) is None):
+            return False
+        if client_id is None or not clients:
+            del self._by_channel[channel]
+        return True
+
+
 @dataclass(slots=True)
 class ConsumerGroup:
     """A consumer group's members and what they said about their consuming."""
@@ -57,14 +94,14 @@ class ConsumerGroup:
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
-    members: dict[Channel, ClientInfo] = field(default_factory=dict)
+    members: Members = field(default_factory=Members)
 
     def client_ids(self) -> list[str]:
-        return sorted({member.client_id for member in self.members.values()})
+        return sorted({member.client_id for member in self.members})
 
     def channel_of(self, client_id: str) -> Channel | None:
         """The client's connection."""
-        return _latest(member for member in self.members.values() if member.client_id == client_id)
+        return _latest(member for member in self.members if member.client_id == client_id)
 
     def update_subscriptions(self, data: Iterable[SubscriptionData]) -> None:
         """Take over newer subscriptions, drop topics no longer named."""
@@ -93,14 +130,14 @@ class ClientManager:
         self._clock = clock
         self._monotonic = monotonic
         self._notify = notify
-        self.producers: dict[str, dict[Channel, ClientInfo]] = {}
+        self.producers: dict[str, Members] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
 
     # --- registering --------------------------------------------------------------------------------------------
 
     def register_producer(self, group: str, channel: Channel, client_id: str, language: str, version: int) -> None:
         info = self._info(channel, client_id, language, version)
-        self.producers.setdefault(group, {})[channel] = info
+        self.producers.setdefault(group, Members()).put(info)
 
     def register_consumer(
         self,
@@ -120,10 +157,10 @@ class ClientManager:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        known = group.members.get(channel)
+        known = group.members.get(channel, client_id)
         changed = known is None
         info = self._info(channel, client_id, language, version)
-        group.members[channel] = info
+        group.members.put(info)
         if with_subscriptions:
             info.subscribed = {one.topic: (one.expression_type, one.sub_string) for one in data.subscription_data_set}
             group.update_subscriptions(data.subscription_data_set)
@@ -140,42 +177,53 @@ class ClientManager:
         return ClientInfo(channel, client_id, language, version, self._clock(), self._monotonic())
 
     def unregister(
-        self, channel: Channel, producer_group: str | None, consumer_group: str | None, *, notify: bool = True
+        self,
+        channel: Channel,
+        client_id: str,
+        producer_group: str | None,
+        consumer_group: str | None,
+        *,
+        notify: bool = True,
     ) -> None:
         """A client says goodbye to a group."""
         if producer_group:
-            members = self.producers.get(producer_group)
-            if members is not None:
-                members.pop(channel, None)
-                if not members:
-                    del self.producers[producer_group]
+            self._drop_producer(producer_group, channel, client_id)
         if consumer_group:
-            self._drop_consumer(consumer_group, channel, notify=notify)
+            self._drop_consumer(consumer_group, channel, client_id, notify=notify)
 
     def channel_closed(self, channel: Channel) -> None:
-        for name in [name for name, members in self.producers.items() if channel in members]:
-            self.unregister(channel, name, None)
-        for name in [name for name, group in self.consumers.items() if channel in group.members]:
-            self._drop_consumer(name, channel)
+        for name in list(self.producers):
+            self._drop_producer(name, channel, None)
+        for name in list(self.consumers):
+            self._drop_consumer(name, channel, None)
 
     def expire(self, timeout_ms: int) -> None:
-        """Close the connections of members that have sent no heartbeat for so long."""
+        """Drop members that have sent no heartbeat for so long, and close connections that have no others."""
         limit = self._monotonic() - timeout_ms
-        silent: dict[Channel, None] = {}
-        for members in [*self.producers.values(), *(group.members for group in self.consumers.values())]:
-            for info in members.values():
-                if info.heard < limit:
-                    silent[info.channel] = None
-        for channel in silent:
-            _log.warning("No heartbeat from %s for %d ms: closing.", channel.remote_addr, timeout_ms)
-            self.channel_closed(channel)
-            channel.close()
+        every = [(name, info, True) for name, members in self.producers.items() for info in members]
+        every += [(name, info, False) for name, group in self.consumers.items() for info in group.members]
+        alive = {info.channel for _, info, _ in every if info.heard >= limit}
+        for name, info, produces in every:
+            if info.heard >= limit:
+                continue
+            if info.channel in alive:
+                self.unregister(info.channel, info.client_id, name if produces else None, None if produces else name)
+                continue
+            alive.add(info.channel)  # once
+            _log.warning("No heartbeat from %s for %d ms: closing.", info.channel.remote_addr, timeout_ms)
+            self.channel_closed(info.channel)
+            info.channel.close()
 
-    def _drop_consumer(self, name: str, channel: Channel, *, notify: bool = True) -> None:
+    def _drop_producer(self, name: str, channel: Channel, client_id: str | None) -> None:
+        members = self.producers.get(name)
+        if members is not None and members.drop(channel, client_id) and not len(members):
+            del self.producers[name]
+
+    def _drop_consumer(self, name: str, channel: Channel, client_id: str | None, *, notify: bool = True) -> None:
         group = self.consumers.get(name)
-        if group is None or group.members.pop(channel, None) is None:
+        if group is None or not group.members.drop(channel, client_id):
             return
-        if not group.members:
+        if not len(group.members):
             del self.consumers[name]
         elif notify:
             self._tell(group)
@@ -183,15 +231,14 @@ class ClientManager:
     def _tell(self, group: ConsumerGroup) -> None:
         if group.message_model == BROADCASTING:
             return  # who gets all the queues does not share them out
-        for member in list(group.members):
-            if member.rebalances:
-                self._notify(member, group.group)
+        for channel in group.members.channels():
+            self._notify(channel, group.group)
 
     # --- asking -------------------------------------------------------------------------------------------------
 
     def producer_channel(self, client_id: str) -> Channel | None:
         """The connection of a client that produces, in whichever group."""
-        every = (info for members in self.producers.values() for info in members.values())
+        every = (info for members in self.producers.values() for info in members)
         return _latest(info for info in every if info.client_id == client_id)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
@@ -210,7 +257,7 @@ def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
 
 
 def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
-    other = next((one for one in group.members.values() if one.subscribed and one.subscribed != info.subscribed), None)
+    other = next((one for one in group.members if one.subscribed and one.subscribed != info.subscribed), None)
     if other is not None and info.subscribed:
         _log.warning(
             "Consumers of group %s subscribe differently: %s to %s, %s to %s. Each is given queues of all these topics "

@@ -8,9 +8,8 @@ broker-a …         0, master      10911, 10921 …; HA 10912, 10922 …       
 broker-a-slave …   1, SLAVE       10916, 10926 …; HA 10917, 10927 …          ``broker-a-slave/store`` …
 =================  =============  =========================================  ==========================================
 
-Each also has the port two below its first (10909, 10914 …). gRPC: 8081, 8082 … for the masters, each serving its
-own broker's queues as Apache's proxy in LOCAL mode; none for slaves, which take no messages. A slave has its master's
-brokerName: ``label`` tells them apart.
+Each also has the port two below its first (10909, 10914 …). A slave has its master's brokerName: ``label`` tells them
+apart.
 
 Pure values. Corresponds to the conf/2m-2s-async examples of Apache's distribution.
 """
@@ -29,7 +28,6 @@ OWN_SETTINGS = (
     "brokerId",
     "listenPort",
     "haListenPort",
-    "grpcServerPort",
     "storePathRootDir",
     "storePathCommitLog",
     "storePathConsumeQueue",
@@ -42,13 +40,12 @@ UP_DEFAULTS = {"recallMessageEnable": True, "enablePropertyFilter": True, "enabl
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One broker. Ports: 0 takes a free one; ``grpc_port`` and ``metrics_port`` -1 for none."""
+    """One broker. Ports: 0 takes a free one; ``metrics_port`` -1 for none."""
 
     broker_name: str
     broker_id: int = 0
     listen_port: int = 0
     ha_listen_port: int = 0
-    grpc_port: int = -1
     metrics_port: int = -1
 
     @property
@@ -67,7 +64,6 @@ class ClusterMember:
             "brokerId": self.broker_id,
             "listenPort": self.listen_port,
             "haListenPort": self.ha_listen_port,
-            "grpcServerPort": self.grpc_port,
             "storePathRootDir": store,
         }
         if self.metrics_port < 0:
@@ -78,18 +74,17 @@ class ClusterMember:
 
 
 def cluster_members(
-    brokers: int, *, slaves: bool, port: int = 10911, grpc_port: int = 8081, metrics_port: int = -1
+    brokers: int, *, slaves: bool, port: int = 10911, metrics_port: int = -1
 ) -> list[ClusterMember]:
-    """The masters, then the slaves. Ports 0 are 0 for all; gRPC's and the metrics' -1 are none for all.
+    """The masters, then the slaves. Ports 0 are 0 for all; a metrics port of -1 is none for all.
 
     ``metrics_port`` is the name server's; brokers have those behind it.
     """
     members: list[ClusterMember] = []
     for number, letter in enumerate(string.ascii_lowercase[:brokers]):
         listen = port + number * _MASTER_STEP if port else 0
-        grpc = grpc_port + number if grpc_port > 0 else grpc_port
         metrics = metrics_port + 1 + number if metrics_port > 0 else metrics_port
-        members.append(ClusterMember(f"broker-{letter}", 0, listen, listen + 1 if listen else 0, grpc, metrics))
+        members.append(ClusterMember(f"broker-{letter}", 0, listen, listen + 1 if listen else 0, metrics))
     if slaves:
         for master in members[:brokers]:
             listen = master.listen_port + _SLAVE_STEP if port else 0

@@ -8,11 +8,9 @@ A ``broker.conf`` is Java properties text. Three kinds of names occur in it:
 
 Settings of our own, beside Apache's: ``maxPullBytes``, ``maxPullMsgNums`` (bounds of a pull that asks for much),
 ``maxHeldPulls`` (long polls waiting at once), ``fileReservedSize`` (bytes of commit log to keep), and those from
-``maxConnections`` to ``maxMemoryBytes`` (what clients may cost). Apache's proxy has
-``grpcServerPort``, ``tlsCertPath``, ``tlsKeyPath`` and ``tlsTestModeEnable``: here it runs beside the broker. By
-default a broker opens the ports that Apache's opens and no others: no gRPC and no metrics.
-``aclFile`` (Apache: a system property) and ``aclMaxClockSkew`` (ms, of gRPC's signatures; 0: any) are our own;
+``maxConnections`` to ``maxMemoryBytes`` (what clients may cost). ``aclFile`` (Apache: a system property) is our own;
 ``innerClientAuthenticationCredentials`` is Apache's, JSON like ``{"accessKey": "…", "secretKey": "…"}``.
+Settings of the gRPC proxy (``PROXY_SETTINGS``) are kept for ``rocket up``, which gives them to the proxy it starts.
 Thread-safety: read by every component, changed on the event loop only (code 25, dynamic settings).
 Corresponds to org.apache.rocketmq.common.BrokerConfig, store.config.MessageStoreConfig, NettyServerConfig.
 """
@@ -31,18 +29,18 @@ from typing import Any
 
 from spark_rocket.broker.known_settings import (
     KNOWN_UNUSED,
+    PROXY_SETTINGS,
     check_length,
     check_refused,
     check_unknown,
     is_without_effect,
     may_be_secret,
 )
-from spark_rocket.broker.setting import Setting, SettingsUpdate, fixed, text_of
-from spark_rocket.broker.setting import setting as _setting
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol import json_codec
-from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.acl import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
+from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, text_of
+from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.tls import TlsSettings, parse_setting
 from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
 from spark_rocket.store.config import (
@@ -66,20 +64,6 @@ class BrokerRole(Enum):
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
     SLAVE = "SLAVE"
-
-
-def inner_credentials(text: str) -> Credentials | None:
-    """``{"accessKey": "…", "secretKey": "…"}``; None if there is no text. ConfigError, without the text, for others."""
-    if not text.strip():
-        return None
-    try:
-        value = json_codec.loads(text.encode())
-        return Credentials(value["accessKey"], value["secretKey"], value.get("securityToken") or "")
-    except (ValueError, LookupError, TypeError, AttributeError, ConfigError):
-        raise ConfigError(
-            "innerClientAuthenticationCredentials cannot be used.",
-            remedy='It is JSON: {"accessKey": "…", "secretKey": "…"}.',
-        ) from None
 
 
 class MetricsExporterType(Enum):
@@ -119,10 +103,6 @@ class BrokerConfig:
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
     vip_channel_enable: bool = _setting(True)
-    grpc_server_port: int = _setting(-1, low=-1, high=65535)
-    tls_cert_path: str = _setting("")
-    tls_key_path: str = _setting("")
-    tls_test_mode_enable: bool = _setting(True)
     broker_ip1: str = _setting("", name="brokerIP1")
     namesrv_addr: str = _setting("")
     register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
@@ -139,7 +119,6 @@ class BrokerConfig:
 
     acl_enable: bool = _setting(False)
     acl_file: str = _setting("")
-    acl_max_clock_skew: int = _setting(86_400_000, low=0, dynamic=True)
     inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
 
     metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field, as all here
@@ -331,7 +310,7 @@ class BrokerConfig:
             self.tls[name] = text
             return []
         self.others[name] = text
-        if is_without_effect(name):
+        if is_without_effect(name) or name in PROXY_SETTINGS:
             return []
         near = nearest_setting(name)
         return [f"{where}: unknown setting '{name}' is ignored." + (f" Did you mean '{near}'?" if near else "")]
@@ -428,6 +407,11 @@ class BrokerConfig:
             timer_roll_window_slot=self.timer_roll_window_slot,
             is_replica=self.is_slave,
         )
+
+    @property
+    def proxy_settings(self) -> dict[str, str]:
+        """Settings of the gRPC proxy that were given."""
+        return {name: text for name, text in self.others.items() if name in PROXY_SETTINGS}
 
     @property
     def without_effect(self) -> list[str]:

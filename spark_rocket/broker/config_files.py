@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.files import replace_file, sync_directory
 from spark_rocket.protocol.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.protocol.java_properties import edit_properties
 
@@ -127,7 +128,7 @@ class ConfigFile:
         directory = self.path.parent
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            _sync_directory(directory.parent)
+            sync_directory(directory.parent)
         temporary = self.path.with_name(self.path.name + ".tmp")
         text = snapshot if isinstance(snapshot, bytes) else dumps_fastjson(snapshot, pretty=True)
         backup = self.path.with_name(self.path.name + ".bak")
@@ -138,7 +139,7 @@ class ConfigFile:
         with contextlib.suppress(FileNotFoundError):
             self.path.replace(backup)
         temporary.replace(self.path)
-        _sync_directory(directory)
+        sync_directory(directory)
 
     def save(self) -> None:
         """Write the present state now."""
@@ -167,35 +168,11 @@ def change_properties(path: Path, values: Mapping[str, str]) -> None:
         ) from error
 
 
-def replace_file(path: Path, content: bytes, like: os.stat_result) -> None:
-    """Put content in a file's place, whole or not at all, with the mode and owner of ``like``; on disk on return."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it may hold secrets
-    with os.fdopen(descriptor, "wb") as file:
-        with contextlib.suppress(PermissionError):  # only root can give files away
-            os.fchown(descriptor, like.st_uid, like.st_gid)
-        os.fchmod(descriptor, like.st_mode & 0o777)
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    temporary.replace(path)
-    _sync_directory(path.parent)
-
-
 def _write(path: Path, text: bytes) -> None:
     with path.open("wb") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _locate(raw: bytes, fallback: str) -> tuple[int, str]:

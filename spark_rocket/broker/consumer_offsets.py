@@ -14,8 +14,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
-from spark_rocket.broker.topics import HALF_TOPIC, OP_HALF_TOPIC
 from spark_rocket.protocol.bodies import DataVersion
+from spark_rocket.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
 
 _log = logging.getLogger(__name__)
 _SEPARATOR = "@"

@@ -26,9 +26,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.topics import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.store.config import delay_levels
 
 TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")

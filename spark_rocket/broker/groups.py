@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.topics import group_problem
 from spark_rocket.protocol.bodies import DataVersion, SubscriptionGroupConfig
+from spark_rocket.protocol.names import SYSTEM_GROUP_PREFIX, group_problem
 
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 _BUILT_IN = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",

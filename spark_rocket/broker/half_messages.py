@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from spark_rocket.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import CheckTransactionStateRequestHeader
 from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from spark_rocket.protocol.properties import append_property, find_property, remove_property
 from spark_rocket.protocol.record import TRANSACTION_MASK, RecordView, encode_record, view_record
 from spark_rocket.store.results import PutResult

@@ -53,6 +53,21 @@ _NAMES = """
 
 KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())
 
+#: Settings of the gRPC proxy (spark_rocket.proxy.config). They may stand in the broker.conf that ``rocket up`` reads.
+PROXY_SETTINGS = frozenset(
+    {
+        "aclMaxClockSkew",
+        "grpcClientIdleTimeMills",
+        "grpcMaxConcurrentCallsPerConnection",
+        "grpcServerPort",
+        "proxyProtocolTrustedAddresses",
+        "tlsCertPath",
+        "tlsKeyPassword",
+        "tlsKeyPath",
+        "tlsTestModeEnable",
+    }
+)
+
 # Settings whose meaning we cannot honour yet: the values that change nothing, and what to do about others.
 _REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "enableDLegerCommitLog": (("false",), "Remove it: there is no DLedger log here."),

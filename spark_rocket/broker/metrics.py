@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.broker.metrics_table import METRICS
 from spark_rocket.broker.runtime_info import VERSION_TEXT
 from spark_rocket.broker.stats import MESSAGE_TYPES
-from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.codes import PERM_WRITE
+from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.remoting.exposition import Exposition, label_text
 from spark_rocket.remoting.overload_metrics import OVERLOAD_METRICS, add_overload
 
@@ -183,13 +183,13 @@ class BrokerMetrics:
     def _connections(self, service: BrokerService, exposition: Exposition, node: str) -> None:
         config = service.config
         producers = Counter(
-            (info.language, info.version) for group in service.clients.producers.values() for info in group.values()
+            (info.language, info.version) for group in service.clients.producers.values() for info in group
         )
         for (language, version), count in producers.items():
             labels = label_text({"language": language.lower(), "version": version, "protocol_type": "remoting"})
             exposition.add("rocketmq_producer_connections", f"{node},{labels}", count)
         for group in service.clients.consumers.values():
-            members = Counter((info.language, info.version) for info in group.members.values())
+            members = Counter((info.language, info.version) for info in group.members)
             for (language, version), count in members.items():
                 labels = label_text(
                     {

@@ -15,7 +15,7 @@ wait for the disk or for slaves
 Heartbeats, commands, acks and commits are served all the while. What waits too long, or finds no room, was answered
 before (remoting/overload.py); ``brokerFastFailureEnable=false`` lets requests wait as long as it takes.
 
-What goes by gRPC passes here too: there SYSTEM_BUSY is TOO_MANY_REQUESTS.
+To clients of the gRPC proxy SYSTEM_BUSY is TOO_MANY_REQUESTS.
 
 Thread-safety: event loop only. Nothing is kept on disk.
 Corresponds to org.apache.rocketmq.broker.latency.BrokerFastFailure and SendMessageProcessor.rejectRequest.

@@ -62,11 +62,12 @@ from spark_rocket.broker.saving import StateSaver, load_files
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats import BrokerStats
 from spark_rocket.broker.stats_windows import SAMPLE_SECONDS
-from spark_rocket.broker.topics import HALF_TOPIC, TopicConfigManager
+from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService
 from spark_rocket.errors import ConfigError, RefusedError, StateError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.protocol.names import HALF_TOPIC
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import view_record
 from spark_rocket.remoting.address import format_address
@@ -237,10 +238,7 @@ class Broker:
                 return topic
             return str(find_property(bytes(view.properties), b"REAL_TOPIC") or view.topic, "utf-8", "replace")
 
-        path = self.config.acl_path
-        return AccessControl(
-            path, topic_at=topic_at, clock=self._clock, clock_skew_ms=lambda: self.config.acl_max_clock_skew
-        )
+        return AccessControl(self.config.acl_path, topic_at=topic_at, clock=self._clock)
 
     def _trace(self, service: BrokerService, server: RemotingServer) -> None:
         try:

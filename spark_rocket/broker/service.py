@@ -1,4 +1,4 @@
-"""What a broker can do, apart from how it is asked: shared by the Remoting processors and, later, by gRPC.
+"""What a broker can do, apart from how it is asked: shared by the Remoting processors.
 
 Refusals are :class:`RefusedError` with the response code that Apache's broker gives in the same case; the texts are
 the remarks that clients show.
@@ -37,17 +37,7 @@ from spark_rocket.broker.runtime_info import RuntimeInfo
 from spark_rocket.broker.saving import StateSaver
 from spark_rocket.broker.stats import BrokerStats, TopicCounts
 from spark_rocket.broker.stored import StoredMessages
-from spark_rocket.broker.topics import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    NOT_ALLOWED_SEND,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SIMPLE_QUEUES,
-    TIMER_TOPIC,
-    TopicConfigManager,
-    topic_problem,
-)
+from spark_rocket.broker.topics import SIMPLE_QUEUES, TopicConfigManager
 from spark_rocket.broker.transactions import TransactionalMessageService
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig
@@ -56,6 +46,15 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.extra_info import retry_topic
 from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.names import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    NOT_ALLOWED_SEND,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    topic_problem,
+)
 from spark_rocket.remoting.server import Channel
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.schedule import ScheduleMessageService

@@ -5,79 +5,40 @@ table is a consistent picture for the thread that writes ``topics.json``.
 
 Thread-safety: used on the event loop only; :meth:`TopicConfigManager.snapshot` returns something any thread may use.
 After a crash: a topic whose creation was acknowledged is in ``topics.json``, because the answer waits for the file.
-Corresponds to org.apache.rocketmq.broker.topic.TopicConfigManager and common.topic.TopicValidator.
+Corresponds to org.apache.rocketmq.broker.topic.TopicConfigManager.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.protocol.bodies import DataVersion, TopicConfig, dumps_fastjson
 from spark_rocket.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from spark_rocket.protocol.names import (
+    AUTO_CREATE_TOPIC_KEY,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_EVENT,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    TIMER_TOPIC,
+    is_system_topic,
+)
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
-
-AUTO_CREATE_TOPIC_KEY = "TBW102"
-BENCHMARK_TOPIC = "BenchmarkTest"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SYSTEM_PREFIX = "rmq_sys_"
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 DELAY_LEVELS = 18
 SIMPLE_QUEUES = "SimpleCQ"
 """The value of a topic's ``queue.type`` that is served; the other is BatchCQ."""
 
-MAX_TOPIC_LENGTH = 127
-MAX_RETRY_TOPIC_LENGTH = 255
-MAX_GROUP_LENGTH = 120
 MAX_QUEUES = 65_536
 
-#: Topics that only the broker itself writes.
-NOT_ALLOWED_SEND = frozenset(
-    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT)
-)
-SYSTEM_TOPICS = NOT_ALLOWED_SEND | {AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC}
-_LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
-
-
-def topic_problem(topic: str) -> str | None:
-    """What is wrong with a topic's name, or None."""
-    if not topic or topic.isspace():
-        return "The specified topic is blank."
-    if not _LEGAL_NAME.match(topic):
-        return f"The specified topic[{topic}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    limit = MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
-    if len(topic) > limit:
-        return f"The specified topic[{topic[:40]}...] is longer than topic max length {limit}."
-    return None
-
-
-def group_problem(group: str) -> str | None:
-    """What is wrong with a group's name, or None."""
-    if not group or group.isspace():
-        return "The specified group is blank."
-    if not _LEGAL_NAME.match(group):
-        return f"The specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if len(group) > MAX_GROUP_LENGTH:
-        return f"The specified group[{group[:40]}...] is longer than group max length {MAX_GROUP_LENGTH}."
-    return None
-
-
-def is_system_topic(topic: str) -> bool:
-    """Whether the name is one that Apache keeps for itself."""
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def alter_attributes(current: dict[str, str], text: str | None, *, create: bool) -> dict[str, str]:

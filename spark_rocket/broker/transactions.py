@@ -42,9 +42,10 @@ from spark_rocket.broker.half_messages import (
     given_up_half,
     op_body,
 )
-from spark_rocket.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TopicConfigManager
+from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.remoting.server import Channel
@@ -417,9 +418,10 @@ class TransactionalMessageService:
     def _channel(self, half: Half) -> Channel | None:
         """One of its group's connections, each in its turn."""
         topic = str(find_property(half.properties, b"REAL_TOPIC") or b"", "utf-8", "replace")
+        members = self._clients.producers.get(half.group)
         channels = [
             channel
-            for channel in self._clients.producers.get(half.group, ())
+            for channel in (members.channels() if members is not None else ())
             if channel.is_writable and self.may_ask(channel, topic)
         ]
         self._turn += 1

@@ -5,6 +5,7 @@ Types are functions from text to value that raise ``click.BadParameter``. Corres
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,13 @@ def port(text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text) > 65535:
         raise click.BadParameter(f"{text} is not a port; give a number from 0 to 65535")
     return int(text)
+
+
+def descriptor(text: str) -> int:
+    """A type: a descriptor that the program which started this one has handed over. It is not handed on to others."""
+    number = int(text)
+    os.set_inheritable(number, False)
+    return number
 
 
 def seconds(text: str) -> float:

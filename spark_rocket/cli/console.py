@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, port
+from spark_rocket.cli.arguments import PATH, descriptor, port
 from spark_rocket.cli.connect import Link, connection_but_timeout
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.option("--https-cert", type=PATH, metavar="FILE", help="serve HTTPS with this PEM certificate")
 @click.option("--https-key", type=PATH, metavar="FILE", help="its key")
 @click.option("--read-only", is_flag=True, help="show everything, change nothing")
-@click.option("--ready-fd", type=int, hidden=True)
-@click.option("--lifeline-fd", type=int, hidden=True)
+@click.option("--ready-fd", type=descriptor, hidden=True)
+@click.option("--lifeline-fd", type=descriptor, hidden=True)
 @connection_but_timeout
 def console(
     link: Link,
@@ -76,7 +76,7 @@ def console(
 
 def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | None) -> None:
     import spark_rocket
-    from spark_rocket.cli.serve import Stopping, ready, say
+    from spark_rocket.cli.foreground import Stopping, ready, say
     from spark_rocket.console.serve import serve_console
     from spark_rocket.remoting.server import run
 

@@ -1,8 +1,7 @@
 """The console that ``rocket up`` starts: a process of its own, so that it takes nothing of the broker's.
 
 It ends with whoever started it: it holds the end of a pipe. That a port is taken is said in one line, and is no reason
-for ``rocket up`` not to be up. A console that dies is started again, each time after twice the delay; one that dies
-within a minute again and again is given up, and so is one that never started. Thread-safety: one event loop.
+for ``rocket up`` not to be up. A console that dies is started again (child_server.py). Thread-safety: one event loop.
 """
 
 from __future__ import annotations
@@ -12,34 +11,21 @@ import contextlib
 import importlib.util
 import json
 import os
-import time
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from enum import Enum
 from typing import Protocol
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.cli.child_process import ChildProcess
+from spark_rocket.cli.child_server import End, keep_running, say
 from spark_rocket.client.credentials import ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE, SECURITY_TOKEN_VARIABLE
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 
 _STOP_SECONDS = 5.0
-_FIRST_DELAY_S = 1.0
-_LAST_DELAY_S = 32.0
-_STABLE_S = 60.0  # a console that was up for so long begins with the first delay again
 _NO_ACCOUNT = (
     "  It has no account, where requests must be signed. Start with "
     f"{ACCESS_KEY_VARIABLE} and {SECRET_KEY_VARIABLE} set;\n"
     f"  or with {PASSWORD_VARIABLE}: behind that login it acts with the broker's own account, if it has one."
 )
-
-
-class End(Enum):
-    """How a console ended."""
-
-    STOPPED = "stopped"
-    DIED = "died"
-    NOT_STARTED = "not started"
 
 
 class ConsoleWanted(Protocol):
@@ -74,7 +60,8 @@ def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: 
         else:
             called |= {ACCESS_KEY_VARIABLE: own.access_key, SECRET_KEY_VARIABLE: own.secret_key}
             called |= {SECURITY_TOKEN_VARIABLE: own.security_token} if own.security_token else {}
-    task = asyncio.create_task(keep_running(lambda: _run(name_server, port, called, missing)))
+    running = keep_running("console", "rocket console", lambda: _run(name_server, port, called, missing))
+    task = asyncio.create_task(running)
 
     async def stop() -> None:
         task.cancel()
@@ -82,27 +69,6 @@ def start_console(servers: AsyncExitStack, options: ConsoleWanted, name_server: 
             await task
 
     servers.push_async_callback(stop)
-
-
-async def keep_running(
-    run: Callable[[], Awaitable[End]],
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> None:
-    """Run it, and again as long as it dies, or cannot start after it was up: a shortage may end, or a port be free."""
-    delay, begun, was_up = _FIRST_DELAY_S, clock(), False
-    while (end := await run()) is End.DIED or (end is End.NOT_STARTED and was_up):
-        was_up = True
-        if clock() - begun >= _STABLE_S:
-            delay = _FIRST_DELAY_S
-        if delay > _LAST_DELAY_S:
-            say("The console died too often and is not started again. Start it with: rocket console")
-            return
-        say(f"Starting the console again in {delay:g} s.")
-        await sleep(delay)
-        delay *= 2
-        begun = clock()
 
 
 async def _run(name_server: str, port: int, environment: dict[str, str], note: str) -> End:
@@ -138,11 +104,6 @@ async def _run(name_server: str, port: int, environment: dict[str, str], note: s
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-def say(text: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(text, flush=True)
 
 
 async def _last_words(stream: asyncio.StreamReader) -> str:

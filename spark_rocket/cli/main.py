@@ -30,6 +30,7 @@ SECTIONS = {
         "up": (f"{_CLI}.servers:up", "name server and broker in one process, or a cluster"),
         "namesrv": (f"{_CLI}.servers:namesrv", "a name server alone; settings of running ones"),
         "broker": (f"{_CLI}.servers:broker", "a broker alone; settings and state of running ones; drain one"),
+        "proxy": (f"{_CLI}.proxy:proxy", "the gRPC endpoint for RocketMQ 5's own clients, for any cluster"),
         "console": (f"{_CLI}.console:console", "the web console, for any cluster"),
         "cluster": (f"{_CLI}.cluster:cluster", "brokers and what they do; producers that are connected"),
         "acl": (f"{_CLI}.acl:acl", "who may do what on brokers with access control"),

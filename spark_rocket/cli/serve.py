@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import json
 import logging
-import os
-import resource
 import shutil
-import signal
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -24,14 +19,22 @@ from spark_rocket.broker.advertised import called_address
 from spark_rocket.broker.config import BrokerConfig, MetricsExporterType
 from spark_rocket.broker.server import Broker
 from spark_rocket.cli.console_child import start_console
+from spark_rocket.cli.foreground import (
+    Stopping,
+    raise_file_limit,
+    reachable,
+    ready,
+    say,
+    tls_line,
+    warn_open,
+)
 from spark_rocket.cli.main import DEFAULT_DATA, store_directory
 from spark_rocket.cli.monitor import NO_PORT, Started, metrics_port, start_monitor
+from spark_rocket.cli.proxy_child import ProxyChild
 from spark_rocket.cli.servers import BrokerOptions, ServerOptions, UpOptions
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.proxy.startup import start_proxy
-from spark_rocket.remoting.memory import keep_freed_memory
 from spark_rocket.remoting.server import run
 from spark_rocket.remoting.tls import CONFIG_FILE, TlsMode, TlsSettings
 from spark_rocket.store.store_lock import StoreLock, abort_path
@@ -39,8 +42,6 @@ from spark_rocket.store.store_lock import StoreLock, abort_path
 _log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
-_GRPC_PORT = 8081
-_OPEN = ("0.0.0.0", "::")
 
 SNIPPET = """\
   from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
@@ -65,11 +66,10 @@ def serve_up(options: UpOptions) -> int:
     """``rocket up``."""
     several = options.brokers > 1 or options.slaves
     options.logs.set_up(*([] if several else ["broker"]), "namesrv")
-    _raise_file_limit()
+    raise_file_limit()
     # The fields that UP_DEFAULTS names, and the ports that a broker alone does not open: a file's settings come after.
     config = _config(
         options,
-        grpc_server_port=_GRPC_PORT,
         metrics_exporter_type=MetricsExporterType.PROM,
         recall_message_enable=True,
         enable_property_filter=True,
@@ -113,6 +113,8 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         servers.push_async_callback(namesrv.close)
         name_server = reachable(namesrv.address)
         config.namesrv_addr = ";".join([name_server, *config.name_servers])
+        proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
+        await proxy.start(servers)  # which takes longer than a broker's start, so it begins first
         broker = Broker(config)
         if was_killed(config.store_path):
             say(f"{config.store_path} was not closed cleanly: recovering it …")
@@ -122,17 +124,18 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         await namesrv.start()
         # Whoever hears that we are up may ask the name server for this broker in the same millisecond.
         await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-        grpc = await _proxy(broker, servers)
         monitor = await _monitor(servers, config, broker=broker, namesrv=namesrv)
-        _log_start(config)
         facts = {"nameServer": name_server, "broker": broker.address}
-        ready(options.ready_fd, facts | monitor.facts | ({"grpc": grpc} if grpc else {}))
+        facts |= monitor.facts | await proxy.wait_until_up(servers)
+        _log_start(config)
+        ready(options.ready_fd, facts)
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
             f"  name server  {called_address(name_server, config)}",
             f"  broker       {broker.address} ({config.broker_name} of {config.broker_cluster_name})",
-            *([f"  gRPC         {called_address(grpc, config)} (RocketMQ 5's own clients)"] if grpc else []),
+            *grpc_line(facts, config),
+            *proxy.lines,
             *tls_line(config.tls_settings()),
             *monitor.lines,
             f"  data         {data} ({where})\n",
@@ -147,13 +150,10 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         say("Stopped." if options.ephemeral else f"Stopped. The data is in {data}.")
 
 
-async def _proxy(broker: Broker, servers: AsyncExitStack) -> str | None:
-    """Start the gRPC endpoint, if there is to be one: its address."""
-    proxy = await start_proxy(broker)
-    if proxy is None:
-        return None
-    servers.push_async_callback(proxy.close)
-    return reachable(proxy.address)
+def grpc_line(facts: Mapping[str, str], config: BrokerConfig) -> list[str]:
+    if "grpc" not in facts:
+        return []
+    return [f"  gRPC         {called_address(facts['grpc'], config)} (RocketMQ 5's own clients)"]
 
 
 def was_killed(store: Path) -> bool:
@@ -170,7 +170,7 @@ def was_killed(store: Path) -> bool:
 def serve_namesrv(options: ServerOptions, port: int, tls_config: Path | None) -> int:
     """``rocket namesrv``."""
     options.logs.set_up("namesrv")
-    _raise_file_limit()
+    raise_file_limit()
     tls = TlsSettings.of({CONFIG_FILE: str(tls_config)} if tls_config is not None else {}, source="--tls-config")
     run(_namesrv(options, port, tls))
     return 0
@@ -200,12 +200,20 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
 def serve_broker(options: BrokerOptions) -> int:
     """``rocket broker``."""
     options.logs.set_up("broker")
-    _raise_file_limit()
+    raise_file_limit()
     config = _config(options)
     if options.nameserver:
         config.namesrv_addr = options.nameserver
     if options.data is not None:
         config.store_path_root_dir = store_directory(options.data.absolute())
+    if config.proxy_settings:
+        _log.warning(
+            "%s: without effect: %s. The gRPC proxy is a process of its own: set them in its file and start it with "
+            "rocket proxy -n %s -c FILE.",
+            config.source,
+            ", ".join(sorted(config.proxy_settings)),
+            config.namesrv_addr or "ADDR",
+        )
     run(_broker(config, options.ready_fd, options.lifeline_fd))
     return 0
 
@@ -215,17 +223,15 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         broker = Broker(config)
         await broker.start()
         servers.push_async_callback(broker.close)
-        grpc = await _proxy(broker, servers)
         monitor = await _monitor(servers, config, broker=broker)
         _log_start(config)
         if ready_fd is not None:
             # Whoever hears that we are up may ask a name server for this broker in the same millisecond.
             await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-            ready(ready_fd, {"broker": broker.address} | monitor.facts | ({"grpc": grpc} if grpc else {}))
+            ready(ready_fd, {"broker": broker.address} | monitor.facts)
         say(
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
             f"on {broker.address}",
-            *([f"  gRPC         {called_address(grpc, config)} (RocketMQ 5's own clients)"] if grpc else []),
             *monitor.lines,
             *tls_line(config.tls_settings()),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
@@ -244,8 +250,6 @@ def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
         config.bind_address = options.host
     if options.broker_port is not None:
         config.listen_port = options.broker_port
-    if options.grpc_port is not None:
-        config.grpc_server_port = options.grpc_port
     if options.metrics_port == NO_PORT:
         config.metrics_exporter_type = MetricsExporterType.DISABLE
     elif options.metrics_port is not None:
@@ -263,99 +267,3 @@ async def _monitor(
 
 def _log_start(config: BrokerConfig) -> None:
     log_start(_log, f"broker {config.broker_name}", config.to_properties(), BrokerConfig().to_properties())
-
-
-def reachable(address: str) -> str:
-    """A name server on every interface, as a process on this machine calls it."""
-    host, _, port = address.rpartition(":")
-    return f"{_LOOPBACK}:{port}" if host.strip("[]") in _OPEN else address
-
-
-def tls_line(settings: TlsSettings) -> list[str]:
-    return {
-        TlsMode.DISABLED: [],
-        TlsMode.PERMISSIVE: ["  TLS          permissive: whoever calls with TLS is answered with it"],
-        TlsMode.ENFORCING: ["  TLS          enforcing: whoever calls without TLS (tls=true) is not served"],
-    }[settings.server_mode]
-
-
-def warn_open(host: str, *, checked: bool = False) -> list[str]:
-    """``checked``: the broker asks who is asking."""
-    if host not in _OPEN:
-        return []
-    if checked:
-        return [
-            f"OPEN: listening on every interface ({host}). The broker serves whom its accounts allow (aclEnable); the "
-            "name server and the port for slaves serve everybody.\n"
-        ]
-    return [
-        f"OPEN TO EVERYONE: listening on every interface ({host}). There is no access control: whoever reaches this "
-        "machine can read and write every topic.\n"
-    ]
-
-
-def say(*lines: str) -> None:
-    print("\n".join(lines), flush=True)
-
-
-def ready(descriptor: int | None, facts: dict[str, str]) -> None:
-    """Tell the program that started this one."""
-    if descriptor is not None:
-        os.write(descriptor, json.dumps(facts).encode() + b"\n")
-        os.close(descriptor)
-
-
-class Stopping:
-    """Waits for SIGTERM, SIGINT, SIGHUP or the end of a lifeline: a pipe whose other end the parent process holds.
-
-    SIGHUP, the end of the terminal, does nothing where it was ignored before the start: nohup means that.
-    """
-
-    def __init__(self, lifeline: int | None = None) -> None:
-        self._lifeline = lifeline
-        self._signals = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            self._signals.append(signal.SIGHUP)
-
-    async def __aenter__(self) -> Callable[[], Awaitable[None]]:
-        loop = asyncio.get_running_loop()
-        stop = asyncio.Event()
-        for signal_number in self._signals:
-            loop.add_signal_handler(signal_number, stop.set)
-        if self._lifeline is not None:
-            lifeline = self._lifeline
-
-            def ended() -> None:
-                loop.remove_reader(lifeline)
-                stop.set()
-
-            loop.add_reader(lifeline, ended)
-
-        async def wait() -> None:
-            _tune_collector()
-            await stop.wait()
-
-        return wait
-
-    async def __aexit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
-        for signal_number in self._signals:
-            loop.remove_signal_handler(signal_number)
-
-
-def _raise_file_limit() -> None:
-    """As many open files as the system lets this process have: each connection and each consume queue is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # where unlimited is not meant literally
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _tune_collector() -> None:
-    """What is there after the start stays; requests leave no cycles, so the collector need not look often.
-
-    Memory of large answers is kept for the next one.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    keep_freed_memory()

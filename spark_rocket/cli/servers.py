@@ -12,11 +12,11 @@ from typing import Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, byte_size, exclusive, port, whole
+from spark_rocket.cli.arguments import PATH, byte_size, descriptor, exclusive, port, whole
 from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.main import DEFAULT_DATA
 
-_FREE = "0 takes a free one"
+FREE = "0 takes a free one"
 _CLI = "spark_rocket.cli"
 
 
@@ -45,8 +45,8 @@ class LogOptions:
             verbose=self.verbose,
         )
 
-    def arguments(self, label: str) -> list[str]:
-        """The same for another process, whose files are in a directory of its own."""
+    def arguments(self, label: str = "") -> list[str]:
+        """The same for another process, whose files are in this directory, or in one of its own in it."""
         given = [f"--log-level={level}" for level in self.log_level]
         given += [f"--log-format={self.log_format}", f"--log-size={self.log_size}", f"--log-count={self.log_count}"]
         return given + ([f"--log-dir={self.log_dir / label}"] if self.log_dir is not None else [])
@@ -70,12 +70,14 @@ class BrokerOptions(ServerOptions):
 
     config: Path | None
     broker_port: int | None
-    grpc_port: int | None
     nameserver: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpOptions(BrokerOptions):
+    """``grpc_port``: -1 for no gRPC proxy."""
+
+    grpc_port: int | None
     ephemeral: bool
     nameserver_port: int
     brokers: int
@@ -94,26 +96,26 @@ def _several(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _config = click.option("-c", "--config", type=PATH, metavar="FILE", help="a broker.conf with Apache's property names")
-_host = click.option("--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone")
+host_option = click.option(
+    "--host", metavar="HOST", help="address to listen on (127.0.0.1); 0.0.0.0 opens it to everyone"
+)
 
 
-def _grpc(default: str) -> Callable[[Any], Any]:
-    """``default``: the port without the option."""
-    return _several(
-        click.option(
-            "--grpc-port",
-            type=port,
-            metavar="PORT",
-            help=f"for RocketMQ 5's own clients ({default}, or grpcServerPort of -c); {_FREE}",
-        ),
-        click.option("--no-grpc", is_flag=True, help="without that endpoint"),
-    )
+_grpc = _several(
+    click.option(
+        "--grpc-port",
+        type=port,
+        metavar="PORT",
+        help=f"for RocketMQ 5's own clients (8081, or grpcServerPort of -c); {FREE}",
+    ),
+    click.option("--no-grpc", is_flag=True, help="without that endpoint"),
+)
 
 
 def _metrics(default: str) -> Callable[[Any], Any]:
     """``default``: the port without the option."""
     return click.option(
-        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, /health and /ready ({default}); {_FREE}"
+        "--metrics-port", type=port, metavar="PORT", help=f"of /metrics, /health and /ready ({default}); {FREE}"
     )
 
 
@@ -123,28 +125,28 @@ _logs = _several(
         "--log-level", multiple=True, metavar="LEVEL", help="debug, info, warning or error; store=debug for a module"
     ),
     click.option("--log-format", type=click.Choice(("text", "json")), default="text", help="how a line looks (text)"),
-    click.option("--log-dir", type=PATH, metavar="DIR", help="files to log to: broker.log, namesrv.log"),
+    click.option("--log-dir", type=PATH, metavar="DIR", help="files to log to: broker.log, namesrv.log, proxy.log"),
     click.option(
         "--log-size", type=byte_size(1, 1 << 20, unit=1 << 20), default="64", metavar="MIB", help="of a file (64)"
     ),
     click.option("--log-count", type=whole(0, 1_000, "number of files"), default="10", metavar="N",
                  help="old files to keep (10)"),
 )  # fmt: skip
-# Every server's; the last two are for programs that start this one: where to say that all is up, and what to stop with.
-_descriptors = _several(
+#: Every server's. The last two are for programs that start this one: where to say that all is up, what to stop with.
+server_options = _several(
     _logs,
-    click.option("--ready-fd", type=int, hidden=True),
-    click.option("--lifeline-fd", type=int, hidden=True),
+    click.option("--ready-fd", type=descriptor, hidden=True),
+    click.option("--lifeline-fd", type=descriptor, hidden=True),
 )
 
 
 @click.command(short_help="name server and broker in one process, or a cluster")
 @click.option("--data", type=PATH, metavar="DIR", help=f"where messages are kept (./{DEFAULT_DATA})")
 @click.option("--ephemeral", is_flag=True, help="keep nothing: a temporary directory, gone at stop")
-@click.option("--nameserver-port", type=port, default="9876", metavar="PORT", help=f"9876; {_FREE}")
-@click.option("--broker-port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {_FREE}")
-@_grpc("8081")
-@_host
+@click.option("--nameserver-port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
+@click.option("--broker-port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
+@_grpc
+@host_option
 @_config
 @click.option(
     "--brokers",
@@ -154,19 +156,22 @@ _descriptors = _several(
     help="so many, each a process of its own (1)",
 )
 @click.option("--slaves", is_flag=True, help="a slave for each broker, with a copy of its messages")
-@click.option("--console-port", type=port, metavar="PORT", help=f"of the web console, 8080; {_FREE}")
+@click.option("--console-port", type=port, metavar="PORT", help=f"of the web console, 8080; {FREE}")
 @click.option("--no-console", is_flag=True, help="without the web console")
 @_metrics("5557, or metricsPromExporterPort of -c")
 @_no_metrics
-@_descriptors
+@server_options
 @click.pass_context
 def up(context: click.Context, /, **given: Any) -> int:
     """Start a name server and a broker in one process, or a cluster, and say how to use it."""
     exclusive({"--data": given["data"], "--ephemeral": given["ephemeral"]})
     exclusive({"--console-port": given["console_port"], "--no-console": given["no_console"]})
+    exclusive({"--grpc-port": given["grpc_port"], "--no-grpc": given["no_grpc"]})
+    if given.pop("no_grpc"):
+        given["grpc_port"] = -1
     from spark_rocket.cli.serve import serve_up
 
-    return serve_up(UpOptions(**_grpc_given(_given(given))))
+    return serve_up(UpOptions(**_given(given)))
 
 
 @click.group(
@@ -181,12 +186,12 @@ def up(context: click.Context, /, **given: Any) -> int:
     short_help="a name server alone; settings of running ones",
     subcommand_metavar="[COMMAND]",
 )
-@click.option("--port", type=port, default="9876", metavar="PORT", help=f"9876; {_FREE}")
-@_host
+@click.option("--port", type=port, default="9876", metavar="PORT", help=f"9876; {FREE}")
+@host_option
 @click.option("--data", type=PATH, metavar="DIR", help="where its KV configuration is kept (~/namesrv)")
 @click.option("--tls-config", type=PATH, metavar="FILE", help="settings of TLS, tls.server.mode=… and others")
 @_metrics("none")
-@_descriptors
+@server_options
 @click.pass_context
 def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **given: Any) -> int:
     """Start a name server, or look at those that run."""
@@ -216,13 +221,12 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
 )
 @_config
 @click.option("-n", "--nameserver", metavar="ADDR", help="name servers, host:port with ';' between")
-@click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {_FREE}")
-@_grpc("none")
+@click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
 @click.option("--data", type=PATH, metavar="DIR", help="the store's directory (storePathRootDir, ~/store)")
-@_host
+@host_option
 @_metrics("none, unless -c has metricsExporterType=PROM")
 @_no_metrics
-@_descriptors
+@server_options
 @click.pass_context
 def broker(context: click.Context, /, **given: Any) -> int:
     """Start a broker, or look at one that runs, set and drain it.
@@ -233,7 +237,7 @@ def broker(context: click.Context, /, **given: Any) -> int:
         return 0
     from spark_rocket.cli.serve import serve_broker
 
-    return serve_broker(BrokerOptions(**_grpc_given(_given(given))))
+    return serve_broker(BrokerOptions(**_given(given)))
 
 
 def _given(given: dict[str, Any]) -> dict[str, Any]:
@@ -241,12 +245,11 @@ def _given(given: dict[str, Any]) -> dict[str, Any]:
     exclusive({"--metrics-port": given["metrics_port"], "--no-metrics": no_metrics})
     if no_metrics:
         given["metrics_port"] = -1
+    logs = take_logs(given)
+    return {**given, "logs": logs}
+
+
+def take_logs(given: dict[str, Any]) -> LogOptions:
+    """Take the options of :data:`server_options` that are about logs out of what click gave."""
     log = {name: given.pop(name) for name in list(given) if name.startswith("log_")}
-    return {**given, "logs": LogOptions(**log, verbose=click.get_current_context().find_root().params["verbose"])}
-
-
-def _grpc_given(given: dict[str, Any]) -> dict[str, Any]:
-    exclusive({"--grpc-port": given["grpc_port"], "--no-grpc": given["no_grpc"]})
-    if given.pop("no_grpc"):
-        given["grpc_port"] = -1
-    return given
+    return LogOptions(**log, verbose=click.get_current_context().find_root().params["verbose"])

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import signal
-import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import spark_rocket
 from spark_rocket.broker.advertised import called_address
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
 from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.cli.child_process import ChildProcess
+from spark_rocket.broker.known_settings import PROXY_SETTINGS
+from spark_rocket.cli.child_server import ChildServer, how_it_ended
 from spark_rocket.cli.console_child import start_console
+from spark_rocket.cli.foreground import Stopping, reachable, ready, say, warn_open
 from spark_rocket.cli.monitor import metrics_port, start_monitor
-from spark_rocket.cli.serve import Stopping, reachable, ready, say, snippet, warn_open, was_killed
+from spark_rocket.cli.proxy_child import ProxyChild
+from spark_rocket.cli.serve import grpc_line, snippet, was_killed
 from spark_rocket.cli.servers import LogOptions, UpOptions
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.server import NameServer
@@ -35,58 +35,16 @@ from spark_rocket.protocol.java_properties import parse_properties, render_prope
 _WRITTEN = "# Written by rocket up at every start. What all brokers are to have belongs into the file given with -c.\n"
 
 
-class _BrokerProcess:
-    """One broker's process, from its start to its end."""
+class _BrokerProcess(NamedTuple):
+    """A broker and its process."""
 
-    def __init__(self, member: ClusterMember, child: ChildProcess) -> None:
-        self.member = member
-        self.process = child.process
-        self.stopping = False
-        self._child = child
-        self._last_words = ""
-        self._is_up = False
-        self._reading = asyncio.create_task(self._relay())
+    member: ClusterMember
+    server: ChildServer
 
     @classmethod
     async def start(cls, member: ClusterMember, conf: Path, logs: LogOptions) -> _BrokerProcess:
-        verbose = ["-v"] if logs.verbose else []
-        return cls(
-            member, await ChildProcess.start(*verbose, "broker", "-c", str(conf), *logs.arguments(member.label))
-        )
-
-    async def _relay(self) -> None:
-        assert self.process.stderr is not None
-        with contextlib.suppress(ValueError, OSError):  # a line without an end; a terminal that is gone
-            async for line in self.process.stderr:
-                self._last_words = line.decode(errors="replace").rstrip()
-                if self._is_up or not self._last_words.startswith("rocket: "):
-                    print(f"{self.member.label}: {self._last_words}", file=sys.stderr, flush=True)
-
-    async def wait_until_up(self) -> dict[str, str]:
-        """Where it is. ConfigError with its own words if it ends before that."""
-        line = await self._child.ready_line()
-        if not line:
-            await self.ended()
-            words = self._last_words.removeprefix("rocket: ") or f"It ended with status {self.process.returncode}."
-            raise ConfigError(f"{self.member.label} did not start. {words}")
-        self._is_up = True
-        facts: dict[str, str] = json.loads(line)
-        return facts
-
-    async def ended(self) -> int:
-        """Wait for its end; its exit status, negative for a signal."""
-        status = await self.process.wait()
-        await self._reading
-        return status
-
-    async def stop(self) -> None:
-        self.stopping = True
-        try:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.terminate()
-            await self.ended()
-        finally:
-            self._child.release()
+        arguments = [*(["-v"] if logs.verbose else []), "broker", "-c", str(conf), *logs.arguments(member.label)]
+        return cls(member, await ChildServer.start(member.label, *arguments))
 
 
 async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> None:
@@ -96,7 +54,6 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
         options.brokers,
         slaves=options.slaves,
         port=config.listen_port,
-        grpc_port=config.grpc_server_port,
         metrics_port=metrics_port(config),
     )
     async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
@@ -113,6 +70,8 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             namesrv=namesrv,
         )
         shared = _shared_settings(options, config, name_server)
+        proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
+        await proxy.start(servers)
         stop = asyncio.ensure_future(stopping())
         brokers: list[_BrokerProcess] = []
         servers.push_async_callback(_stop_all, brokers)
@@ -121,7 +80,7 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             for member in some:
                 conf = _write_conf(member, shared, data, config.store_path)
                 brokers.append(await _BrokerProcess.start(member, conf, options.logs))
-            return await asyncio.gather(*(broker.wait_until_up() for broker in brokers[-len(some) :]))
+            return await asyncio.gather(*(broker.server.wait_until_up() for broker in brokers[-len(some) :]))
 
         async def start_all() -> list[dict[str, str]]:
             masters = await start([member for member in members if not member.is_slave])
@@ -136,22 +95,16 @@ async def up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> No
             starting.cancel()
             return
         facts = starting.result()
-        endpoints = [fact["grpc"] for fact in facts if "grpc" in fact]
-        ready(
-            options.ready_fd,
-            {"nameServer": name_server, "broker": facts[0]["broker"]} | ({"grpc": endpoints[0]} if endpoints else {}),
-        )
+        endpoint = await proxy.wait_until_up(servers)
+        ready(options.ready_fd, {"nameServer": name_server, "broker": facts[0]["broker"]} | endpoint)
         where = "temporary, gone at stop" if options.ephemeral else "kept when it stops"
         say(
             f"spark_rocket {spark_rocket.__version__} is up: {len(brokers)} brokers of {config.broker_cluster_name}.\n",
             f"  name server  {called_address(name_server, config)}",
             *monitor.lines,
-            *(_line(broker, fact, config) for broker, fact in zip(brokers, facts, strict=True)),
-            *(
-                ["  gRPC clients see the topics of the broker that they call; classic clients and Spark those of all."]
-                if len(endpoints) > 1
-                else []
-            ),
+            *(_line(broker, fact) for broker, fact in zip(brokers, facts, strict=True)),
+            *grpc_line(endpoint, config),
+            *proxy.lines,
             f"  data         {data} ({where})\n",
             *warn_open(host, checked=config.acl_enable),
             "Try it in Python with PySpark, three lines:\n",
@@ -174,7 +127,7 @@ def check_options(options: UpOptions) -> None:
             if name in OWN_SETTINGS:
                 raise ConfigError(
                     f"{options.config}, line {line}: {name} is each broker's own, and --brokers gives it to them.",
-                    remedy="Remove it, and give --data, --broker-port or --grpc-port for the first broker.",
+                    remedy="Remove it, and give --data or --broker-port for the first broker.",
                 )
 
 
@@ -183,7 +136,7 @@ def _shared_settings(options: UpOptions, config: BrokerConfig, name_server: str)
     shared: dict[str, object] = dict(UP_DEFAULTS)
     if options.config is not None:
         text = options.config.read_text(encoding="utf-8")
-        shared |= {name: value for name, value, _ in parse_properties(text)}
+        shared |= {name: value for name, value, _ in parse_properties(text) if name not in PROXY_SETTINGS}
     if config.acl_enable:  # beside the file that was given, and not beside those that are written
         shared["aclFile"] = str(config.acl_path)
     return shared | {
@@ -213,23 +166,21 @@ def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def _line(broker: _BrokerProcess, fact: dict[str, str], config: BrokerConfig) -> str:
-    what = f"{fact['broker']} ({broker.member.label}, process {broker.process.pid})"
-    more = [f"  gRPC {called_address(fact['grpc'], config)}"] if "grpc" in fact else []
-    more += [f"  metrics {fact['metrics']}/metrics"] if "metrics" in fact else []
-    return f"  broker       {what}{''.join(more)}"
+def _line(broker: _BrokerProcess, fact: dict[str, str]) -> str:
+    what = f"{fact['broker']} ({broker.member.label}, process {broker.server.process.pid})"
+    metrics = f"  metrics {fact['metrics']}/metrics" if "metrics" in fact else ""
+    return f"  broker       {what}{metrics}"
 
 
 async def _watch(broker: _BrokerProcess, data: Path) -> None:
-    status = await broker.ended()
-    if not broker.stopping:
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    status = await broker.server.ended()
+    if not broker.server.stopping:
         again = f"rocket broker -c {data / broker.member.label / 'broker.conf'}"
-        say(f"{broker.member.label} {how}. The others go on; start it again with: {again}")
+        say(f"{broker.member.label} {how_it_ended(status)}. The others go on; start it again with: {again}")
 
 
 async def _stop_all(brokers: list[_BrokerProcess]) -> None:
-    results = await asyncio.gather(*(broker.stop() for broker in brokers), return_exceptions=True)
+    results = await asyncio.gather(*(broker.server.stop() for broker in brokers), return_exceptions=True)
     failed = [str(result) for result in results if isinstance(result, BaseException)]
     if failed:
         raise StateError(f"Not every broker could be stopped: {'; '.join(failed)}")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from spark_rocket.client.consume_hooks import Hooks
 from spark_rocket.client.process_queue import ProcessQueue
 from spark_rocket.client.pull import PullResult
-from spark_rocket.client.send_back import RETRY_PREFIX, RETRY_TOPIC
+from spark_rocket.client.send_back import RETRY_TOPIC
 from spark_rocket.client.subscriptions import Subscriptions
 from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.subscription import TagExpression
 

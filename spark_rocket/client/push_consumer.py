@@ -54,7 +54,7 @@ from spark_rocket.client.puller import Puller, PullSettings
 from spark_rocket.client.push_settings import PushSettings
 from spark_rocket.client.rebalance import Rebalance
 from spark_rocket.client.rebalance_locks import RENEW_SECONDS, QueueLocks
-from spark_rocket.client.send_back import RETRY_PREFIX, SendBack
+from spark_rocket.client.send_back import SendBack
 from spark_rocket.client.share import find_routes, tell_of_queues
 from spark_rocket.client.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.errors import StateError
@@ -64,6 +64,7 @@ from spark_rocket.protocol.bodies import (
     PROP_THREADPOOL_CORE_SIZE,
     ConsumerRunningInfo,
 )
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.record import decode_messages
 from spark_rocket.protocol.subscription import SUB_ALL
 

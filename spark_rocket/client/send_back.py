@@ -19,12 +19,12 @@ from spark_rocket.model import DELAY, MessageExt
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.remoting.address import format_address
 
 logger = logging.getLogger(__name__)
 
-RETRY_PREFIX = "%RETRY%"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 DEFAULT_MAX_RECONSUME_TIMES = 16

@@ -15,9 +15,9 @@ from spark_rocket.client.instance import ClientInstance
 from spark_rocket.client.listeners import ConsumeFromWhere, MessageQueueListener
 from spark_rocket.client.offset_store import OffsetStore
 from spark_rocket.client.reader import Reader
-from spark_rocket.client.send_back import RETRY_PREFIX
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 

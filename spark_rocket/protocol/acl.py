@@ -34,6 +34,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.protocol import json_codec
 from spark_rocket.protocol.command import Buffer, RemotingCommand
 
 ACCESS_KEY = "AccessKey"
@@ -150,6 +151,26 @@ class Credentials:
             problem = key_problem(text)
             if problem is not None:
                 raise ConfigError(f"The {name} {problem}.", remedy=f"Give the {name} as it is on the broker.")
+
+
+def inner_credentials(text: str) -> Credentials | None:
+    """``{"accessKey": "…", "secretKey": "…"}``; None if there is no text. ConfigError, without the text, for others."""
+    if not text.strip():
+        return None
+    try:
+        value = json_codec.loads(text.encode())
+        return Credentials(value["accessKey"], value["secretKey"], value.get("securityToken") or "")
+    except (ValueError, LookupError, TypeError, AttributeError, ConfigError):
+        raise ConfigError(
+            "innerClientAuthenticationCredentials cannot be used.",
+            remedy='It is JSON: {"accessKey": "…", "secretKey": "…"}.',
+        ) from None
+
+
+def inner_credentials_text(credentials: Credentials) -> str:
+    """What :func:`inner_credentials` reads."""
+    found = {"accessKey": credentials.access_key, "secretKey": credentials.secret_key}
+    return json_codec.dumps(found | {"securityToken": credentials.security_token}).decode()
 
 
 def key_problem(text: str) -> str | None:

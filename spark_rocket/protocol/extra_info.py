@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.names import RETRY_PREFIX
 
-RETRY_PREFIX = "%RETRY%"
 ORDER_REVIVE_QUEUE = 999
 FLAG_NORMAL = "0"
 FLAG_RETRY = "1"

@@ -1,4 +1,4 @@
-"""Who may call what by gRPC: the broker's access control, asked with what each request names.
+"""Access control of the gRPC endpoint: who may call what, by the accounts of ``plain_acl.yml``.
 
 ==================================================  =================================================================
 SendMessage, EndTransaction, RecallMessage          PUB on the topic
@@ -18,42 +18,117 @@ to PlainAccessResource.parse of a gRPC message.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.acl.control import AccessControl, NotAuthenticatedError
-from spark_rocket.broker.acl.needs import Needs, for_all, need_of_topic
-from spark_rocket.broker.acl.rules import ANY, GROUP, PUB, SUB, Need
-from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.acl import access_key_of
+from spark_rocket.acl.addresses import parts_of
+from spark_rocket.acl.control import LOOK_SECONDS, AccountControl, NotAuthenticatedError
+from spark_rocket.acl.needs import Needs, for_all, need_of_topic
+from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need
+from spark_rocket.errors import ProtocolError, RefusedError
+from spark_rocket.protocol.acl import Authorization, access_key_of, seconds_of
 from spark_rocket.proxy.context import Context
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.messaging import CLIENT_ID, Check
-from spark_rocket.proxy.names import group_of, topic_of
-from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.proxy.messages.names import group_of, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError
+
+DAY_MS = 86_400_000
 
 
-def check_access(control: AccessControl | None, owner: Callable[[str], str | None]) -> Check:
-    """What every request goes through before its handler: StatusError for what is not allowed.
+class GrpcAccessControl(AccountControl):
+    """The checks of gRPC calls, in two steps.
 
-    ``owner``: the access key that a client's settings came with. Client ids are no secret: who used another account's
-    would be told what that client is told.
+    A signature covers metadata only, so the first step, :meth:`authenticate`, comes before a byte of the message is
+    looked at. The second, :meth:`authorize`, has the message.
     """
 
-    def check(context: Context, request: Any, is_first: bool) -> None:
-        if control is None:
-            return
+    def __init__(self, path: Path, *, clock: Callable[[], int], clock_skew_ms: int = DAY_MS) -> None:
+        """ConfigError for a file that cannot be used. ``clock_skew_ms``: how far the time that a client has signed may
+        be away from ``clock``; 0 takes any."""
+        super().__init__(path, clock=clock)
+        self._clock_skew_ms = clock_skew_ms
+
+    async def watch(self) -> None:
+        """Look at the file every second, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
+
+    def authenticate(self, context: Context) -> None:
+        """StatusError with UNAUTHORIZED unless the call's metadata is signed by an account, or its address is white."""
         try:
-            control.check_grpc(context.peer, context.metadata, lambda: needs_of(request), is_first=is_first)
-        except NotAuthenticatedError as error:
+            account = self._account(context)
+            if account is not None:
+                self._check_signature(context, account)
+        except RefusedError as error:
+            self.log_refusal(context.peer, error)
+            raise StatusError(Code.UNAUTHORIZED, error.message) from None
+
+    def authorize(self, context: Context, request: Any) -> None:
+        """StatusError with FORBIDDEN for what the account may not do, by the rules as they are now."""
+        try:
+            account = self._account(context)
+            if account is not None:
+                needs = needs_of(request)
+                if needs not in account.met:
+                    self.check_needs(account, needs)
+                    account.remember(needs)
+        except NotAuthenticatedError as error:  # its account is gone since the call began
+            self.log_refusal(context.peer, error)
             raise StatusError(Code.UNAUTHORIZED, error.message) from None
         except RefusedError as error:
+            self.log_refusal(context.peer, error)
             raise StatusError(Code.FORBIDDEN, error.message) from None
-        owned_by = owner(context.metadata[CLIENT_ID])
-        if owned_by is not None and owned_by != access_key_of(context.metadata):
-            raise StatusError(Code.FORBIDDEN, "the client of this id is another account's: choose another id")
 
-    return check
+    def _account(self, context: Context) -> Account | None:
+        """The account that the metadata names; None if the address is enough."""
+        rules = self.rules
+        parts = parts_of(context.peer.rpartition(":")[0])
+        if any(pattern.matches(parts) for pattern in rules.white):
+            self.allowed_by_white_list += 1
+            return None
+        header = context.metadata.get("authorization")
+        if not header:
+            return self.known_account(None)
+        account = self.known_account(self._parsed(header).access_key)
+        if account.white is not None and account.white.matches(parts):
+            self.allowed_by_white_list += 1
+            return None
+        return account
+
+    def _parsed(self, header: str) -> Authorization:
+        try:
+            return Authorization.parse(header)
+        except ProtocolError as error:
+            raise self.not_authenticated(f"{error.message} {error.remedy}") from None
+
+    def _check_signature(self, context: Context, account: Account) -> None:
+        date_time = context.metadata.get("x-mq-date-time", "")
+        authorization = self._parsed(context.metadata["authorization"])
+        if not date_time or not authorization.is_signed_by(account.key, date_time):
+            raise self.wrong_signature(account, has_one=True)
+        if not self._clock_skew_ms:
+            return
+        try:
+            apart = abs(seconds_of(date_time) * 1000 - self._clock())
+        except ProtocolError as error:
+            raise self.not_authenticated(f"{error.message} {error.remedy}") from None
+        if apart > self._clock_skew_ms:
+            raise self.not_authenticated(
+                f"the request of accessKey {account.access_key} was signed {apart // 1000} s away from the proxy's "
+                f"time, more than aclMaxClockSkew allows"
+            )
+
+
+def check_owner(context: Context, owner: str | None) -> None:
+    """StatusError with FORBIDDEN if ``owner``, the access key that this client id's settings came with, is another's.
+
+    Client ids are no secret: whoever used another account's would be told what that client is told.
+    """
+    if owner is not None and owner != access_key_of(context.metadata):
+        raise StatusError(Code.FORBIDDEN, "the client of this id is another account's: choose another id")
 
 
 def needs_of(request: Any) -> Needs:

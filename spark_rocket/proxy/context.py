@@ -70,7 +70,11 @@ class Rpc(NamedTuple):
     handler: Callable[..., Any]
     request_streaming: bool = False
     response_streaming: bool = False
-    kind: str = ""
-    """The queue whose limits hold for it; none if it is always served."""
+    failed: Callable[[Exception], bytes] | None = None
+    """The response for an error of authentication; without it the call ends with UNAUTHENTICATED."""
     busy: bytes = b""
-    """The answer when it is not."""
+    """The response when too many calls are in progress; without it the call ends with RESOURCE_EXHAUSTED."""
+
+
+Authenticate = Callable[[Context, str], None]
+"""Given a call's context and method, before its message is read: raises RpcError, or what ``Rpc.failed`` takes."""

@@ -1,63 +1,92 @@
 """The messaging service as a whole: its families of methods, and the clients that they share.
 
-This module and what it imports need protobuf; the server (server.py) imports it when the first client calls.
-
-Thread-safety: on the event loop, but for the import.
-Corresponds to org.apache.rocketmq.proxy.grpc.v2.DefaultGrpcMessingActivity.
+Thread-safety: used on one event loop. Corresponds to org.apache.rocketmq.proxy.grpc.v2.DefaultGrpcMessingActivity.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
-from spark_rocket.broker.server import Broker
-from spark_rocket.proxy import definitions, health, reflection
-from spark_rocket.proxy.access import check_access
-from spark_rocket.proxy.clients import ClientRegistry
-from spark_rocket.proxy.context import Rpc
-from spark_rocket.proxy.dead_letters import DeadLetterFamily
-from spark_rocket.proxy.local_broker import LocalBroker
-from spark_rocket.proxy.messaging import Family, rpcs
-from spark_rocket.proxy.pulling import PullFamily
-from spark_rocket.proxy.receiving import ReceiveFamily
-from spark_rocket.proxy.relay import Relay
-from spark_rocket.proxy.routes import RouteFamily
-from spark_rocket.proxy.sending import SendFamily
-from spark_rocket.proxy.telemetry import ClientFamily
-from spark_rocket.proxy.transactions import TransactionFamily
+from spark_rocket.client.config import MAX_MESSAGE_SIZE
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.access import GrpcAccessControl, check_owner
+from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.context import Context, Rpc
+from spark_rocket.proxy.messaging import CLIENT_ID, Family, check_client, rpcs
+from spark_rocket.proxy.methods.clients import EXPIRE_SECONDS, ClientRegistry
+from spark_rocket.proxy.methods.dead_letters import DeadLetterFamily
+from spark_rocket.proxy.methods.pulling import PullFamily
+from spark_rocket.proxy.methods.receiving import MIN_POLLING_MS, ReceiveFamily
+from spark_rocket.proxy.methods.relay import Relay
+from spark_rocket.proxy.methods.routes import RouteFamily
+from spark_rocket.proxy.methods.sending import SendFamily
+from spark_rocket.proxy.methods.telemetry import ClientFamily
+from spark_rocket.proxy.methods.transactions import TransactionFamily
 
 definitions.messaging()  # read where it is imported, beside the event loop
 
 
 class Families:
-    """Every method for one broker. ``listening`` gives the endpoint's own address."""
+    """Every method, for a cluster that is started. Made on the event loop."""
 
-    def __init__(self, broker: Broker, listening: Callable[[], tuple[str, int]]) -> None:
-        self._broker = broker
-        local = LocalBroker(broker)
-        clients = self.clients = ClientRegistry(local)
-        Relay(local, clients)
-        receiving = ReceiveFamily(local)
-        clients.on_gone.append(receiving.receipts.client_left)
+    def __init__(
+        self,
+        cluster: Cluster,
+        listening: Callable[[], tuple[str, int]],
+        *,
+        access_control: GrpcAccessControl | None = None,
+        max_message_size: int = MAX_MESSAGE_SIZE,
+        expire_seconds: float = EXPIRE_SECONDS,
+        min_polling_ms: int = MIN_POLLING_MS,
+    ) -> None:
+        """``listening`` gives the endpoint's own address, for clients that do not say what they called.
+
+        ``access_control``: whose rules every call is checked by; None lets all pass. ``max_message_size``: bytes of a
+        body. ``expire_seconds``: a client that is silent for so long is forgotten. ``min_polling_ms``: the shortest
+        long polling of a receive.
+        """
+        self.cluster = cluster
+        self.access_control = access_control
+        self.clients = ClientRegistry(cluster, max_body_size=max_message_size, expire_seconds=expire_seconds)
+        Relay(cluster, self.clients)
+        self.receiving = ReceiveFamily(cluster, self.clients.is_member, min_polling_ms=min_polling_ms)
+        self.clients.on_gone.append(self.receiving.receipts.client_left)
         self._made: list[Family] = [
-            receiving,  # closed before its clients are forgotten
-            RouteFamily(local, listening),
-            ClientFamily(clients),
-            SendFamily(local, clients),
-            TransactionFamily(local, clients),
-            PullFamily(local),
-            DeadLetterFamily(receiving.receipts),
+            self.receiving,  # closed before its clients are forgotten
+            RouteFamily(cluster, listening),
+            ClientFamily(self.clients),
+            SendFamily(cluster, self.clients, max_message_size=max_message_size),
+            TransactionFamily(cluster, self.clients),
+            PullFamily(cluster),
+            DeadLetterFamily(self.receiving.receipts),
         ]
+        self._watch: asyncio.Task[None] | None = None
+        if access_control is not None:
+            self._watch = asyncio.get_running_loop().create_task(access_control.watch())
 
     def rpcs(self) -> dict[str, Rpc]:
-        """What a server is to serve: the service, and what gRPC's tools ask of any server."""
-        asked = {
-            **health.rpcs([definitions.SERVICE]),
-            **reflection.rpcs([definitions.messaging(), health.definitions()]),
-        }
-        return {**rpcs(self._made, check_access(self._broker.service.access_control, self.clients.owner)), **asked}
+        """The messaging service's methods by their paths, for a server that calls :meth:`authenticate` first."""
+        return rpcs(self._made, None if self.access_control is None else self._authorize)
 
-    def close(self) -> None:
-        """The server has stopped: end what goes on by itself."""
+    def authenticate(self, context: Context, method: str) -> None:
+        """Check a call's metadata, before its message is read. StatusError without an id or a valid signature."""
+        check_client(context)
+        if self.access_control is not None:
+            self.access_control.authenticate(context)
+
+    def _authorize(self, context: Context, request: Any) -> None:
+        assert self.access_control is not None
+        self.access_control.authorize(context, request)
+        check_owner(context, self.clients.owner(context.metadata[CLIENT_ID]))
+
+    async def close(self) -> None:
+        """The server has stopped: end what goes on by itself, and give back what clients had.
+
+        The cluster, closed next, waits until the brokers have heard of it.
+        """
+        if self._watch is not None:
+            self._watch.cancel()
         for family in self._made:
             family.close()

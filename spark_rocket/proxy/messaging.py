@@ -10,7 +10,8 @@ stream in and out        ``async def handler(context, requests)``, likewise
 =======================  ===================================================================================
 
 A request that fails with :class:`StatusError` is answered with that status and nothing else; what is a mistake of our
-own is logged and answered with INTERNAL_SERVER_ERROR. A client that does not say its id is refused before.
+own is logged and answered with INTERNAL_SERVER_ERROR. A client that does not say its id is refused before. The number
+of fields of a request is checked before it is parsed.
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
 """
@@ -24,10 +25,12 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import RemotingTimeoutError, RemotingTooMuchRequestError, RocketError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.limits import MAX_FIELDS
+from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.wire_fields import has_more_fields
 from spark_rocket.remoting.overload import OVERLOAD
 
 _log = logging.getLogger(__name__)
@@ -47,14 +50,16 @@ class Family:
         """The server has stopped: end what goes on by itself, timers and tasks."""
 
 
-Check = Callable[[Context, Any, bool], None]
+Authorize = Callable[[Context, Any], None]
 
 
-def rpcs(families: Iterable[Family], check: Check | None = None) -> dict[str, Rpc]:
+def rpcs(
+    families: Iterable[Family], authorize: Authorize | None = None, max_fields: int = MAX_FIELDS
+) -> dict[str, Rpc]:
     """The table for a server: every method of the service; what no family has is UNIMPLEMENTED.
 
-    ``check`` sees each request before its handler does, and whether it is the call's first; it raises StatusError for
-    what is not allowed.
+    ``authorize`` sees each request before its handler does and raises StatusError for what is not allowed. A request
+    with more than ``max_fields`` fields is refused unparsed. The server has authenticated the call before.
     """
     handlers: dict[str, Callable[..., Any]] = {}
     for family in families:
@@ -64,26 +69,28 @@ def rpcs(families: Iterable[Family], check: Check | None = None) -> dict[str, Rp
     for method in service.methods:
         handler = handlers.pop(method.name, None)
         if handler is not None:
-            found[f"/{service.full_name}/{method.name}"] = _rpc(method, handler, check or _let_pass)
+            found[f"/{service.full_name}/{method.name}"] = _rpc(method, handler, authorize or _let_pass, max_fields)
     if handlers:
         raise ValueError(f"The protocol has no methods {sorted(handlers)}.")
     return found
 
 
-# What is refused when there is too much to do, by the queue of the broker's that it would be in. The rest is served.
-_KINDS = {"SendMessage": "send", "ReceiveMessage": "pull"}
+# Methods that answer TOO_MANY_REQUESTS when too many calls are in progress: clients retry them later.
+_RETRIED = {"SendMessage", "ReceiveMessage"}
 
 
-def _let_pass(context: Context, request: Any, is_first: bool) -> None:
+def _let_pass(context: Context, request: Any) -> None:
     """No access control."""
 
 
-def _rpc(method: Any, handler: Callable[..., Any], check: Check) -> Rpc:
+def _rpc(method: Any, handler: Callable[..., Any], authorize: Authorize, max_fields: int) -> Rpc:
     request_class = getattr(definitions, method.input_type.name)
     answer_class = getattr(definitions, method.output_type.name)
     decode = request_class.FromString
 
     def request_of(raw: bytes) -> Any:
+        if has_more_fields(raw, request_class, max_fields):
+            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {max_fields} fields")
         try:
             return decode(raw)
         except DecodeError as error:
@@ -95,10 +102,9 @@ def _rpc(method: Any, handler: Callable[..., Any], check: Check) -> Rpc:
         return raw
 
     async def unary(context: Context, raw: bytes) -> bytes:
-        request = request_of(raw)
         try:
-            check_client(context)
-            check(context, request, True)
+            request = request_of(raw)
+            authorize(context, request)
             answer = await handler(context, request)
         except RpcError:
             raise
@@ -118,10 +124,9 @@ def _rpc(method: Any, handler: Callable[..., Any], check: Check) -> Rpc:
             yield failed(error)
 
     async def stream_out(context: Context, raw: bytes) -> AsyncIterator[bytes]:
-        request = request_of(raw)
         try:
-            check_client(context)
-            check(context, request, True)
+            request = request_of(raw)
+            authorize(context, request)
         except StatusError as error:
             yield failed(error)
             return
@@ -131,29 +136,28 @@ def _rpc(method: Any, handler: Callable[..., Any], check: Check) -> Rpc:
 
     async def stream_both(context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async def requests() -> AsyncIterator[Any]:
-            is_first = True
             async for raw in raws:
                 request = request_of(raw)
-                check(context, request, is_first)
-                is_first = False
+                authorize(context, request)
                 yield request
 
-        try:
-            check_client(context)
-        except StatusError as error:
-            yield failed(error)
-            return
         async with aclosing(answers(handler(context, requests()))) as given:
             async for answer in given:
                 yield answer
 
+    def ended(error: Exception) -> bytes:
+        if isinstance(error, StatusError) and error.code == definitions.Code.UNAUTHORIZED:
+            # Clients do not look at a command without settings.
+            raise RpcError(GrpcCode.UNAUTHENTICATED, f"UNAUTHORIZED ({error.code}): {error.message}") from None
+        return failed(error)
+
     if method.client_streaming:
-        return Rpc(stream_both, request_streaming=True, response_streaming=True)
-    kind = _KINDS.get(method.name, "")
-    busy = failed(StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if kind else b""
+        return Rpc(stream_both, request_streaming=True, response_streaming=True, failed=ended)
+    is_retried = method.name in _RETRIED
+    busy = failed(StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD)) if is_retried else b""
     if method.server_streaming:
-        return Rpc(stream_out, response_streaming=True, kind=kind, busy=busy)
-    return Rpc(unary, kind=kind, busy=busy)
+        return Rpc(stream_out, response_streaming=True, failed=failed, busy=busy)
+    return Rpc(unary, failed=failed, busy=busy)
 
 
 def check_client(context: Context) -> None:
@@ -172,6 +176,10 @@ def status_of(error: Exception, what: str) -> tuple[int, str]:
     """Code and message of a failure; what is no refusal is logged."""
     if isinstance(error, StatusError):
         return error.code, error.message
+    if isinstance(error, RemotingTimeoutError):
+        return definitions.Code.PROXY_TIMEOUT, f"{error.message} {error.remedy}".rstrip()
+    if isinstance(error, RemotingTooMuchRequestError):
+        return definitions.Code.TOO_MANY_REQUESTS, f"{error.message} {error.remedy}".rstrip()
     if isinstance(error, RocketError):
         return status_code_of(error.response_code or -1), f"{error.message} {error.remedy}".rstrip()
     _log.error("%s failed", what, exc_info=error)

@@ -1,136 +1,106 @@
-"""The proxy: the messaging service on a gRPC server, beside a started broker in the same process and loop.
+"""The proxy: the messaging service on a gRPC server, for all brokers that a name server knows.
 
-Most brokers are never called by gRPC, so that nothing is loaded until one is: the port is bound at the start, and
-protobuf and all that rests on it are imported, on a thread, when the first client waits there. It waits a tenth of a
-second longer for that; all others are as quick to start and as small as without this.
+It keeps nothing on disk, and what it knows of clients it is told again by them, so that one can die and another serve.
+TLS and plaintext are taken on the same port, as the settings of TLS say.
 
-TLS is spoken on the same port, as the settings of TLS say (``tls.server.…``): with the certificate of ``tlsCertPath``
-and ``tlsKeyPath`` if this endpoint has one for itself, or else with one of our own making (``tlsTestModeEnable``).
-
-Thread-safety: made, started and closed on the broker's event loop. Nothing is kept on disk.
-Corresponds to org.apache.rocketmq.proxy.ProxyStartup in LOCAL mode.
+Thread-safety: made, started and closed on one event loop.
+Corresponds to org.apache.rocketmq.proxy.ProxyStartup in CLUSTER mode.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
 
-from spark_rocket.broker.config import BrokerConfig
-from spark_rocket.broker.server import Broker
-from spark_rocket.errors import ConfigError
-from spark_rocket.proxy.grpc_server import Http2Server
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.access import GrpcAccessControl
+from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy.families import Families
+from spark_rocket.proxy.limits import GrpcLimits, send_request_bytes
+from spark_rocket.proxy.methods.sending import MAX_MESSAGES
+from spark_rocket.proxy.tool_services import ToolServices
+from spark_rocket.proxy.transport import GrpcServer
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.tls_contexts import ServerTls, server_tls
-
-if TYPE_CHECKING:
-    from spark_rocket.proxy.families import Families
-
-_log = logging.getLogger(__name__)
-
-_WILDCARDS = ("0.0.0.0", "::", "")
+from spark_rocket.remoting.tls_contexts import server_tls
 
 
 class ProxyServer:
-    """One endpoint for one broker."""
+    """One endpoint for one cluster."""
 
-    def __init__(self, broker: Broker, host: str, port: int) -> None:
-        self._broker = broker
-        self._host = host
-        self._port = port
-        self._server: Http2Server | None = None
-        self._families: Families | None = None
-        self._loading: asyncio.Task[None] | None = None
+    def __init__(self, config: ProxyConfig) -> None:
+        """``config.name_server`` must be set."""
+        self.config = config
+        self.families: Families | None = None
+        """What serves; None while it is not started."""
+        self._server: GrpcServer | None = None
+        self._parts = AsyncExitStack()
 
     @property
     def port(self) -> int:
         """The real port, also when 0 was asked for."""
-        return self._port
+        return self.config.port if self._server is None else self._server.port
 
     @property
     def address(self) -> str:
         """``host:port`` that it listens on."""
-        return format_address(self._host, self._port)
-
-    @property
-    def families(self) -> Families | None:
-        """What serves; None before the first client has called."""
-        return self._families
+        return format_address(self.config.host, self.port)
 
     async def start(self) -> None:
-        """Serve whoever calls. ConfigError when the address cannot be had, or the certificate is none."""
-        tls = _tls(self._broker.config, (*self._called_hosts(), "localhost", "127.0.0.1", "::1"))
-        overload = self._broker.service.overload
-        server = Http2Server(
-            self._host,
-            self._port,
-            tls=tls,
-            limits=overload.limits,
-            overload=overload.stats,
-            max_held=overload.limits.max_request_bytes,
+        """Listen. ConfigError for an address that is in use, certificates and accounts that cannot be used."""
+        async with AsyncExitStack() as parts:
+            cluster = Cluster(
+                self.config.name_server, credentials=self.config.credentials, tls=self.config.client_tls()
+            )
+            parts.push_async_callback(cluster.close)
+            families = self.families = self._make_families(cluster)
+            parts.push_async_callback(families.close)
+            server = self._server = self._make_server(families)
+            await server.start()
+            parts.push_async_callback(server.close)
+            parts.callback(families.clients.end_streams)
+            await cluster.start()
+            self._parts = parts.pop_all()
+
+    def _make_families(self, cluster: Cluster) -> Families:
+        config = self.config
+        control = None
+        if config.acl_enable:
+            control = GrpcAccessControl(config.acl_path, clock=cluster.clock, clock_skew_ms=config.acl_max_clock_skew)
+        return Families(
+            cluster,
+            lambda: (config.called_hosts[0], self.port),
+            access_control=control,
+            max_message_size=config.max_message_size,
+            expire_seconds=config.grpc_client_idle_time_mills / 1000,
         )
-        await server.bind()
-        self._server = server
-        self._port = server.port
-        server.when_called(self._load)
 
-    def _load(self) -> None:
-        self._loading = asyncio.get_running_loop().create_task(self._serve())
-
-    async def _serve(self) -> None:
-        server = self._server
-        try:
-            module = await asyncio.to_thread(import_module, "spark_rocket.proxy.families")
-        except Exception as error:
-            _log.error("Nobody is served by gRPC: %s. Install what it needs (pip install protobuf).", error)
-            if server is not None:
-                await server.close()
-            return
-        if server is not None and server is self._server:
-            families: Families = module.Families(self._broker, self._advertised)
-            self._families = families
-            server.serve(families.rpcs())
-
-    def _called_hosts(self) -> tuple[str, ...]:
-        host, own = self._host, self._broker.service.store_host[0]
-        return (own,) if host in _WILDCARDS else tuple({host: None, own: None})
-
-    def _advertised(self) -> tuple[str, int]:
-        """The address for clients that do not say what they called."""
-        return self._called_hosts()[0], self._port
+    def _make_server(self, families: Families) -> GrpcServer:
+        config = self.config
+        tls = server_tls(config.server_tls_settings(), config.called_hosts, alpn=["h2"])
+        send = f"/{definitions.SERVICE}/SendMessage"
+        limits = GrpcLimits(
+            max_connections=config.max_connections,
+            max_connections_per_address=config.max_connections_per_address,
+            max_streams=config.grpc_max_concurrent_calls_per_connection,
+            method_request_bytes={send: send_request_bytes(config.max_message_size, MAX_MESSAGES)},
+            max_unread_bytes=config.max_unread_answer_bytes,
+            idle_timeout=config.grpc_client_idle_time_mills / 1000,
+            max_age=config.max_connection_age_millis / 1000,
+        )
+        return GrpcServer(
+            families.rpcs(),
+            config.host,
+            config.port,
+            tls=tls,
+            limits=limits,
+            authenticate=families.authenticate,
+            tools=ToolServices(definitions.messaging().descriptor),
+            trusted_proxies=config.trusted_addresses,
+            reuse_port=config.reuse_port,
+        )
 
     async def close(self) -> None:
-        """Take no more calls and end those under way."""
-        server, self._server = self._server, None
-        if self._loading is not None:
-            await asyncio.wait([self._loading])
-        if self._families is not None:
-            self._families.clients.end_streams()
-        if server is not None:
-            await server.close()
-        if self._families is not None:
-            self._families.close()
-            self._families = None
-
-
-def _tls(config: BrokerConfig, hosts: tuple[str, ...]) -> ServerTls | None:
-    """What to speak TLS with, if at all."""
-    settings = config.tls_settings()
-    if bool(config.tls_cert_path) != bool(config.tls_key_path):
-        raise ConfigError(
-            "tlsCertPath and tlsKeyPath belong together, and only one of them is set.",
-            remedy="Give both, or none for the certificate of tls.server.certPath, or one of our own making.",
-        )
-    if config.tls_cert_path:
-        settings = replace(
-            settings,
-            server_cert_path=config.tls_cert_path,
-            server_key_path=config.tls_key_path,
-            server_key_password="",
-        )
-    elif not settings.server_cert_path:
-        settings = replace(settings, test_mode=settings.test_mode or config.tls_test_mode_enable)
-    return server_tls(settings, hosts, alpn=["h2"])
+        """Take no more calls, end those in progress and give back what clients had. Idempotent."""
+        parts, self._parts = self._parts, AsyncExitStack()
+        await parts.aclose()
+        self.families = self._server = None

@@ -60,9 +60,6 @@ class Channel(asyncio.Protocol):
         "remote_addr",
     )
 
-    #: Whether its client shares out queues, and so wants to know who else does.
-    rebalances = True
-
     def __init__(self, server: RemotingServer) -> None:
         self.remote_addr = "unknown:0"
         self.local_addr = "unknown:0"

@@ -13,8 +13,11 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import format_address
 
 
-async def bind(host: str, port: int, name: str, port_options: str) -> socket.socket:
-    """A socket bound to the address, which does not listen yet; ``name`` and ``port_options`` are for the error."""
+async def bind(host: str, port: int, name: str, port_options: str, *, reuse_port: bool = False) -> socket.socket:
+    """A socket bound to the address, which does not listen yet; ``name`` and ``port_options`` are for the error.
+
+    ``reuse_port``: other sockets may have the same address (SO_REUSEPORT).
+    """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -25,6 +28,8 @@ async def bind(host: str, port: int, name: str, port_options: str) -> socket.soc
         raise cannot_listen(host, port, error, name, port_options) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
@@ -46,3 +51,13 @@ def cannot_listen(host: str, port: int, error: OSError, name: str, port_options:
         f"The {name} cannot listen on {where}: {error.strerror or error}.",
         remedy="Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
     )
+
+
+def own_ip() -> str:
+    """The address of the interface that leads out; no packet is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

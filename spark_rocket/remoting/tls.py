@@ -166,6 +166,10 @@ class TlsSettings:
 
     def client_environment(self) -> dict[str, str]:
         """For another process, whose clients are to call as this one's do; with the password of a key."""
+        return {variable_of(name): text for name, text in self.client_properties().items()}
+
+    def client_properties(self) -> dict[str, str]:
+        """How this side calls others, by Apache's names; with the password of a key."""
         found = {
             "tls.enable": "true" if self.is_client else "false",
             "tls.client.verify": self.checks.value,
@@ -174,7 +178,7 @@ class TlsSettings:
             "tls.client.keyPath": self.client_key_path,
             "tls.client.keyPassword": self.client_key_password,
         }
-        return {variable_of(name): text for name, text in found.items() if text}
+        return {name: text for name, text in found.items() if text}
 
     def properties(self) -> dict[str, str]:
         """What is set, by Apache's names, without passwords: to be shown."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.config import BrokerConfig
+from spark_rocket.broker.known_settings import PROXY_SETTINGS
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.client.credentials import find_credentials
@@ -37,7 +38,6 @@ from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from spark_rocket.protocol.java_properties import render_properties
-from spark_rocket.proxy.startup import start_proxy
 from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.remoting.server import new_event_loop
 from spark_rocket.remoting.tls import TlsMode, TlsSettings
@@ -46,20 +46,24 @@ from spark_rocket.testing.members import BrokerMember, NameServerMember, text_of
 from spark_rocket.testing.processes import STOP_SECONDS, ServerProcess
 
 if TYPE_CHECKING:
-    from spark_rocket.proxy.server import ProxyServer
+    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.testing.proxy_thread import ProxyThread
 
 _HOST = "127.0.0.1"
 # A test's few messages are taken on a machine whose disk is nearly full, and none of them disappears.
 #: What nobody's disk or ports are to disturb, unless settings say otherwise.
 _OWN_SETTINGS: dict[str, object] = {
     "vipChannelEnable": False,
-    "grpcServerPort": 0,
     "metricsExporterType": "DISABLE",
     "metricsPromExporterPort": 0,
     "diskMaxUsedSpaceRatio": 100,
     "diskSpaceCleanForciblyRatio": 100,
     "diskSpaceWarningLevelRatio": 100,
 }
+
+
+#: Settings that brokers and the gRPC proxy have in common.
+_SHARED = ("aclEnable", "aclFile", "innerClientAuthenticationCredentials", "maxMessageSize")
 
 
 class LocalCluster:
@@ -105,7 +109,8 @@ class LocalCluster:
                 raise StateError("Several servers do not share this process.", remedy="Leave in_process out.")
             self._many = {"brokers": brokers or 1, "slaves": slaves, "name_servers": name_servers}
         self._ports = (0, 0)
-        self._grpc_port: int | None = None
+        self._proxy: ProxyThread | None = None
+        self._grpc_port = 0
         self._server: _ServerProcess | _ServerThread | _FirstMember | None = None
         self._client: RemotingClient | None = None
         self.data_dir = Path()
@@ -142,12 +147,17 @@ class LocalCluster:
             self._client.close()
             self._client = None
         server, self._server = self._server, None
+        proxy, self._proxy = self._proxy, None
         try:
-            if server is not None:
-                server.stop()
+            try:
+                if proxy is not None:
+                    proxy.stop()
+            finally:
+                if server is not None:
+                    server.stop()
         finally:
             self._ports = (0, 0)
-            self._grpc_port = None
+            self._grpc_port = 0
             if self._temporary:
                 shutil.rmtree(self.data_dir, ignore_errors=True)
 
@@ -189,10 +199,9 @@ class LocalCluster:
             self._server = _FirstMember(members)
             return
         kind = _ServerThread if self._in_process else _ServerProcess
-        again = {} if self._grpc_port is None else {"grpcServerPort": self._grpc_port}
-        self._server = kind(self.data_dir, {**self._config, **again}, self._ports, self._start_timeout)
+        config = {name: value for name, value in self._config.items() if name not in PROXY_SETTINGS}
+        self._server = kind(self.data_dir, config, self._ports, self._start_timeout)
         self._ports = (_port(self.name_server), _port(self.broker_address))
-        self._grpc_port = None if self._server.grpc is None else _port(self._server.grpc)
 
     @property
     def acl_file(self) -> Path:
@@ -263,14 +272,42 @@ class LocalCluster:
 
     @property
     def grpc_endpoint(self) -> str:
-        """What RocketMQ 5's own clients call ``endpoints``, ``host:port``."""
-        endpoint = self._running().grpc
-        if endpoint is None:
-            raise StateError(
-                "This cluster has no gRPC endpoint.",
-                remedy="Leave grpcServerPort out of its settings, and install protobuf.",
-            )
-        return endpoint
+        """What RocketMQ 5's own clients call ``endpoints``, ``host:port``: of all brokers, those that run.
+
+        The proxy is started, in this process, when this is first asked for.
+        """
+        return self.proxy.address
+
+    @property
+    def proxy(self) -> ProxyThread:
+        """The gRPC proxy; it goes on while brokers are killed and restarted."""
+        self._running()
+        if self._proxy is None:
+            from spark_rocket.testing.proxy_thread import ProxyThread  # not for tests without gRPC
+
+            self._proxy = ProxyThread(self._proxy_config(), self._start_timeout)
+            self._grpc_port = _port(self._proxy.address)
+        return self._proxy
+
+    def restart_proxy(self) -> None:
+        """Stop the gRPC proxy and start it again on the same port: it knows nothing of before."""
+        self.proxy.stop()
+        self._proxy = None
+        _ = self.proxy
+
+    def _proxy_config(self) -> ProxyConfig:
+        from spark_rocket.proxy.config import ProxyConfig
+
+        config = self._config
+        if str(config.get("grpcServerPort", "")) == "-1":
+            raise StateError("This cluster has no gRPC endpoint.", remedy="Leave grpcServerPort out of its settings.")
+        settings: dict[str, object] = {"grpcServerPort": self._grpc_port}
+        settings |= {
+            name: value
+            for name, value in config.items()
+            if name in PROXY_SETTINGS or name in _SHARED or name.startswith("tls.")
+        }
+        return ProxyConfig.from_properties(settings | {"namesrvAddr": self.name_server})
 
     @property
     def store_dir(self) -> Path:
@@ -370,13 +407,12 @@ class _ServerProcess:
         BrokerConfig.from_properties(config)  # a wrong setting is told here, not in the server's log
         conf.write_text(render_properties((name, text_of(value)) for name, value in config.items()), encoding="utf-8")
         (data_dir / "store").mkdir(exist_ok=True)
-        arguments = ["up", "--data", str(data_dir), "-c", str(conf)]
+        arguments = ["up", "--data", str(data_dir), "-c", str(conf), "--no-grpc"]
         arguments += ["--nameserver-port", str(ports[0]), "--broker-port", str(ports[1])]
         process = ServerProcess(arguments, data_dir / "server.log", timeout)
         self.pid = process.pid
         self.name_server = process.facts["nameServer"]
         self.broker = process.facts["broker"]
-        self.grpc = process.facts.get("grpc")
         self.metrics = process.facts.get("metrics")
         self.stop = process.stop
         self.kill = process.kill
@@ -395,11 +431,6 @@ class _FirstMember:
         return self.members.brokers[0].address
 
     @property
-    def grpc(self) -> str | None:
-        first = self.members.brokers[0]
-        return first.grpc_endpoint if first.has_grpc else None
-
-    @property
     def metrics(self) -> str | None:
         return None
 
@@ -415,11 +446,9 @@ class _ServerThread:
         self.pid = os.getpid()
         self.name_server = ""
         self.broker = ""
-        self.grpc: str | None = None
         self.metrics: str | None = None
         self.service: BrokerService | None = None  # for tests of the broker itself
         self.servers: tuple[NameServer, Broker] | None = None
-        self.proxy: ProxyServer | None = None  # and of the proxy
         self._data_dir = data_dir
         self._config = config
         self._ports = ports
@@ -460,16 +489,10 @@ class _ServerThread:
             await broker.start()
             try:
                 await asyncio.wait([broker.service.registration.register()], timeout=2.0)
-                proxy = await start_proxy(broker)
-                try:
-                    self.name_server, self.broker = namesrv.address, broker.address
-                    self.grpc = None if proxy is None else proxy.address
-                    self.service, self.proxy, self.servers = broker.service, proxy, (namesrv, broker)
-                    self._ready.set()
-                    await self._stop.wait()
-                finally:
-                    if proxy is not None:
-                        await proxy.close()
+                self.name_server, self.broker = namesrv.address, broker.address
+                self.service, self.servers = broker.service, (namesrv, broker)
+                self._ready.set()
+                await self._stop.wait()
             finally:
                 await broker.close()
         finally:

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_rocket.broker.cluster_layout import ClusterMember, cluster_members
+from spark_rocket.broker.known_settings import PROXY_SETTINGS
 from spark_rocket.errors import StateError
 from spark_rocket.testing.members import BrokerMember, Member, NameServerMember, text_of
 from spark_rocket.testing.network import Network
 
-#: From the first on: two below listenPort (vipChannelEnable), gRPC, listenPort, HA.
+#: From the first on: two below listenPort (vipChannelEnable), one that is not used, listenPort, HA.
 _BROKER_PORTS = 4
 
 
@@ -37,8 +38,7 @@ class MemberSet:
         self._timeout = timeout
         self._has_slaves = slaves
         self._network = Network()
-        self._grpc = config.get("grpcServerPort") != -1
-        self._config = {name: value for name, value in config.items() if name != "grpcServerPort"}
+        self._config = {name: value for name, value in config.items() if name not in PROXY_SETTINGS}
         tls = {name: text_of(value) for name, value in config.items() if name.startswith("tls.")}
         self.name_servers: list[NameServerMember] = []
         self.brokers: list[BrokerMember] = []
@@ -74,8 +74,7 @@ class MemberSet:
 
     def _broker(self, member: ClusterMember) -> BrokerMember:
         port = self._network.reserve(_BROKER_PORTS)
-        grpc = port + 1 if self._grpc and not member.is_slave else -1
-        placed = replace(member, listen_port=port + 2, ha_listen_port=port + 3, grpc_port=grpc)
+        placed = replace(member, listen_port=port + 2, ha_listen_port=port + 3)
         home = self._data_dir / member.label
         broker = BrokerMember(placed, home, self._network, self._timeout, self._config, self._addresses)
         broker.others = self._names

@@ -177,18 +177,6 @@ class BrokerMember(Member):
     def is_slave(self) -> bool:
         return str(self._config["brokerId"]) != "0"
 
-    @property
-    def has_grpc(self) -> bool:
-        return "grpc" in self._running().facts
-
-    @property
-    def grpc_endpoint(self) -> str:
-        """Past the network that can be cut."""
-        endpoint = self._running().facts.get("grpc")
-        if endpoint is None:
-            raise StateError(f"{self.name} has no gRPC endpoint.")
-        return endpoint
-
     def restart(self, config: Mapping[str, object] | None = None) -> None:
         """``config``: settings to change, under Apache's names; they stay changed."""
         changed = {**self._config, **(config or {})}

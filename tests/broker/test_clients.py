@@ -271,6 +271,32 @@ def test_a_member_without_heartbeats_expires() -> None:
     assert told == ["g"]
 
 
+def test_many_clients_of_one_connection_are_members_each() -> None:
+    """As a proxy has them. A silent one takes neither the others nor the connection with it."""
+    now = [0]
+    told: list[str] = []
+    clients = ClientManager(lambda: 0, lambda channel, group: told.append(group), lambda: now[0])
+    proxy = SilentChannel()
+    channel = cast(Channel, proxy)
+    for client_id in ("one", "two", "three"):
+        clients.register_consumer(ConsumerData("g"), channel, client_id, "JAVA", 1)
+        clients.register_producer("p", channel, client_id, "JAVA", 1)
+    assert told == ["g"] * 3  # once for each change, not for each member
+    assert clients.consumers["g"].client_ids() == ["one", "three", "two"]
+    assert clients.consumers["g"].channel_of("two") is channel
+    clients.unregister(channel, "two", "p", "g")
+    assert clients.consumers["g"].client_ids() == ["one", "three"]
+    assert sorted(one.client_id for one in clients.producers["p"]) == ["one", "three"]
+    now[0] = 100_000
+    clients.register_consumer(ConsumerData("g"), channel, "one", "JAVA", 1)
+    now[0] = 130_000
+    clients.expire(120_000)
+    assert clients.consumers["g"].client_ids() == ["one"]
+    assert (clients.producers, proxy.closed) == ({}, False)
+    clients.channel_closed(channel)
+    assert clients.consumers == {}
+
+
 @pytest.mark.parametrize(
     ("body", "remark"),
     [

@@ -78,7 +78,7 @@ def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:
                 stored += 1
 
         store(1)
-        ports = [int(address.rpartition(":")[2]) for address in (cluster.broker_address, cluster.grpc_endpoint)]
+        ports = [int(cluster.broker_address.rpartition(":")[2])]
         ports += [int(cluster.name_server.rpartition(":")[2]), ha_port, int(cluster.metrics_url.rpartition(":")[2])]
         before = in_use(cluster.pid)
         with few_descriptors(cluster.pid):
@@ -96,7 +96,7 @@ def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:
             asked = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
             assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked).code == ResponseCode.SUCCESS
             assert len(wire.messages("T", 0, maxMsgNums=32)) == 32
-            for name in ("broker", "name server", "gRPC endpoint", "HA port of", "metrics"):
+            for name in ("broker", "name server", "HA port of", "metrics"):
                 assert re.search(rf"The {name}.* refused the connection of", cluster.log), name
             for caller in callers:
                 caller.close()

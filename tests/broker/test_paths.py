@@ -9,12 +9,13 @@ import pytest
 
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.config_files import ConfigFile
-from spark_rocket.broker.topics import TopicConfigManager, group_problem, topic_problem
+from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.client.validators import check_group, check_topic
 from spark_rocket.datasource.option_parsers import can_be_written
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message
 from spark_rocket.protocol.codes import RequestCode as Code
+from spark_rocket.protocol.names import group_problem, topic_problem
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record import encode_record, pack_host
 from spark_rocket.store import PutStatus

@@ -86,7 +86,7 @@ def ports(cluster: LocalCluster) -> dict[str, tuple[str, int]]:
         "name server": ("127.0.0.1", name_server.port),
         "broker": ("127.0.0.1", master.port),
         "HA port": ("127.0.0.1", master.port + 1),
-        "gRPC": ("127.0.0.1", int(master.grpc_endpoint.rpartition(":")[2])),
+        "gRPC": ("127.0.0.1", int(cluster.grpc_endpoint.rpartition(":")[2])),
     }
 
 
@@ -143,7 +143,7 @@ def test_grpc_with_certificates(pair: LocalCluster) -> None:
         Path(tls.client_key_path).read_bytes(),
         Path(tls.client_cert_path).read_bytes(),
     )
-    with grpc.secure_channel(pair.brokers[0].grpc_endpoint, credentials) as channel:
+    with grpc.secure_channel(pair.grpc_endpoint, credentials) as channel:
         call = channel.unary_unary("/grpc.health.v1.Health/Check", lambda value: value, lambda value: value)
         assert call(b"", timeout=LIMIT) == b"\x08\x01"  # SERVING
 

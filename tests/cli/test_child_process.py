@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.cli.child_process import ChildProcess
+from spark_rocket.cli.child_server import End, keep_running
 from spark_rocket.remoting.server import run
 from spark_rocket.testing.processes import ServerProcess
 from tests.cli.descriptors import Opened, open_descriptors
@@ -80,6 +82,66 @@ def test_the_wait_for_a_child_can_be_cancelled(tmp_path: Path) -> None:
         await child.process.wait()
 
     run_and_leave_nothing_open(start())
+
+
+def test_a_child_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    now, waited = 0.0, []
+    lives = iter([1.0, 1.0, 100.0, *[1.0] * 20])
+
+    async def die() -> End:
+        nonlocal now
+        now += next(lives)
+        return End.DIED
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        waited.append(seconds)
+
+    asyncio.run(keep_running("console", "rocket console", die, clock=lambda: now, sleep=sleep))
+    assert waited == [1, 2, 1, 2, 4, 8, 16, 32]  # the third was up for long
+    assert "Start it with: rocket console" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ends", "starts_again"),
+    [
+        ([End.STOPPED], 0),
+        ([End.NOT_STARTED], 0),
+        ([End.DIED, End.STOPPED], 1),
+        ([End.DIED, End.NOT_STARTED, End.NOT_STARTED, End.STOPPED], 3),
+    ],
+)
+def test_when_a_child_is_started_again(ends: list[End], starts_again: int) -> None:
+    left, waited = iter(ends), []
+
+    async def run() -> End:
+        return next(left)
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    asyncio.run(keep_running("console", "rocket console", run, sleep=sleep))
+    assert len(waited) == starts_again
+
+
+def test_a_child_has_no_descriptors_of_the_program_that_started_its_parent(tmp_path: Path) -> None:
+    """Which would wait for the end of a pipe that the child holds open."""
+    ready_read, ready_write = os.pipe()
+    lifeline_read, lifeline_write = os.pipe()
+    command = ["up", "--brokers", "2", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0", "--no-grpc"]
+    command += ["--no-metrics", "--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark_rocket.cli", *command],
+        stdout=subprocess.DEVNULL,
+        pass_fds=(ready_write, lifeline_read),
+    )
+    os.close(ready_write)
+    os.close(lifeline_read)
+    with os.fdopen(ready_read) as ready:
+        assert set(json.loads(ready.read())) == {"nameServer", "broker"}
+    os.close(lifeline_write)
+    assert process.wait(60) == 0
 
 
 def test_a_server_of_a_test_cluster_can_be_stopped_twice(tmp_path: Path) -> None:

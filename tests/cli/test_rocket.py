@@ -213,7 +213,7 @@ def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> N
 def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
     with started("namesrv", "--port", 0, "--data", tmp_path / "ns", last="name server on") as (namesrv, said):
         address = found(r"on (127\.0\.0\.1:\d+)", said)
-        arguments = ["broker", "-n", address, "--port", 0, "--grpc-port", 0, "--data", tmp_path / "b"]
+        arguments = ["broker", "-n", address, "--port", 0, "--data", tmp_path / "b"]
         with started(*arguments, last="store  ") as (broker, said), RemotingClient() as client:
             at = found(r"on (127\.0\.0\.1:\d+)", said)
             assert Wire(client, at).send("T", b"x").code == ResponseCode.SUCCESS
@@ -236,10 +236,10 @@ def test_alone_they_open_the_ports_that_apaches_open(tmp_path: Path) -> None:
             assert listening(process.pid) == {int(found(r"on 127\.0\.0\.1:(\d+)", said))}
         with started("broker", "--port", port, "--data", tmp_path / "b", last="store  ") as (process, _):
             assert listening(process.pid) == {port - 2, port, port + 1}
-        arguments = ["broker", "--port", port, "--data", tmp_path / "b", "--grpc-port", 0, "--metrics-port", 0]
+        arguments = ["broker", "--port", port, "--data", tmp_path / "b", "--metrics-port", 0]
         with started(*arguments, last="store  ") as (process, said):
-            asked = {int(found(rf"{name} +\S*127\.0\.0\.1:(\d+)", said)) for name in ("gRPC", "metrics")}
-            assert listening(process.pid) == {port - 2, port, port + 1} | asked
+            asked = int(found(r"metrics +\S*127\.0\.0\.1:(\d+)", said))
+            assert listening(process.pid) == {port - 2, port, port + 1, asked}
     finally:
         network.close()
 

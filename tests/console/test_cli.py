@@ -226,47 +226,6 @@ def test_rocket_up_starts_a_console_that_died_again() -> None:
         rocket.close()
 
 
-def test_a_console_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
-    now, waited = 0.0, []
-    lives = iter([1.0, 1.0, 100.0, *[1.0] * 20])
-
-    async def die() -> End:
-        nonlocal now
-        now += next(lives)
-        return End.DIED
-
-    async def sleep(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-        waited.append(seconds)
-
-    asyncio.run(console_child.keep_running(die, clock=lambda: now, sleep=sleep))
-    assert waited == [1, 2, 1, 2, 4, 8, 16, 32]  # the third was up for long
-    assert "Start it with: rocket console" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("ends", "starts_again"),
-    [
-        ([End.STOPPED], 0),
-        ([End.NOT_STARTED], 0),
-        ([End.DIED, End.STOPPED], 1),
-        ([End.DIED, End.NOT_STARTED, End.NOT_STARTED, End.STOPPED], 3),
-    ],
-)
-def test_when_a_console_is_started_again(ends: list[End], starts_again: int) -> None:
-    left, waited = iter(ends), []
-
-    async def run() -> End:
-        return next(left)
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    asyncio.run(console_child.keep_running(run, sleep=sleep))
-    assert len(waited) == starts_again
-
-
 def test_what_is_opened_while_the_console_starts_stays_open(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

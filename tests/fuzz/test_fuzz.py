@@ -22,7 +22,6 @@ _CASES = {
     "broker_conf_update": 60,
     "offsets_option": 100,
     "console_body": 100,
-    "huffman_text": 60,
 }
 _USUAL = 300
 EACH = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

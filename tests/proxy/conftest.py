@@ -27,8 +27,6 @@ _numbers = itertools.count(1)
 def cluster() -> Iterator[LocalCluster]:
     """Gone when another folder's tests come: some of them take the disk from the whole process."""
     with LocalCluster(in_process=True) as running:
-        with Caller(running.grpc_endpoint, "first") as caller:  # whose call has the endpoint load what it needs
-            caller.call("QueryRoute")
         yield running
 
 
@@ -47,10 +45,9 @@ def service(server: _ServerThread) -> BrokerService:
 
 
 @pytest.fixture
-def proxy(server: _ServerThread) -> ProxyServer:
+def proxy(cluster: LocalCluster) -> ProxyServer:
     """Likewise of the proxy."""
-    assert server.proxy is not None
-    return server.proxy
+    return cluster.proxy.server
 
 
 @pytest.fixture

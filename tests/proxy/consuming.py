@@ -1,4 +1,4 @@
-"""A broker whose clock is ours, and the consuming methods of its proxy called without a wire between."""
+"""A broker whose clock is ours, and a proxy's consuming methods called as functions; between both is Remoting."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.protocol.bodies import ConsumerData
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.local_broker import LocalBroker, ProxyChannel
-from spark_rocket.proxy.pulling import PullFamily
-from spark_rocket.proxy.receiving import ReceiveFamily
+from spark_rocket.proxy.methods.pulling import PullFamily
+from spark_rocket.proxy.methods.receiving import ReceiveFamily
 from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
+from tests.proxy.brokers import cluster_of
 from tests.store.helpers import Clock
 
 T = TypeVar("T")
@@ -30,15 +30,20 @@ POLL_MS = 60
 class Consuming:
     """One client of a group, at one broker."""
 
-    def __init__(self, server: Served, wire: Wire, clock: Clock) -> None:
+    def __init__(self, server: Served, wire: Wire, clock: Clock, cluster: Cluster) -> None:
         self.server = server
         self.wire = wire
         self.clock = clock
         self.topic = "Orders"
         self.group = "GID_billing"
-        self.broker = LocalBroker(server.broker)
-        self.receiving: ReceiveFamily = server.run(lambda: ReceiveFamily(self.broker, min_polling_ms=POLL_MS))
-        self.pulling: PullFamily = server.run(lambda: PullFamily(self.broker))
+        self.cluster = cluster
+        self.members: set[tuple[str, str]] = set()
+        self.receiving: ReceiveFamily = server.run(
+            lambda: ReceiveFamily(
+                cluster, lambda client_id, group: (client_id, group) in self.members, min_polling_ms=POLL_MS
+            )
+        )
+        self.pulling: PullFamily = server.run(lambda: PullFamily(cluster))
         self.client_id = "client@1"
         self.clients = itertools.count(1)
         self._numbers = itertools.count()
@@ -106,12 +111,15 @@ class Consuming:
         )
         return self.do(self.receiving.change_invisible_duration(self.context(), request))
 
-    def register(self) -> ProxyChannel:
-        """Its heartbeat."""
-        channel = ProxyChannel("127.0.0.1:5000")
-        data = ConsumerData(group_name=self.group)
-        self.run(lambda: self.service.clients.register_consumer(data, channel, self.client_id, "JAVA", 1))
-        return channel
+    def register(self) -> tuple[str, str]:
+        """Its heartbeat: it is a member of its group until ``leave``."""
+        member = (self.client_id, self.group)
+        self.members.add(member)
+        return member
+
+    def leave(self, member: tuple[str, str]) -> None:
+        """Its goodbye, or its silence."""
+        self.members.discard(member)
 
     # --- the broker ---------------------------------------------------------------------------------------------
 
@@ -132,16 +140,21 @@ class Consuming:
         """Let time pass in steps, as it does: whatever is done every few seconds is done."""
         for start in range(0, milliseconds, 5_000):
             self.clock.now += min(5_000, milliseconds - start)
-            self.run(self.receiving.receipts.driver.wake)
-            self.do(self.service.settle_all())
+            self.run(self.receiving.receipts.alarm.wake)
+            self.settle_all()
         self.settle()
 
     def settle(self) -> None:
         for _ in range(2):
             self.server.wake()
-            self.run(self.receiving.receipts.driver.wake)
-            self.do(self.service.settle_all())
+            self.run(self.receiving.receipts.alarm.wake)
+            self.settle_all()
         self.server.wake()
+
+    def settle_all(self) -> None:
+        """Until the proxy and the broker have done what they do beside."""
+        self.do(self.cluster.settle())
+        self.do(self.service.settle_all())
 
     def wait_for(self, condition: Any) -> None:
         """Until something is true on the loop."""
@@ -171,10 +184,10 @@ def a_client_of(world: Consuming) -> Iterator[Consuming]:
 @contextmanager
 def consuming(directory: Path, clock: Clock | None = None, **settings: object) -> Iterator[Consuming]:
     clock = clock or Clock()
-    with served(directory, clock, **settings) as (server, wire):
-        world = Consuming(server, wire, clock)
+    with served(directory, clock, **settings) as (server, wire), cluster_of(server, clock) as cluster:
+        world = Consuming(server, wire, clock, cluster)
         yield world
         world.run(world.receiving.close)
-        world.do(world.service.settle_all())
+        world.settle_all()
         held = world.run(lambda: (world.service.waiting.count, world.service.held.count))
         assert held == (0, 0), "calls that nobody has any more are held"

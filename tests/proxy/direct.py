@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.broker.topics import new_topic
+from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.commands import CommandStream
+from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.families import Families
 from spark_rocket.proxy.messaging import CLIENT_ID
+from spark_rocket.proxy.methods.commands import CommandStream
 from tests.broker.test_delayed import Served, served
 from tests.broker.wire import Wire
+from tests.proxy.brokers import cluster_of
 from tests.proxy.caller import Caller, producer_settings
 from tests.store.helpers import Clock
 
@@ -29,7 +32,7 @@ class DirectContext:
 
 
 class DirectCaller(Caller):
-    """A client whose calls are function calls on the broker's loop; its Telemetry is a list of what it was told."""
+    """A client whose calls are function calls on the proxy's loop; its Telemetry is a list of what it was told."""
 
     def __init__(self, endpoint: DirectEndpoint, client_id: str) -> None:
         self._endpoint = endpoint
@@ -60,7 +63,7 @@ class DirectCaller(Caller):
 
     async def _open(self, settings: Any) -> None:
         stream = CommandStream()
-        await stream.answer(self._endpoint.clients.take_settings(self.context, settings, stream))
+        await stream.answer(await self._endpoint.clients.take_settings(self.context, settings, stream))
         self._endpoint.readers.append(asyncio.get_running_loop().create_task(self._read(stream)))
 
     async def _read(self, stream: CommandStream) -> None:
@@ -70,20 +73,26 @@ class DirectCaller(Caller):
     def settle(self) -> None:
         """Until what was told is in ``told``."""
 
+        endpoint = self._endpoint
+
         async def turns() -> None:
+            await endpoint.cluster.settle()
             for _ in range(5):
                 await asyncio.sleep(0)
 
-        self._endpoint.server.do(turns())
+        endpoint.wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)  # what the broker sent before has been read
+        endpoint.server.do(turns())
 
 
 class DirectEndpoint:
-    """The service of one broker."""
+    """The service of a cluster with one broker, both on one loop."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: Served, cluster: Cluster, wire: Wire) -> None:
         self.server = server
+        self.cluster = cluster
+        self.wire = wire
         self.readers: list[asyncio.Task[None]] = []
-        self._families: Families = server.run(lambda: Families(server.broker, lambda: ("127.0.0.1", 0)))
+        self._families: Families = server.run(lambda: Families(cluster, lambda: ("127.0.0.1", 0)))
         self.clients = self._families.clients
         self.rpcs = self._families.rpcs()
 
@@ -99,14 +108,14 @@ class DirectEndpoint:
         for reader in self.readers:
             reader.cancel()
         await asyncio.gather(*self.readers, return_exceptions=True)
-        self._families.close()
+        await self._families.close()
 
 
 @contextmanager
 def endpoint(directory: Path, clock: Clock, **settings: object) -> Iterator[tuple[DirectEndpoint, Wire]]:
     """Serve a store directory; it is checked at the end."""
-    with served(directory, clock, **settings) as (server, wire):
-        made = DirectEndpoint(server)
+    with served(directory, clock, **settings) as (server, wire), cluster_of(server, clock) as cluster:
+        made = DirectEndpoint(server, cluster, wire)
         try:
             yield made, wire
         finally:

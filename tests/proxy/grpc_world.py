@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import h2.config
@@ -16,7 +16,7 @@ import h2.events
 import h2.exceptions
 
 from spark_rocket.proxy.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.grpc_server import Http2Server
+from spark_rocket.proxy.transport import GrpcServer
 from spark_rocket.remoting.server import new_event_loop
 
 LIMIT = 30.0
@@ -46,8 +46,14 @@ class World:
         self.loop = new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        self.server = Http2Server("127.0.0.1", 0, self.rpcs(), **options)
+        self.server = GrpcServer(self.rpcs(), "127.0.0.1", 0, **options)
         self.run(self.server.start())
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def target(self) -> str:
@@ -73,16 +79,12 @@ class World:
     def idle(self) -> bool:
         """Nothing is left of any call."""
         server = self.server
-        return (
-            not server.held
-            and not server.tasks
-            and all(not one.session.streams and not one.session.unsent for one in server.connections)
-        )
+        return not server.calls.running and not server.unread.used
 
     def close(self) -> None:
         self.run(self.server.close(0.0))
         assert not self.server.connections
-        assert not self.server.tasks
+        assert not self.server.front.connections
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(LIMIT)
         self.loop.close()
@@ -135,13 +137,6 @@ class World:
             raise RpcError(GrpcCode.NOT_FOUND, "käse: 100 %\n" + "x" * 5000)
         if request == b"cancel":
             raise asyncio.CancelledError
-        if request == b"suicide":
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()
-            if self.released.is_set():
-                return b"alive"
-            await asyncio.sleep(0)
         raise ValueError(request.decode())
 
     async def count(self, context: Context, request: bytes) -> AsyncIterator[bytes]:
@@ -189,9 +184,13 @@ class Peer:
         self.h2 = h2.connection.H2Connection(config)
         self.events: list[Any] = []
         self.h2.initiate_connection()
-        self.socket.sendall(before)
-        self.flush()
-        self.until(h2.events.RemoteSettingsChanged)
+        try:
+            self.socket.sendall(before)
+            self.flush()
+            self.until(h2.events.RemoteSettingsChanged)
+        except BaseException:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> Peer:
         return self
@@ -229,8 +228,23 @@ class Peer:
                 with contextlib.suppress(h2.exceptions.StreamClosedError):
                     self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         self.events += events
-        self.flush()
+        try:
+            self.flush()
+        except ConnectionError:
+            return False
         return True
+
+    def rest(self) -> bytes:
+        """Everything until the server closes; h2 takes nothing behind a GOAWAY."""
+        found = b""
+        while True:
+            try:
+                data = self.socket.recv(65_536)
+            except ConnectionResetError:
+                return found
+            if not data:
+                return found
+            found += data
 
     def until(self, kind: type, stream: int | None = None) -> Any:
         """The first event of a kind, which may have come already."""
@@ -254,11 +268,6 @@ class Peer:
         return fields, data
 
 
-@contextlib.contextmanager
-def world(**options: Any) -> Iterator[World]:
-    """A server that nothing is left of."""
-    running = World(**options)
-    try:
-        yield running
-    finally:
-        running.close()
+def world(**options: Any) -> World:
+    """A server, for a with statement."""
+    return World(**options)

@@ -11,14 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-from spark_rocket.broker.acl.control import AccessControl
-from spark_rocket.broker.acl.rules import AclRules
+from spark_rocket.acl.rules import AclRules
 from spark_rocket.protocol.acl import Credentials, authorization_of
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.access import _NEEDS
+from spark_rocket.proxy.access import _NEEDS, GrpcAccessControl
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
-from tests.proxy.caller import Caller
+from tests.proxy.caller import _METHODS, Caller
 
 ALICE = Credentials("alice-key", "al1ce-s3cr3t")
 MALLORY = Credentials("mallory-key", "mall0ry-s3cr3t")
@@ -48,12 +46,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def control_of(cluster: LocalCluster) -> AccessControl:
-    server = cluster._server
-    assert isinstance(server, _ServerThread)
-    assert server.service is not None
-    assert server.service.access_control is not None
-    return server.service.access_control
+def control_of(cluster: LocalCluster) -> GrpcAccessControl:
+    """The proxy's. The broker's has the proxy's own account only."""
+    families = cluster.proxy.server.families
+    assert families is not None
+    assert families.access_control is not None
+    return families.access_control
 
 
 def now(shift: float = 0.0) -> str:
@@ -122,7 +120,7 @@ def test_a_time_that_is_far_away(as_: Callable[..., Caller], guarded: LocalClust
         status = send(caller, "orders").status
         assert status.code == UNAUTHORIZED
         assert "aclMaxClockSkew" in status.message
-        before, control._clock_skew_ms = control._clock_skew_ms, lambda: 0  # looked at no more
+        before, control._clock_skew_ms = control._clock_skew_ms, 0  # looked at no more
         try:
             assert send(caller, "orders").status.code == OK
         finally:
@@ -177,6 +175,25 @@ def test_each_method_asks_for_its_permission(as_: Callable[..., Caller]) -> None
     assert alice.call("QueryRoute", topic=_of(name="other")).status.code == FORBIDDEN
     assert alice.call("QueryOffset", message_queue=others).status.code not in (FORBIDDEN, UNAUTHORIZED)
     assert send(as_(Credentials("root-key", "r00t-s3cr3t")), "bills").status.code == OK
+
+
+def test_every_method_authenticates_before_it_parses(guarded: LocalCluster, as_: Callable[..., Caller]) -> None:
+    """What is behind a wrong signature, or none, is not even looked at."""
+    garbage = b"\xff" * 100
+    for caller in (as_(), as_(Credentials("alice-key", "wr0ng-s3cr3t"))):
+        for name, method in _METHODS.items():
+            kinds = ("stream" if many else "unary" for many in (method.client_streaming, method.server_streaming))
+            call = getattr(caller._channel, "_".join(kinds))(f"/{definitions.SERVICE}/{name}")
+            given = iter([garbage]) if method.client_streaming else garbage
+            answer_of = getattr(definitions, method.output_type.name).FromString
+            if method.client_streaming:
+                with pytest.raises(grpc.RpcError) as ended:
+                    next(call(given, timeout=30, metadata=caller._pairs()))
+                assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                continue
+            answer = call(given, timeout=30, metadata=caller._pairs())
+            raw = next(answer) if method.server_streaming else answer
+            assert answer_of(raw).status.code == UNAUTHORIZED, name
 
 
 def test_every_method_is_in_the_list() -> None:

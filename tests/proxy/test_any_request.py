@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from spark_rocket.broker.service import BrokerService
-from spark_rocket.proxy import definitions, receiving
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.methods import receiving
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import _METHODS
@@ -133,7 +133,7 @@ class Asking:
 
 
 def test_anything_in_every_field(
-    cluster: LocalCluster, service: BrokerService, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.create_topic("Any", queues=2)
     cluster.create_group("GO", ordered=True)
@@ -169,5 +169,5 @@ def test_anything_in_every_field(
                 await asyncio.sleep(0)
         return seen
 
-    seen = asyncio.run_coroutine_threadsafe(ask(), service.loop).result(120)
+    seen = asyncio.run_coroutine_threadsafe(ask(), cluster.proxy.loop).result(120)
     assert {Code.OK, Code.INVALID_RECEIPT_HANDLE, Code.ILLEGAL_TOPIC, Code.MESSAGE_NOT_FOUND} <= seen

@@ -5,14 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-import grpc
-
 from spark_rocket.client import Reader
 from spark_rocket.proxy import definitions
 from spark_rocket.store.message_store import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import Caller, resource
-from tests.proxy.outgoing import Type, message, sent
+from tests.proxy.outgoing import Type, message, send, sent
 
 Code = definitions.Code
 SENDERS, ENOUGH = 4, 100
@@ -24,10 +22,10 @@ def send_until_it_fails(endpoint: str, number: int, busy: Event) -> list[str]:
     with Caller(endpoint, f"sender@{number}") as caller:
         while True:
             batch = [message("T", b"x" * 50) for _ in range(1 if len(ids) % 2 else 5)]
-            try:
-                ids += [entry.message_id for entry in sent(caller, *batch)]
-            except grpc.RpcError:
+            answer = send(caller, *batch)
+            if answer.status.code != Code.OK:
                 return ids
+            ids += [entry.message_id for entry in answer.entries]
             if len(ids) > ENOUGH:
                 busy.set()
 

@@ -15,7 +15,7 @@ from spark_rocket.protocol.properties import encode_properties
 from spark_rocket.protocol.record import encode_record, view_record
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Encoding, MessageType
-from spark_rocket.proxy.message_out import milliseconds_of, properties_of, write_message, write_time
+from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message, write_time
 
 _BORN = 1_795_229_620_131
 _STORED = 1_795_229_620_999

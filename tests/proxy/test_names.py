@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.proxy.definitions import Code, Resource
-from spark_rocket.proxy.names import group_of, resource_of, topic_of
-from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.proxy.messages.names import group_of, resource_of, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError
 
 
 @pytest.mark.parametrize(

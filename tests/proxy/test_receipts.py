@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.proxy import receipts
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.local_broker import ProxyChannel
-from spark_rocket.proxy.receipts import read_handle
-from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.proxy.messages.statuses import StatusError
+from spark_rocket.proxy.methods import receipts
+from spark_rocket.proxy.methods.handles import read_handle
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 from tests.proxy.test_receiving import make_ordered, refused
 
@@ -25,7 +24,7 @@ GOOD = f"7 {NOW - 1000} 60000 3 0 broker-a 2 9 4096"
 
 
 def test_every_part_of_a_handle() -> None:
-    handle = read_handle(GOOD, "broker-a", NOW)
+    handle = read_handle(GOOD, NOW)
     info = handle.info
     assert (info.start_offset, info.pop_time, info.invisible_time, info.revive_queue_id) == (7, NOW - 1000, 60_000, 3)
     assert (info.queue_id, handle.offset, handle.physical_offset, handle.text) == (2, 9, 4096, GOOD)
@@ -33,12 +32,12 @@ def test_every_part_of_a_handle() -> None:
 
 
 def test_a_handle_of_a_retry_topic() -> None:
-    assert read_handle(GOOD.replace(" 0 b", " 1 b"), "broker-a", NOW).topic("orders", "g") == "%RETRY%g_orders"
-    assert read_handle(GOOD.replace(" 0 b", " 2 b"), "broker-a", NOW).topic("orders", "g") == "%RETRY%g+orders"
+    assert read_handle(GOOD.replace(" 0 b", " 1 b"), NOW).topic("orders", "g") == "%RETRY%g_orders"
+    assert read_handle(GOOD.replace(" 0 b", " 2 b"), NOW).topic("orders", "g") == "%RETRY%g+orders"
 
 
 def test_a_handle_of_eight_parts_does_not_say_where_its_message_is() -> None:
-    assert read_handle(GOOD.rpartition(" ")[0], "broker-a", NOW).physical_offset == -1
+    assert read_handle(GOOD.rpartition(" ")[0], NOW).physical_offset == -1
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,6 @@ def test_a_handle_of_eight_parts_does_not_say_where_its_message_is() -> None:
         GOOD.replace(" 2 9", f" {2**31} 9"),
         GOOD.replace(" 3 0", f" {2**31} 0"),
         GOOD.replace("7 ", f"{2**63 - 1} ").replace(" 9 ", f" {2**63} "),
-        GOOD.replace("broker-a", "broker-b"),
         GOOD.replace(" 9 ", " 6 "),
         GOOD.replace(" 9 ", " 70000 "),
         GOOD.replace("60000", "1000"),
@@ -69,9 +67,9 @@ def test_a_handle_of_eight_parts_does_not_say_where_its_message_is() -> None:
         "\x00" * 9,
     ],
 )
-def test_what_is_no_handle_of_this_broker_or_not_any_more(text: str) -> None:
+def test_what_is_no_handle_or_not_any_more(text: str) -> None:
     with pytest.raises(StatusError) as failure:
-        read_handle(text, "broker-a", NOW)
+        read_handle(text, NOW)
     assert failure.value.code == Code.INVALID_RECEIPT_HANDLE
     assert len(failure.value.message) < 300
 
@@ -86,7 +84,7 @@ def test_what_is_no_handle_of_this_broker_or_not_any_more(text: str) -> None:
 )
 def test_whatever_a_client_says_is_a_handle_or_refused(text: str) -> None:
     try:
-        handle = read_handle(text, "broker-a", NOW)
+        handle = read_handle(text, NOW)
     except StatusError as error:
         assert error.code == Code.INVALID_RECEIPT_HANDLE  # noqa: PT017
     else:
@@ -106,10 +104,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consuming]:
 def client(world: Consuming) -> Iterator[Consuming]:
     with a_client_of(world) as its:
         yield its
-
-
-def _leave(client: Consuming, channel: ProxyChannel) -> None:
-    client.run(lambda: client.service.clients.unregister(channel, None, client.group))
 
 
 def test_a_message_is_renewed_until_it_is_acked(client: Consuming) -> None:
@@ -144,25 +138,25 @@ def test_renewal_ends_after_three_hours(client: Consuming) -> None:
 
 
 def test_what_a_client_that_leaves_had_comes_again_soon(client: Consuming) -> None:
-    channel = client.register()
+    member = client.register()
     client.send(b"a", b"b")
     messages = client.receive(auto_renew=True)
     client.ack(messages[0].system_properties.receipt_handle)
     client.pass_time(6_000)
     assert client.receive() == []
-    _leave(client, channel)
+    client.leave(member)
     client.run(lambda: client.receiving.receipts.client_left(client.client_id, [client.group, "another"]))
-    client.do(client.service.settle_all())
+    client.settle_all()
     assert client.receiving.receipts.count == 0
     client.pass_time(2_001)
     assert [message.body for message in client.receive()] == [messages[1].body]
 
 
 def test_a_client_that_is_gone_without_a_word_is_noticed(client: Consuming) -> None:
-    channel = client.register()
+    member = client.register()
     client.send(b"a")
     client.receive(auto_renew=True)
-    _leave(client, channel)
+    client.leave(member)
     client.pass_time(5_000)
     assert client.receiving.receipts.count == 0
     client.pass_time(2_001)
@@ -184,35 +178,12 @@ def test_a_client_may_register_after_its_first_receive(client: Consuming) -> Non
     client.send(b"a")
     client.receive(auto_renew=True)
     client.pass_time(10_000)
-    channel = client.register()
+    member = client.register()
     client.pass_time(45_000)
     assert client.receiving.receipts.count == 1
-    _leave(client, channel)
+    client.leave(member)
     client.pass_time(5_000)
     assert client.receiving.receipts.count == 0
-
-
-def test_a_group_of_many_clients_is_not_listed_for_each(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    receipts, asked, channels = client.receiving.receipts, [], []
-    live = receipts._live
-    monkeypatch.setattr(receipts, "_live", lambda group: asked.append(group) or live(group))
-    client.send(*(b"%d" % at for at in range(30)))
-    for at in range(30):
-        client.client_id = f"many@{at}"
-        channels.append(client.register())
-    handles = []
-    for at in range(30):
-        client.client_id = f"many@{at}"
-        (message,) = client.receive(auto_renew=True, batch_size=1)
-        handles.append(message.system_properties.receipt_handle)
-    assert len(asked) == 1
-    client.pass_time(5_000)
-    assert len(asked) == 2
-    for at, handle in enumerate(handles):
-        client.client_id = f"many@{at}"
-        client.ack(handle)
-        _leave(client, channels[at])
-    assert receipts.count == 0
 
 
 def test_two_clients_of_a_group_renew_each_its_own(client: Consuming) -> None:
@@ -220,9 +191,9 @@ def test_two_clients_of_a_group_renew_each_its_own(client: Consuming) -> None:
     client.send(b"a", b"b")
     (first,) = client.receive(auto_renew=True, batch_size=1)
     first_client, client.client_id = client.client_id, "another@1"
-    channel = client.register()
+    member = client.register()
     client.receive(auto_renew=True, batch_size=1)
-    _leave(client, channel)
+    client.leave(member)
     client.pass_time(5_000)
     assert client.receiving.receipts.count == 1
     client.pass_time(2_001)
@@ -263,7 +234,7 @@ def test_a_message_that_cannot_be_renewed_is_left_alone(client: Consuming) -> No
     client.send(b"a")
     (message,) = client.receive(auto_renew=True)
     # Acked by the classic protocol, of which the proxy knows nothing.
-    handle = client.receiving.receipts.read(message.system_properties.receipt_handle)
+    handle = client.do(client.receiving.receipts.read(message.system_properties.receipt_handle))
     results = client.do(client.receiving.receipts.ack(client.group, client.topic, [handle]))
     assert results == [None]
     client.pass_time(50_000)
@@ -285,7 +256,7 @@ def test_an_ordered_message_is_renewed(client: Consuming) -> None:
 
 
 def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.proxy.receiving.MAX_RENEWED", 2)
+    monkeypatch.setattr("spark_rocket.proxy.methods.receiving.MAX_RENEWED", 2)
     client.register()
     client.send(b"a", b"b", b"c")
     messages = client.receive(auto_renew=True, batch_size=2)

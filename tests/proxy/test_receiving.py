@@ -13,8 +13,9 @@ import pytest
 from spark_rocket.protocol.compression import compress_body
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.message_out import milliseconds_of
-from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.proxy.messages.message_out import milliseconds_of
+from spark_rocket.proxy.messages.statuses import StatusError
+from spark_rocket.proxy.methods import receiving
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 
 
@@ -98,6 +99,23 @@ def test_a_receive_waits_for_a_message(client: Consuming) -> None:
     client.send(b"late")
     answers = waiting.result(30)
     assert [answer.message.body for answer in answers[1:-1]] == [b"late"]
+
+
+def test_a_broker_is_asked_to_wait_for_some_seconds_at_a_time(
+    client: Consuming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds a receive on when its client has gone, but not for long."""
+    asked: list[str] = []
+    begin = client.cluster.begin
+
+    async def note(broker: str, code: int, ext: dict[str, str], *more: Any, **named: Any) -> Any:
+        asked.append(ext["pollTime"])
+        return await begin(broker, code, ext, *more, **named)
+
+    monkeypatch.setattr(receiving, "SLICE_MS", 25)
+    monkeypatch.setattr(client.cluster, "begin", note)
+    assert client.receive() == []  # polls for 60 ms
+    assert asked == ["25", "25", "10"]
 
 
 def test_tags_are_chosen_and_compared_again(client: Consuming) -> None:
@@ -233,7 +251,7 @@ def test_what_a_broken_call_did_not_take_comes_again_soon(client: Consuming, tak
         await answers.aclose()
 
     client.do(break_off())
-    client.do(client.service.settle_all())
+    client.settle_all()
     assert client.receive() == []
     client.pass_time(2_001)
     again = client.receive()
@@ -241,7 +259,9 @@ def test_what_a_broken_call_did_not_take_comes_again_soon(client: Consuming, tak
     assert {message.system_properties.delivery_attempt for message in again} == {1}
 
 
-def test_a_call_that_ends_while_it_waits_leaves_nothing(client: Consuming) -> None:
+def test_what_a_broker_answers_when_the_call_is_over_comes_again_soon(client: Consuming) -> None:
+    """Remoting cannot withdraw a request: the broker holds the receive on."""
+
     async def start() -> asyncio.Task[Any]:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
@@ -254,9 +274,13 @@ def test_a_call_that_ends_while_it_waits_leaves_nothing(client: Consuming) -> No
             await task
 
     client.do(cancel(client.do(start())))
-    assert client.run(lambda: client.service.waiting.count) == 0
     client.send(b"a")
-    assert client.bodies() == [b"a"]
+    client.wait_for(lambda: client.service.waiting.count == 0)
+    assert client.receive() == []
+    client.settle_all()
+    client.pass_time(2_001)
+    (again,) = client.receive()
+    assert (again.body, again.system_properties.delivery_attempt) == (b"a", 1)
 
 
 def test_a_call_that_ends_as_its_messages_come_gives_them_back(client: Consuming) -> None:
@@ -272,7 +296,7 @@ def test_a_call_that_ends_as_its_messages_come_gives_them_back(client: Consuming
             await task
 
     client.do(cancel_with_the_answer())
-    client.do(client.service.settle_all())
+    client.settle_all()
     client.pass_time(2_001)
     assert client.bodies() == [b"a"]
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.proxy.definitions import Code
-from spark_rocket.proxy.local_broker import ProxyChannel
-from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.proxy.messages.statuses import StatusError
 from tests.proxy.consuming import Consuming, consuming
 
 
@@ -36,7 +35,7 @@ class Clients:
         self.sent = 0
         self.acked: set[bytes] = set()
         self.had: dict[bytes, Had] = {}
-        self.channels: dict[str, ProxyChannel] = {}
+        self.members: dict[str, tuple[str, str]] = {}
 
     def send(self) -> None:
         for _ in range(self.random.randrange(1, 12)):
@@ -77,7 +76,7 @@ class Clients:
             await answers.aclose()
 
         self.world.do(some_of())
-        self.world.do(self.world.service.settle_all())
+        self.world.settle_all()
 
     def ack(self) -> None:
         of_one = self._of_one()
@@ -112,11 +111,11 @@ class Clients:
 
     def leave(self) -> None:
         client_id = self._somebody()
-        channel = self.channels.pop(client_id)
+        member = self.members.pop(client_id)
         group = self.world.group
-        self.world.run(lambda: self.world.service.clients.unregister(channel, None, group))
+        self.world.leave(member)
         self.world.run(lambda: self.world.receiving.receipts.client_left(client_id, [group]))
-        self.world.do(self.world.service.settle_all())
+        self.world.settle_all()
         for had in self.had.values():
             if had.client_id == client_id and had.until is None:
                 had.client_id, had.until = "", self.world.clock()  # it is nobody's, and comes again within a second
@@ -126,8 +125,8 @@ class Clients:
 
     def _somebody(self) -> str:
         self.world.client_id = client_id = self.random.choice(("a@1", "b@1", "c@1"))
-        if client_id not in self.channels:
-            self.channels[client_id] = self.world.register()
+        if client_id not in self.members:
+            self.members[client_id] = self.world.register()
         return client_id
 
     def _of_one(self) -> list[tuple[bytes, Had]]:
@@ -136,7 +135,7 @@ class Clients:
 
     def verify(self) -> None:
         """Everybody leaves: all that was not acked comes again, and is acked."""
-        for client_id in tuple(self.channels):
+        for client_id in tuple(self.members):
             self.random.choice = lambda _, chosen=client_id: chosen  # type: ignore[method-assign, assignment]
             self.leave()
         found: set[bytes] = set()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.message_in import SYSTEM_PROPERTIES
+from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
 from tests.proxy.caller import resource
 from tests.proxy.direct import DirectCaller, endpoint
 from tests.proxy.outgoing import Type, message, sent

@@ -41,18 +41,13 @@ def test_a_client_that_does_not_say_what_it_called(cluster: LocalCluster, client
 
 
 @pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
-def test_of_several_endpoints_a_client_is_told_this_one(
+def test_of_several_endpoints_a_client_is_told_all(
     cluster: LocalCluster, client: Caller, topic: str, group: str, method: str
 ) -> None:
-    """RocketMQ's clients take ``host:port;host:port`` and call them in turn; an ack would come to another broker."""
+    """RocketMQ's clients take ``host:port;host:port``; each endpoint serves all brokers."""
     more = {"group": resource(group)} if method == "QueryAssignment" else {}
-    port = int(cluster.grpc_endpoint.rpartition(":")[2])
-    several = endpoints(port=port)
-    several.addresses.add(host="other.example", port=port + 1)
-    answer = client.call(method, topic=resource(topic), endpoints=several, **more)
-    queue = answer.assignments[0].message_queue if more else answer.message_queues[0]
-    assert queue.broker.endpoints == endpoints(port=port)
-    several.addresses[1].port = port  # which of them is this one?
+    several = endpoints(port=18081)
+    several.addresses.add(host="other.example", port=18082)
     answer = client.call(method, topic=resource(topic), endpoints=several, **more)
     queue = answer.assignments[0].message_queue if more else answer.message_queues[0]
     assert queue.broker.endpoints == several

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,10 +23,10 @@ from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.compression import compress_body
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.local_broker import LocalBroker
-from spark_rocket.proxy.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
-from spark_rocket.proxy.sending import MAX_MESSAGES, SendFamily, consistent_hash, queue_of_group
-from spark_rocket.proxy.statuses import StatusError
+from spark_rocket.proxy.messages.message_in import MAX_UNPACKED_GZIP, SYSTEM_PROPERTIES, read_message
+from spark_rocket.proxy.messages.statuses import StatusError
+from spark_rocket.proxy.methods.sending import MAX_MESSAGES, SendFamily, consistent_hash, queue_of_group
+from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, Wire
@@ -186,13 +187,15 @@ def test_the_queue_of_a_group_is_guavas_consistent_hash() -> None:
     assert queue_of_group("a long name of a group", 8) in range(8)  # its hash code is negative
 
 
-def test_only_queues_to_write_to(client: Caller, wire: Wire, topic: str) -> None:
+def test_only_queues_to_write_to(client: Caller, wire: Wire, topic: str, proxy: ProxyServer) -> None:
+    assert proxy.families is not None
     change(wire, topic, reads=4, writes=2)
     for _ in range(4):
         sent(client, message(topic))
     assert [one.queue_id for one in stored(wire, topic)] == [0, 0, 1, 1]
     for more in ({"writes": 0}, {"perm": 4}):
         change(wire, topic, **more)  # type: ignore[arg-type]
+        proxy.families.cluster.topics.forget(topic)  # as if it had been known for half a minute
         assert send(client, message(topic)).status.code == Code.FORBIDDEN
 
 
@@ -592,23 +595,27 @@ def test_a_call_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
         client = here.client()
         here.create_topic("T")
-        family = here.server.run(lambda: SendFamily(LocalBroker(here.server.broker), here.clients))
+        family = here.server.run(lambda: SendFamily(here.cluster, here.clients))
+        stored = threading.Event()
         request = definitions.SendMessageRequest(messages=[message("T")])
-        monkeypatch.setattr(
-            here.server.broker.service.store, "when_flushed", lambda offset, deliver: flushed.append(deliver)
-        )
+
+        def when_flushed(offset: int, deliver: Callable[[bool], None]) -> None:
+            flushed.append(deliver)
+            stored.set()
+
+        monkeypatch.setattr(here.server.broker.service.store, "when_flushed", when_flushed)
 
         async def give_up() -> None:
             task = asyncio.ensure_future(family.send_message(client.context, request))
-            await asyncio.sleep(0)
+            while not stored.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
         here.server.do(give_up())
-        assert here.server.run(lambda: family._channel(client.context.peer)._waiting) == {}
         (deliver,) = flushed
-        deliver(True)  # the answer has nobody to go to
+        here.server.run(lambda: deliver(True))  # the answer has nobody to go to
         monkeypatch.undo()
         sent(client, message("T"))
         assert len(wire.messages("T")) == 2

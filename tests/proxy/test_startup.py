@@ -1,24 +1,35 @@
-"""The endpoint beside a broker: on the port that is set, on none, and without what it needs."""
+"""The proxy as a whole: its port, its TLS, its end and its next start, and brokers that come and go."""
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.remoting.self_signed import self_signed
 from spark_rocket.testing import LocalCluster
-from spark_rocket.testing.cluster import _ServerThread
+from spark_rocket.testing.proxy_thread import ProxyThread
 from tests.proxy.caller import SECONDS, Caller, producer_settings, resource
+
+
+@contextmanager
+def started(cluster: LocalCluster) -> Iterator[ProxyThread]:
+    """A proxy of its own."""
+    proxy = ProxyThread(ProxyConfig(name_server=cluster.name_server, port=0), SECONDS)
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
 
 
 @pytest.fixture
@@ -28,43 +39,10 @@ def taken() -> Iterator[int]:
 
 
 def test_a_port_in_use_is_told_with_what_to_do(taken: int) -> None:
-    with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{taken}") as caught:
-        LocalCluster(in_process=True, config={"grpcServerPort": taken}).start()
-    assert "--grpc-port" in caught.value.remedy
-    assert "--no-grpc" in caught.value.remedy
-
-
-def test_without_its_libraries_the_broker_serves_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    with caplog.at_level(logging.WARNING), LocalCluster(in_process=True) as cluster:
-        cluster.create_topic("T")
-        with pytest.raises(StateError, match="no gRPC endpoint"):
+    with LocalCluster(in_process=True, config={"grpcServerPort": taken}) as cluster:
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{taken}") as caught:
             _ = cluster.grpc_endpoint
-    assert "pip install protobuf" in caplog.text
-
-
-def test_what_cannot_be_loaded_is_told_when_somebody_calls(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "spark_rocket.proxy.families", None)
-    with LocalCluster(in_process=True) as cluster, Caller(cluster.grpc_endpoint, "c") as client:
-        with pytest.raises(grpc.RpcError):
-            client.call("QueryRoute")
-        assert cluster.create_topic("T") == "T"
-    assert "Nobody is served by gRPC" in caplog.text
-
-
-def test_nothing_is_loaded_before_somebody_calls() -> None:
-    with LocalCluster(in_process=True) as cluster:
-        server = cluster._server
-        assert isinstance(server, _ServerThread)
-        assert server.proxy is not None
-        assert server.proxy.families is None
-        with Caller(cluster.grpc_endpoint, "c") as client:
-            assert client.call("QueryRoute").status.code == definitions.Code.ILLEGAL_TOPIC
-            assert server.proxy.families is not None
+        assert "--grpc-port" in caught.value.remedy
 
 
 def test_the_health_of_the_endpoint(client: Caller) -> None:
@@ -108,13 +86,13 @@ def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"tlsCertPath": "/nowhere/c.pem"}, "belong together"),
+        ({"tlsCertPath": "/nowhere/c.pem"}, "tlsKeyPath is not"),
         ({"tlsCertPath": "/nowhere/c.pem", "tlsKeyPath": "/nowhere/k.pem"}, "cannot be read"),
     ],
 )
 def test_a_certificate_that_is_none(config: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        LocalCluster(in_process=True, config=config).start()
+    with LocalCluster(in_process=True, config=config) as cluster, pytest.raises(ConfigError, match=said):
+        _ = cluster.grpc_endpoint
 
 
 def test_tls_can_be_off() -> None:
@@ -127,31 +105,45 @@ def test_tls_can_be_off() -> None:
 # --- stops and restarts -----------------------------------------------------------------------------------------
 
 
-def test_a_stop_ends_streams_and_forgets_clients() -> None:
-    with LocalCluster(in_process=True) as cluster:
-        client = Caller(cluster.grpc_endpoint, "c")
-        stream = client.telemetry().say_settings(producer_settings("T"))
-        server = cluster._server
-        assert isinstance(server, _ServerThread)
-        service = server.service
-        assert service is not None
-        assert set(service.clients.producers) == {"T"}
-    assert not service.clients.producers
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stream)
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    client.close()
+def test_a_stop_ends_streams_and_forgets_clients(cluster: LocalCluster, service: BrokerService, topic: str) -> None:
+    with started(cluster) as proxy, Caller(proxy.address, "c") as client:
+        stream = client.telemetry().say_settings(producer_settings(topic))
+        assert topic in service.clients.producers
+        proxy.stop()
+        assert topic not in service.clients.producers
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def test_after_a_restart_clients_go_on() -> None:
     """What a client knows leads to the new process, and what needs no settings works at once."""
-    with LocalCluster() as other, Caller(other.grpc_endpoint, "c") as client:
+    with LocalCluster(in_process=True) as other, Caller(other.grpc_endpoint, "c") as client:
         other.create_topic("T")
         stream = client.publish("T")
-        other.restart_broker()
+        other.restart_proxy()
         with pytest.raises(grpc.RpcError):
             list(stream)
         assert client.call("QueryRoute", topic=resource("T")).status.code == definitions.Code.OK
         assert client.call("Heartbeat").status.code == definitions.Code.UNRECOGNIZED_CLIENT_TYPE
         with client.publish("T"):
             assert client.call("Heartbeat").status.code == definitions.Code.OK
+
+
+def test_a_broker_may_die_and_come_back() -> None:
+    """The proxy goes on, and what a client has said of itself still counts."""
+    with LocalCluster() as other, Caller(other.grpc_endpoint, "c") as client:
+        other.create_topic("T")
+        with client.publish("T"):
+            other.kill_broker()
+            other.restart_broker()
+            assert client.call("Heartbeat").status.code == definitions.Code.OK
+            assert client.call("QueryRoute", topic=resource("T")).status.code == definitions.Code.OK
+
+
+def test_without_an_endpoint() -> None:
+    with (
+        LocalCluster(in_process=True, config={"grpcServerPort": -1}) as cluster,
+        pytest.raises(StateError, match="no gRPC endpoint"),
+    ):
+        _ = cluster.grpc_endpoint

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote
 
 import pytest
 
 from spark_rocket.errors import RefusedError, StateError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.grpc_messages import message_text
+from spark_rocket.proxy.calls import cut_text
+from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
 from spark_rocket.proxy.messaging import status_of
-from spark_rocket.proxy.statuses import StatusError, status_code_of
 
 Code = definitions.Code
 
@@ -42,8 +42,7 @@ def test_what_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("text", ["x" * 10_000, "界" * 3_000, "%" * 5_000, "a界" * 900 + "\ud800"], ids=len)
 def test_what_goes_wrong_is_said_in_as_many_bytes_as_clients_take(text: str) -> None:
     """8 KiB of metadata, 4 KiB through nginx: with more a call fails for that, and nobody learns why."""
-    raw = message_text(text)
-    assert len(raw) <= 3072
-    said = unquote_to_bytes(raw).decode()
+    said = cut_text(text)
+    assert len(quote(said, safe="")) <= 3072
     assert text.startswith(said)
     assert len(said) > 300

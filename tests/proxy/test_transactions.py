@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.transactions import make_transaction_id, parse_transaction_id
+from spark_rocket.proxy.methods.transactions import make_transaction_id, parse_transaction_id
 from tests.broker.wire import Wire
 from tests.proxy.caller import Caller, resource
 from tests.proxy.direct import DirectCaller, DirectEndpoint, endpoint

@@ -56,13 +56,17 @@ def test_a_kill_and_a_restart_on_the_same_ports() -> None:
         assert wire.pull("T", 0).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_the_grpc_endpoint_is_there_again_after_a_restart_or_not_at_all() -> None:
+def test_the_grpc_endpoint_is_there_when_it_is_asked_for_or_not_at_all() -> None:
     with LocalCluster() as cluster:
         endpoint = cluster.grpc_endpoint
         with socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2]))):
             pass
         cluster.restart_broker()
         assert cluster.grpc_endpoint == endpoint
+        cluster.restart_proxy()
+        assert cluster.grpc_endpoint == endpoint
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])))
     with (
         LocalCluster(in_process=True, config={"grpcServerPort": -1}) as cluster,
         pytest.raises(StateError, match="no gRPC endpoint"),

@@ -18,6 +18,7 @@ from spark_rocket.remoting.client import RemotingClient
 from spark_rocket.store.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.proxy.caller import Caller, resource
 
 PATIENCE = 30.0
 
@@ -49,8 +50,9 @@ def test_both_brokers_take_messages_and_both_name_servers_know(two: LocalCluster
     with Producer(name_server=two.name_server) as producer:
         sent = [producer.send(Message.of("T", b"%d" % number)).queue.broker_name for number in range(8)]
     assert set(sent) == {"broker-a", "broker-b"}
-    assert two.brokers[0].grpc_endpoint != two.brokers[1].grpc_endpoint
-    assert two.grpc_endpoint == two.brokers[0].grpc_endpoint
+    with Caller(two.grpc_endpoint, "c") as caller:  # one endpoint for both
+        route = caller.call("QueryRoute", topic=resource("T"))
+        assert {queue.broker.name for queue in route.message_queues} == {"broker-a", "broker-b"}
     two.delete_topic("T")
     with RemotingClient() as client:
         assert brokers_of(client, two.name_servers[1].address, "T") == set()

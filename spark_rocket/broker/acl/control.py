@@ -1,32 +1,21 @@
-"""Access control: every request of the classic protocol and of gRPC is checked before it is carried out.
+"""Access control of a broker: every Remoting request is checked before it is carried out (see acl/control.py).
 
-In Apache's order: an address of the global white list may do everything; else the access key must be known; from an
-account's own white list its access key is enough, for everything; else the request must be signed, and what it names
-must be permitted. A refusal says who asked for what and which permission is missing, never a secret or a signature.
-
-The file is looked at every second. A change is read when the file has stayed the same from one look to the next, so
-that one that is being written is not taken for less than it will be; it counts from then on, for open connections too.
-A file that cannot be used is told once, with its line, and the rules stay as they are; at the start it is an error.
-
-Thread-safety: event loop only; the file is read on a thread. What was decided is remembered with the account and goes
-with it. Corresponds to PlainAccessValidator, PlainPermissionManager and the hooks of BrokerController.initialAcl.
+Thread-safety: event loop only. Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from spark_rocket.broker.acl.accounts_file import AccountsFile, change_file, warn_if_open
-from spark_rocket.broker.acl.addresses import parts_of
-from spark_rocket.broker.acl.needs import NEEDS, OPEN, Needs, key_of, need_of_topic
-from spark_rocket.broker.acl.rules import ANY, GROUP, PUB, SUB, Account, AclRules, Need
-from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
-from spark_rocket.logs import log_once_per
-from spark_rocket.protocol.acl import ACCESS_KEY, SIGNATURE, Authorization, is_signed_by, seconds_of
-from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.acl.addresses import parts_of
+from spark_rocket.acl.control import AccountControl
+from spark_rocket.acl.needs import Needs, need_of_topic
+from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, AclRules
+from spark_rocket.broker.acl.needs import NEEDS, OPEN, key_of
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.acl import ACCESS_KEY, SIGNATURE, is_signed_by
+from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -35,20 +24,9 @@ from spark_rocket.protocol.headers import (
 )
 from spark_rocket.remoting.server import Channel, Handler
 
-_log = logging.getLogger(__name__)
-_often = log_once_per(10.0, _log)
 
-_PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
-
-_Stat = tuple[int, int, int] | None
-
-
-class NotAuthenticatedError(RefusedError):
-    """It is not shown who asks: no key, an unknown one, or a signature that is not the account's."""
-
-
-class AccessControl:
-    """The rules of one file, and the checks."""
+class AccessControl(AccountControl):
+    """The checks of a broker's requests."""
 
     def __init__(
         self,
@@ -56,16 +34,10 @@ class AccessControl:
         *,
         topic_at: Callable[[int], str | None],
         clock: Callable[[], int],
-        clock_skew_ms: Callable[[], int],
     ) -> None:
         """ConfigError for a file that cannot be used. ``topic_at``: of the message at a physical offset,
         of a half message the topic that it is for."""
-        self.path = path
-        self.refused = 0
-        self.allowed_by_white_list = 0
-        self._loaded = self._seen = _stat(path)
-        self.rules = AclRules.from_file(path)
-        warn_if_open(path)
+        super().__init__(path, clock=clock)
         self._topic_at = topic_at
         #: Codes whose needs are those of the message that they name by its place.
         self._looking: dict[int, Callable[[RemotingCommand], Needs]] = {
@@ -73,40 +45,6 @@ class AccessControl:
             RequestCode.CONSUMER_SEND_MSG_BACK: self._needs_of_send_back,
             RequestCode.END_TRANSACTION: self._needs_of_end,
         }
-        self._clock = clock
-        self._clock_skew_ms = clock_skew_ms
-        self._reading = asyncio.Lock()  # so that what was read before a change does not count after it
-
-    # --- the file -----------------------------------------------------------------------------------------------------
-
-    async def look(self) -> bool:
-        """Read the file if it has changed, and stayed so since the last look; whether there are other rules now."""
-        found = _stat(self.path)
-        if found == self._loaded:
-            self._seen = found
-            return False
-        if found != self._seen:
-            self._seen = found
-            return False
-        self._loaded = found
-        async with self._reading:
-            try:
-                rules = await asyncio.to_thread(AclRules.from_file, self.path)
-            except ConfigError as error:
-                _log.error("Who may do what stays as it was: %s %s", error.message, error.remedy)
-                return False
-            self.take(rules)
-        _log.info("Who may do what is read again from %s: %d accounts.", self.path, len(rules.accounts))
-        return True
-
-    async def change(self, edit: Callable[[AccountsFile], None]) -> None:
-        """Change the file; on return it is on disk and counts. ConfigError, OSError: nothing is changed."""
-        async with self._reading:
-            self.take(await asyncio.to_thread(change_file, self.path, edit, self._clock()))
-
-    def take(self, rules: AclRules) -> None:
-        """These count from now on."""
-        self.rules = rules
 
     # --- the classic protocol -------------------------------------------------------------------------------------
 
@@ -133,11 +71,11 @@ class AccessControl:
                         if is_for_admins and not account.admin:
                             raise self._not_admin(account, code)
                         if needs_of is not None:
-                            self._check_needs(account, needs_of(request))
+                            self.check_needs(account, needs_of(request))
                         if key is not None:
                             account.remember(key)
             except RefusedError as error:
-                self._say(channel.remote_addr, error)
+                self.log_refusal(channel.remote_addr, error)
                 raise
             return handler(channel, request)
 
@@ -161,14 +99,12 @@ class AccessControl:
         if rules.white and self._is_white(rules, channel.attributes, channel.remote_addr):
             return None
         ext = request.ext_fields
-        account = rules.accounts.get(ext.get(ACCESS_KEY, ""))
-        if account is None:
-            raise self._unknown(ext.get(ACCESS_KEY))
+        account = self.known_account(ext.get(ACCESS_KEY))
         if account.white is not None and account.white.matches(_parts(channel.attributes, channel.remote_addr)):
             self.allowed_by_white_list += 1
             return None
         if not is_signed_by(request, account.key):
-            raise self._wrong_signature(account, SIGNATURE in ext)
+            raise self.wrong_signature(account, SIGNATURE in ext)
         return account
 
     def check_admin(self, channel: Channel, request: RemotingCommand) -> None:
@@ -203,7 +139,7 @@ class AccessControl:
 
     def may_ask(self, channel: Channel, topic: str) -> bool:
         """Whether a producer's connection may be shown a transaction to this topic: whose heartbeat made it one may
-        send there. (gRPC's producers have said which topics they send to; see proxy/transactions.py.)"""
+        send there."""
         access_key = channel.attributes.get("acl_account")
         if access_key is None or self._is_white(self.rules, channel.attributes, channel.remote_addr):
             return True
@@ -214,72 +150,7 @@ class AccessControl:
             return True
         return account.unmet((need_of_topic(topic, PUB),)) is None
 
-    # --- gRPC -------------------------------------------------------------------------------------------------------
-
-    def check_grpc(
-        self, peer: str, metadata: Mapping[str, str], needs_of: Callable[[], Needs], *, is_first: bool = True
-    ) -> None:
-        """RefusedError, its kind NotAuthenticatedError where it is not shown who calls.
-
-        A call's later messages come with the metadata of its first, whose time may be long ago.
-        """
-        try:
-            self._check_grpc(peer, metadata, needs_of, is_first)
-        except RefusedError as error:
-            self._say(peer, error)
-            raise
-
-    def _check_grpc(
-        self, peer: str, metadata: Mapping[str, str], needs_of: Callable[[], Needs], is_first: bool
-    ) -> None:
-        rules = self.rules
-        parts = parts_of(peer.rpartition(":")[0])
-        if any(pattern.matches(parts) for pattern in rules.white):
-            self.allowed_by_white_list += 1
-            return
-        header = metadata.get("authorization")
-        if not header:
-            raise self._unknown(None)
-        try:
-            authorization = Authorization.parse(header)
-        except ProtocolError as error:
-            raise self._not_authenticated(f"{error.message} {error.remedy}") from None
-        account = rules.accounts.get(authorization.access_key)
-        if account is None:
-            raise self._unknown(authorization.access_key)
-        if account.white is not None and account.white.matches(parts):
-            self.allowed_by_white_list += 1
-            return
-        date_time = metadata.get("x-mq-date-time", "")
-        if not date_time or not authorization.is_signed_by(account.key, date_time):
-            raise self._wrong_signature(account, has_one=True)
-        if is_first:
-            self._check_time(account, date_time)
-        needs = needs_of()
-        if needs not in account.met:
-            self._check_needs(account, needs)
-            account.remember(needs)
-
-    def _say(self, peer: str, error: RefusedError) -> None:
-        """In the log, once in a while for each machine."""
-        host = peer.rpartition(":")[0]
-        _often.warning(host, "%s is refused: %s", host, error.message)
-
-    def _check_time(self, account: Account, date_time: str) -> None:
-        most = self._clock_skew_ms()
-        if not most:
-            return
-        try:
-            apart = abs(seconds_of(date_time) * 1000 - self._clock())
-        except ProtocolError as error:
-            raise self._not_authenticated(f"{error.message} {error.remedy}") from None
-        if apart > most:
-            raise self._not_authenticated(
-                f"the request of accessKey {account.access_key} was signed {apart // 1000} s away from the broker's "
-                f"time, more than aclMaxClockSkew allows"
-            )
-
-    # --- both ---------------------------------------------------------------------------------------------------------
+    # --- helpers ------------------------------------------------------------------------------------------------------
 
     def _is_white(self, rules: AclRules, attributes: dict[str, object], remote_addr: str) -> bool:
         known = attributes.get("acl")
@@ -290,41 +161,8 @@ class AccessControl:
         self.allowed_by_white_list += is_white
         return is_white
 
-    def _check_needs(self, account: Account, needs: Needs) -> None:
-        missing = account.unmet(needs)
-        if missing is not None:
-            raise self._no_permission(account, missing)
-
-    def _no_permission(self, account: Account, need: Need) -> RefusedError:
-        kind, name, permission = need
-        return self._refusal(
-            f"accessKey {account.access_key} has no permission {_PERMISSION[permission]} for the {kind} {name[:255]}"
-        )
-
     def _not_admin(self, account: Account, code: int) -> RefusedError:
-        return self._refusal(f"request code {code} is for administrators, which accessKey {account.access_key} is not")
-
-    def _unknown(self, access_key: str | None) -> RefusedError:
-        if not access_key:
-            return self._not_authenticated("the request names no accessKey, and its address is on no white list")
-        return self._not_authenticated(f"there is no account with the accessKey {access_key[:100]}")
-
-    def _wrong_signature(self, account: Account, has_one: bool) -> RefusedError:
-        what = "is not signed" if not has_one else "has a signature that its secret key did not make"
-        return self._not_authenticated(f"the request of accessKey {account.access_key} {what}")
-
-    def _not_authenticated(self, text: str) -> NotAuthenticatedError:
-        self.refused += 1
-        return NotAuthenticatedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
-
-    def _refusal(self, text: str) -> RefusedError:
-        self.refused += 1
-        return RefusedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
-
-
-def _printable(text: str) -> str:
-    """Names come from anywhere, and go into logs."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+        return self.refusal(f"request code {code} is for administrators, which accessKey {account.access_key} is not")
 
 
 def _parts(attributes: dict[str, object], remote_addr: str) -> tuple[int, ...]:
@@ -334,11 +172,3 @@ def _parts(attributes: dict[str, object], remote_addr: str) -> tuple[int, ...]:
         known = attributes["acl_address"] = parts_of(remote_addr.rpartition(":")[0])
     assert isinstance(known, tuple)
     return known
-
-
-def _stat(path: Path) -> _Stat:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_rocket.broker.acl.rules import GROUP, PUB, SUB, TOPIC, Need
+from spark_rocket.acl.needs import Needs, for_all, need_of_topic
+from spark_rocket.acl.rules import GROUP, PUB, SUB, Need
 from spark_rocket.broker.processors.client_manage import heartbeat_of
-from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.protocol.bodies import (
     BatchAckMessageRequestBody,
     LockBatchRequestBody,
@@ -42,19 +42,9 @@ from spark_rocket.protocol.bodies import (
 from spark_rocket.protocol.codes import RequestCode
 from spark_rocket.protocol.command import RemotingCommand
 
-Needs = tuple[Need, ...]
 #: What a request's needs depend on: two requests with the same key, of whatever codes, have the same.
 Key = Callable[[dict[str, str]], object]
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-_REPLY_SUFFIX = "_REPLY_TOPIC"
-
-
-def need_of_topic(topic: str, permission: int) -> Need:
-    """What a topic of this name needs: a retry topic is its group's."""
-    if topic.startswith(RETRY_PREFIX):
-        return (GROUP, topic[len(RETRY_PREFIX) :], SUB)
-    return (TOPIC, topic, permission)
 
 
 def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
@@ -67,11 +57,6 @@ def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
         )
 
     return needs
-
-
-def for_all(topic: str) -> bool:
-    """Whether everybody may send there: who may send a message may trace it, who got a request may reply."""
-    return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
 
 
 def _read(request: RemotingCommand) -> Needs:

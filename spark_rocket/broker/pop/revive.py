@@ -50,12 +50,13 @@ from spark_rocket.broker.pop.check_points import (
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX, TopicConfigManager
+from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.extra_info import normal_topic, retry_topic
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.properties import decode_properties, find_property
 from spark_rocket.protocol.record import RecordView, view_record
 from spark_rocket.store.layout import MAX_PROPERTIES

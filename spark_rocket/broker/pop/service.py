@@ -38,7 +38,7 @@ from spark_rocket.broker.pop.retry_records import as_asked
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.broker.stats import BrokerStats
-from spark_rocket.broker.topics import RETRY_PREFIX, TopicConfigManager
+from spark_rocket.broker.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.protocol.codes import ResponseCode
 from spark_rocket.protocol.extra_info import (
@@ -49,6 +49,7 @@ from spark_rocket.protocol.extra_info import (
     retry_topic,
     start_offset_info,
 )
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutStatus

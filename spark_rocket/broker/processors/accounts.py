@@ -39,7 +39,7 @@ from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 if TYPE_CHECKING:
-    from spark_rocket.broker.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
+    from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
     from spark_rocket.broker.acl.control import AccessControl
 
 _log = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class AccountProcessor:
         self._answer_later(channel, request, ResponseCode.SYSTEM_ERROR, answer())
 
     async def _file(self, control: AccessControl) -> AccountsFile:
-        from spark_rocket.broker.acl.accounts_file import AccountsFile
+        from spark_rocket.acl.accounts_file import AccountsFile
 
         return await asyncio.to_thread(AccountsFile.read, control.path)
 

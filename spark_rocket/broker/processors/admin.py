@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from spark_rocket.broker.config import shown_text
 from spark_rocket.broker.config_files import change_properties
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.setting import SettingsUpdate
-from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes, group_problem, topic_problem
+from spark_rocket.broker.topics import MAX_QUEUES, alter_attributes
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.protocol.bodies import (
     CreateTopicListRequestBody,
@@ -37,6 +36,8 @@ from spark_rocket.protocol.headers import (
     GetTopicConfigRequestHeader,
 )
 from spark_rocket.protocol.java_properties import render_properties
+from spark_rocket.protocol.names import group_problem, topic_problem
+from spark_rocket.protocol.setting import SettingsUpdate
 from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 _log = logging.getLogger(__name__)

@@ -28,7 +28,6 @@ from dataclasses import replace
 
 from spark_rocket.broker.config import MessageRequestMode
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import RETRY_PREFIX, group_problem, topic_problem
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
@@ -42,6 +41,7 @@ from spark_rocket.protocol.bodies import (
 )
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.names import RETRY_PREFIX, group_problem, topic_problem
 from spark_rocket.remoting.server import Channel, Handler, failure_of
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from spark_rocket.broker.clients import ClientInfo
 from spark_rocket.broker.filters import parse_filter
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import (
     CheckClientRequestBody,
@@ -34,6 +33,7 @@ from spark_rocket.protocol.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.protocol.subscription import TYPE_TAG
 from spark_rocket.remoting.server import Channel, Handler
 
@@ -103,6 +103,7 @@ class ClientManageProcessor:
         settings = service.groups.get(header.consumer_group) if header.consumer_group else None
         service.clients.unregister(
             channel,
+            header.client_id,
             header.producer_group,
             header.consumer_group,
             notify=settings is None or settings.notify_consumer_ids_changed_enable,
@@ -128,7 +129,7 @@ class ClientManageProcessor:
                 response_code=ResponseCode.CONSUMER_NOT_ONLINE,
             )
         body = ConsumerConnection(
-            connection_set=_connections(group.members.values()),
+            connection_set=_connections(group.members),
             subscription_table=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -143,7 +144,7 @@ class ClientManageProcessor:
             raise RefusedError(
                 f"the producer group[{header.producer_group}] not exist", response_code=ResponseCode.SYSTEM_ERROR
             )
-        body = ProducerConnection(connection_set=_connections(members.values()))
+        body = ProducerConnection(connection_set=_connections(members))
         return RemotingCommand.response(request, body=body.to_json())
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -143,7 +143,7 @@ class ConsumerRequestProcessor:
             body = ResetOffsetBodyForC(offset_table=rows).to_json()
         else:
             body = ResetOffsetBody(offset_table=table).to_json()
-        for member in live.members:
+        for member in live.members.channels():
             member.write(RemotingCommand.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, oneway=True))
         return table
 
@@ -162,7 +162,7 @@ class ConsumerRequestProcessor:
             )
         members = [
             member
-            for member in live.members.values()
+            for member in live.members
             if not header.client_addr or header.client_addr == member.client_id
         ]
         self._later(channel, request, self._statuses(request, header, members))

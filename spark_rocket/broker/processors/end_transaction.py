@@ -13,12 +13,12 @@ from contextlib import suppress
 from spark_rocket.broker.delayed import Waiting
 from spark_rocket.broker.half_messages import IMMUNITY, Half
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import HALF_TOPIC
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from spark_rocket.protocol.message_id import decode_offset_msg_id
+from spark_rocket.protocol.names import HALF_TOPIC
 from spark_rocket.protocol.properties import find_property
 from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.remoting.server import Channel, Handler

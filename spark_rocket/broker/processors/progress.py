@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import RETRY_PREFIX
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.bodies import (
     ConsumeStats,
@@ -36,6 +35,7 @@ from spark_rocket.protocol.headers import (
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
+from spark_rocket.protocol.names import RETRY_PREFIX
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server import Channel, Handler
 

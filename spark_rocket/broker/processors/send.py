@@ -33,13 +33,13 @@ import numpy.typing as npt
 from spark_rocket.broker.delayed import Waiting, delay_level, is_timed
 from spark_rocket.broker.service import BrokerService, SendTarget
 from spark_rocket.broker.stats import DELAY, FIFO, NORMAL, TRANSACTION
-from spark_rocket.broker.topics import HALF_TOPIC
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import SHARDING_KEY
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.host import pack_host
 from spark_rocket.protocol.message_id import UniqKeyGenerator
+from spark_rocket.protocol.names import HALF_TOPIC
 from spark_rocket.protocol.properties import decode_properties, encode_properties
 from spark_rocket.protocol.recall_handle import RecallMessageHandle
 from spark_rocket.protocol.record import decode_batch_body

@@ -27,7 +27,6 @@ import random
 from functools import partial
 
 from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.bodies import SubscriptionGroupConfig
 from spark_rocket.protocol.codes import PERM_WRITE, RequestCode, ResponseCode
@@ -35,6 +34,7 @@ from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.faq import SEE_FAQ
 from spark_rocket.protocol.headers import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.message_id import encode_offset_msg_id
+from spark_rocket.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.properties import decode_properties
 from spark_rocket.protocol.record import RecordView, view_record
 from spark_rocket.remoting.server import Channel, Handler

@@ -11,7 +11,6 @@ import logging
 
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.stats_windows import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
-from spark_rocket.broker.topics import SYSTEM_TOPICS
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.bodies import (
     BrokerStatsDataBody,
@@ -23,6 +22,7 @@ from spark_rocket.protocol.bodies import (
 from spark_rocket.protocol.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.command import RemotingCommand
 from spark_rocket.protocol.headers import ViewBrokerStatsDataRequestHeader
+from spark_rocket.protocol.names import SYSTEM_TOPICS
 from spark_rocket.remoting.server import Channel, Handler
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class StatisticsProcessor:
         table = {
             group: [
                 ProducerInfo(one.client_id, one.channel.remote_addr, one.language, one.version, one.last_update)
-                for one in members.values()
+                for one in members
             ]
             for group, members in self._service.clients.producers.items()
         }

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.acl.accounts_file import AccountsFile, _parts, change_file
-from spark_rocket.broker.acl.rules import AclRules
+from spark_rocket.acl.accounts_file import AccountsFile, _parts, change_file
+from spark_rocket.acl.rules import AclRules
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.acl import Credentials
 from spark_rocket.protocol.bodies.acl import ClusterAclConfig, PlainAccessConfig

@@ -6,8 +6,8 @@ import copy
 import random
 from pathlib import Path
 
+from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.acl.control import AccessControl
-from spark_rocket.broker.acl.rules import AclRules
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.acl import Credentials, RequestSigner
 from spark_rocket.protocol.codes import RequestCode
@@ -93,7 +93,7 @@ def test_what_was_permitted_before_opens_nothing(tmp_path: Path) -> None:
     path.write_text(ACCOUNTS)
 
     def control() -> AccessControl:
-        return AccessControl(path, topic_at=lambda _: None, clock=lambda: 0, clock_skew_ms=lambda: 0)
+        return AccessControl(path, topic_at=lambda _: None, clock=lambda: 0)
 
     def decision(of: AccessControl, peer: object, request: RemotingCommand) -> str:
         try:

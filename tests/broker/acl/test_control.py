@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.acl.control import AccessControl, _often
+from spark_rocket.acl.control import _often
+from spark_rocket.acl.rules import AclRules
+from spark_rocket.broker.acl.control import AccessControl
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
-from spark_rocket.broker.acl.rules import AclRules
 from spark_rocket.broker.config import BrokerConfig
 from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
@@ -387,7 +388,7 @@ def test_nothing_shows_the_brokers_own_secret(
 
 def control_on(path: Path, text: str) -> AccessControl:
     path.write_text(text)
-    return AccessControl(path, topic_at=lambda _: None, clock=lambda: 0, clock_skew_ms=lambda: 0)
+    return AccessControl(path, topic_at=lambda _: None, clock=lambda: 0)
 
 
 def rewrite(path: Path, text: str) -> None:

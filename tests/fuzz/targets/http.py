@@ -3,86 +3,54 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
+from ipaddress import ip_address
+
+from google.protobuf.message import DecodeError
 
 from spark_rocket.console import bodies as console_bodies
 from spark_rocket.console.avro import avro_text
-from spark_rocket.proxy import hpack, http2, huffman
-from spark_rocket.proxy.context import RpcError
-from spark_rocket.proxy.grpc_messages import MessageReader, message_text, timeout_of
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.proxy_protocol import MAX_HEADER_BYTES, PROXIED, classify, host_of
+from spark_rocket.proxy.wire_fields import has_more_fields
 from spark_rocket.remoting import http
 from tests.fuzz.targets.base import target, text_of
 
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + b"\x04\x00" + b"\0\0\0\0"
-_REQUEST = hpack.literal(
-    (b":method", b"POST"),
-    (b":scheme", b"http"),
-    (b":path", b"/a.B/C"),
-    (b":authority", b"x"),
-    (b"te", b"trailers"),
-    (b"content-type", b"application/grpc"),
-)
-
-
-def _h2(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
 
 @target(
-    _GREETING + _h2(1, 4, 1, _REQUEST) + _h2(0, 1, 1, b"\0\0\0\0\1x"),
-    _GREETING + _h2(1, 0, 1, _REQUEST[:20]) + _h2(9, 4, 1, _REQUEST[20:]) + _h2(3, 0, 1, b"\0\0\0\x08"),
-    _GREETING
-    + _h2(8, 0, 0, b"\0\0\1\0")
-    + _h2(6, 0, 0, b"12345678")
-    + _h2(7, 0, 0, b"\0" * 8)
-    + _h2(4, 0, 0, b"\0\4\0\0\1\0"),
-    _GREETING + _h2(1, 0x2D, 1, b"\1\0\0\0\0\x10" + _REQUEST + b"\0") + _h2(2, 0, 3, b"\0" * 5),
+    b"PROXY TCP4 192.0.2.7 192.0.2.1 40000 8081\r\nPRI",
+    b"PROXY UNKNOWN\r\n",
+    b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\0\x0c" + bytes(12),
+    b"\r\n\r\n\x00\r\nQUIT\n\x21\x21\0\x24" + bytes(36),
     errors=(),
 )
-def http2_session(raw: bytes) -> None:
-    session = http2.Session(lambda: 0.0)
-    cut = raw[-1] + 1 if raw else 1
-    for at in range(0, len(raw), cut):
-        session.receive(raw[at : at + cut])
-    assert len(session._buffer) <= len(raw)
+def first_bytes(raw: bytes) -> None:
+    """A connection of the gRPC port: a PROXY header, TLS or plaintext."""
+    kind, size, address = classify(raw)
+    assert 0 <= size <= min(len(raw), MAX_HEADER_BYTES)
+    assert kind == PROXIED or not size
+    if address is not None:
+        ip_address(host_of(address))
 
 
 @target(
-    _REQUEST,
-    b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff",
-    b"\x3f\xe1\x1f\x40\x01a\x01b\xbe\xbe",
+    lambda: [
+        definitions.SendMessageRequest(
+            messages=[definitions.Message(topic={"name": "T"}, user_properties={"a": "b"}, body=b"x" * 9)] * 3
+        ).SerializeToString()
+    ],
+    b"\x0a\0\x0a\0\x0a\xff\xff\xff\xff\xff\x7f\x0b\x0c\x0d",
+    errors=(),
 )
-def hpack_block(raw: bytes) -> None:
-    decoder = hpack.Decoder()
-    half = len(raw) // 2
-    assert len(decoder.decode(raw[:half])) <= half
-    decoder.decode(raw[half:])
-    assert decoder.size <= 4096
-
-
-@target(b"\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff")
-def huffman_text(raw: bytes) -> None:
-    assert len(huffman.decode(raw)) <= 2 * len(raw)
-
-
-@target(
-    b"\0\0\0\0\1x\0\0\0\0\0",
-    lambda: [b"\1" + len(packed := zlib.compress(b"a" * 100)).to_bytes(4, "big") + packed],
-    errors=(RpcError,),
-)
-def grpc_message(raw: bytes) -> None:
-    """Length-prefixed messages; compressed ones within the limit."""
-    try:
-        timeout_of(raw[:9])
-    except RpcError:
-        pass
-    message_text(text_of(raw[:300]))
-    for encoding in (None, b"deflate", b"gzip"):
-        reader = MessageReader(encoding, limit=1 << 16)
-        cut = raw[-1] % 64 + 1 if raw else 1
-        for at in range(0, len(raw), cut):
-            assert all(len(message) <= 1 << 16 for message in reader.feed(raw[at : at + cut]))
+def wire_fields(raw: bytes) -> None:
+    """The bound on a request's fields: what it lets pass has no more of them once it is parsed."""
+    request = definitions.SendMessageRequest
+    has_more_fields(raw, request, 0)
+    if not has_more_fields(raw, request, 4):
+        try:
+            found = request.FromString(raw)
+        except DecodeError:
+            return
+        assert len(raw) <= 8 or len(found.messages) <= 4
 
 
 @target(

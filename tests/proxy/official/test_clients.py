@@ -150,13 +150,13 @@ def test_groups_keep_their_order(official: Official, producer: str, topic: str, 
         assert [message.body for message in decode_messages(bytes(given_up.result(30).body))] == [b"x1"]
 
 
-def test_what_is_refused(official: Official, producer: str, topic: str, wire: Wire) -> None:
+def test_what_is_refused(official: Official, producer: str, topic: str, shared: LocalCluster) -> None:
     with pytest.raises(OfficialClientError, match=r"(?i)topic"):
         send(official, producer, "no-such-topic", "lost")
-    set_type(wire, topic, "FIFO")
-    official.do("producer", f"orderly-{topic}", topics=[topic])
+    orderly = shared.create_topic(f"{topic}-fifo", message_type="FIFO")
+    official.do("producer", f"orderly-{topic}", topics=[orderly])
     with pytest.raises(OfficialClientError, match=r"(?i)type"):
-        send(official, f"orderly-{topic}", topic, "of no group")
+        send(official, f"orderly-{topic}", orderly, "of no group")
 
 
 def test_messages_cross_over(

@@ -1,0 +1,318 @@
+"""What ``plain_acl.yml`` says: who has which key and may do what.
+
+::
+
+    globalWhiteRemoteAddresses:
+      - 10.10.103.*
+    accounts:
+      - accessKey: rocketmq1
+        secretKey: "12345678"
+        whiteRemoteAddress: 192.168.0.{1,2}
+        admin: false
+        defaultTopicPerm: DENY
+        defaultGroupPerm: SUB
+        topicPerms:
+          - orders=PUB|SUB
+        groupPerms:
+          - billing=SUB
+
+The file is read strictly: what Apache's broker takes for DENY without a word (a misspelt permission), or passes over (a
+name that is none, a second account with the same key), is an error here that names the line. Keys have more than six
+characters, as there. No error has a secret in its text.
+
+YAML is read by events, so that what would make much of little (anchors and aliases, deep nesting, a file of more than
+a MiB) is refused before anything is built.
+
+Thread-safety: values. Corresponds to org.apache.rocketmq.acl.plain.{PlainAccessResource, PlainPermissionManager} and
+acl.common.Permission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spark_rocket.acl.addresses import AddressPattern
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.acl import SecretKey, key_problem
+from spark_rocket.protocol.names import AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC, is_system_topic
+
+DENY = 1
+ANY = 2
+PUB = 4
+SUB = 8
+
+MAX_FILE = 1024 * 1024
+_MAX_DEPTH = 8
+_MIN_KEY = 7
+_MAX_ALLOWED = 10_000
+_MAX_KEY = 2_048
+
+PERMISSIONS = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+_REMEDY = "Correct the file; docs/security.md has an example."
+
+_TOP = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
+OF_ACCOUNT = (
+    "accessKey",
+    "secretKey",
+    "whiteRemoteAddress",
+    "admin",
+    "defaultTopicPerm",
+    "defaultGroupPerm",
+    "topicPerms",
+    "groupPerms",
+)
+_CHANGED = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+#: What a request needs: the kind of resource, its name, the permission.
+Need = tuple[str, str, int]
+TOPIC, GROUP = "topic", "group"
+#: Apache's own topics that have no message in them which was sent elsewhere.
+_ORDINARY = frozenset((AUTO_CREATE_TOPIC_KEY, BENCHMARK_TOPIC, TRACE_TOPIC))
+
+
+class Account:
+    """Who has an access key, and what he may do."""
+
+    def __init__(
+        self,
+        access_key: str,
+        secret_key: str,
+        *,
+        white: AddressPattern | None = None,
+        admin: bool = False,
+        default_topic: int = DENY,
+        default_group: int = DENY,
+        topics: dict[str, int] | None = None,
+        groups: dict[str, int] | None = None,
+    ) -> None:
+        self.access_key = access_key
+        self.key = SecretKey(secret_key)
+        self.white = white
+        self.admin = admin
+        self._defaults = {TOPIC: default_topic, GROUP: default_group}
+        self._owned = {TOPIC: topics or {}, GROUP: groups or {}}
+        self._everything = admin and not topics and not groups
+        #: What was found to be permitted, by whatever the caller knows it by.
+        self.met: set[object] = set()
+
+    def __repr__(self) -> str:
+        return f"Account({self.access_key})"
+
+    def unmet(self, needs: tuple[Need, ...]) -> Need | None:
+        """The first of them that the account has no permission for."""
+        if not self._everything:
+            for need in needs:
+                kind, name, permission = need
+                owned = self._owned[kind].get(name)
+                if owned is None:
+                    owned = self._default(kind, name)
+                if owned & DENY or not owned & (PUB | SUB if permission == ANY else permission):
+                    return need
+        return None
+
+    def _default(self, kind: str, name: str) -> int:
+        """Of what no entry names. In the broker's own topics lie messages to all the others until their time comes,
+        and in a pop's retry topic, ``%RETRY%group_topic``, a group's: what it is denied is denied there as well."""
+        if kind == TOPIC:
+            return DENY if is_system_topic(name) and name not in _ORDINARY else self._defaults[TOPIC]
+        owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
+        return DENY if any(self._owned[GROUP][group] & DENY for group in owned) else self._defaults[GROUP]
+
+    def remember(self, key: object) -> None:
+        """That this is permitted. What is too long to be a name is asked again."""
+        if len(repr(key)) > _MAX_KEY:
+            return
+        if len(self.met) >= _MAX_ALLOWED:
+            self.met.clear()
+        self.met.add(key)
+
+
+class AclRules:
+    """A file's accounts and white list."""
+
+    def __init__(self, accounts: Iterable[Account], white: Iterable[AddressPattern] = ()) -> None:
+        self.accounts = {account.access_key: account for account in accounts}
+        self.white = tuple(white)
+        #: Those of whom no address is on a white list, so that every request of theirs is signed.
+        self.signing = {} if self.white else {key: found for key, found in self.accounts.items() if found.white is None}
+
+    @classmethod
+    def from_file(cls, path: Path) -> AclRules:
+        """ConfigError names the file, the line and the reason."""
+        return cls.from_bytes(read_file(path), str(path))
+
+    @classmethod
+    def from_bytes(cls, content: bytes, source: str) -> AclRules:
+        """Without a ``source`` errors name neither it nor a line: of a text that nobody has written."""
+        return _Parser(source).rules(content)
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"The access control file {path} cannot be read: {error.strerror or error}.",
+            remedy="With aclEnable=true there must be one; aclFile says where. docs/security.md has an example.",
+        ) from error
+    if len(content) > MAX_FILE:
+        raise ConfigError(f"{path} is larger than {MAX_FILE:,} bytes.", remedy="Name fewer accounts.")
+    return content
+
+
+class _Parser:
+    """Reads one file; every problem is told with its line."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def rules(self, content: bytes) -> AclRules:
+        top = self._document(content)
+        if top is None:
+            raise self._error(None, "the file is empty")
+        values = self._mapping(top, _TOP, "the file")
+        white = [self._pattern(node) for node in self._items(values.get("globalWhiteRemoteAddresses"), "addresses")]
+        accounts: dict[str, Account] = {}
+        lines: dict[str, int] = {}
+        for node in self._items(values.get("accounts"), "accounts"):
+            account = self._account(node)
+            first = lines.setdefault(account.access_key, node.start_mark.line + 1)
+            if account.access_key in accounts:
+                raise self._error(node, f"accessKey {account.access_key!r} has an account already, in line {first}")
+            accounts[account.access_key] = account
+        if not accounts and not white:
+            raise self._error(top, "it names no accounts and no addresses")
+        return AclRules(accounts.values(), white)
+
+    # --- YAML -------------------------------------------------------------------------------------------------------
+
+    def _document(self, content: bytes) -> yaml.Node | None:
+        try:
+            depth = 0
+            for event in yaml.parse(content, Loader=_LOADER):
+                if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                    raise self._error(event, "anchors and aliases (& and *) are not taken; quote a text that begins so")
+                if isinstance(event, yaml.CollectionStartEvent):
+                    depth += 1
+                    if depth > _MAX_DEPTH:
+                        raise self._error(event, "it is nested too deeply")
+                elif isinstance(event, yaml.CollectionEndEvent):
+                    depth -= 1
+            node: yaml.Node | None = yaml.compose(content, Loader=_LOADER)
+        except yaml.MarkedYAMLError as error:
+            # Not str(error): that quotes the line, which may hold a secret.
+            raise self._error(error.problem_mark or error.context_mark, error.problem or "it is not YAML") from None
+        except (yaml.YAMLError, UnicodeError):
+            raise self._error(None, "it is not YAML in UTF-8") from None
+        return node
+
+    def _mapping(self, node: yaml.Node, names: tuple[str, ...], what: str) -> dict[str, yaml.Node]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self._error(node, f"{what} must be entries like 'name: value'")
+        found: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name not in names:
+                raise self._error(key, f"{name[:40]!r} is not known; here are " + ", ".join(names))
+            if name in found:
+                raise self._error(key, f"{name} is there twice")
+            found[name] = value
+        return {name: value for name, value in found.items() if not self._is_null(value)}
+
+    def _items(self, node: yaml.Node | None, what: str) -> Iterator[yaml.Node]:
+        if node is None:
+            return
+        if not isinstance(node, yaml.SequenceNode):
+            raise self._error(node, f"the {what} must be a list, each with '- ' in front")
+        yield from node.value
+
+    def _text(self, node: yaml.Node, what: str, *, is_secret: bool = False) -> str:
+        """A value as it is written; what YAML makes another text of (0x10, 1_000) must be quoted."""
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._error(node, f"{what} must be one value")
+        text: str = node.value
+        if node.tag in _CHANGED and (
+            not text.isascii() or not text.isdigit() or (text.startswith("0") and text != "0")
+        ):
+            shown = "a number" if is_secret else text
+            raise self._error(node, f"{what} is {shown}, which YAML reads as something else: put it in quotes")
+        return text
+
+    @staticmethod
+    def _is_null(node: yaml.Node) -> bool:
+        return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+    # --- accounts -----------------------------------------------------------------------------------------------------
+
+    def _account(self, node: yaml.Node) -> Account:
+        values = self._mapping(node, OF_ACCOUNT, "an account")
+        keys: dict[str, str] = {}
+        for name in ("accessKey", "secretKey"):
+            if name not in values:
+                raise self._error(node, f"an account has no {name}")
+            keys[name] = self._text(values[name], name, is_secret=name == "secretKey")
+            problem = key_problem(keys[name])
+            if problem is None and len(keys[name]) < _MIN_KEY:
+                problem = f"is shorter than {_MIN_KEY} characters"
+            if problem is not None:
+                raise self._error(values[name], f"{name} {problem}")
+        white = values.get("whiteRemoteAddress")
+        blank = white is not None and isinstance(white, yaml.ScalarNode) and not white.value.strip()
+        return Account(
+            keys["accessKey"],
+            keys["secretKey"],
+            white=None if white is None or blank else self._pattern(white),
+            admin=self._boolean(values.get("admin")),
+            default_topic=self._permission(values.get("defaultTopicPerm")),
+            default_group=self._permission(values.get("defaultGroupPerm")),
+            topics=self._permissions(values.get("topicPerms"), "topicPerms"),
+            groups=self._permissions(values.get("groupPerms"), "groupPerms"),
+        )
+
+    def _boolean(self, node: yaml.Node | None) -> bool:
+        if node is None:
+            return False
+        text = self._text(node, "admin").lower()
+        if text not in ("true", "false"):
+            raise self._error(node, f"admin is {text[:40]!r}; it is true or false")
+        return text == "true"
+
+    def _permission(self, node: yaml.Node | None) -> int:
+        return DENY if node is None else self._one(node, self._text(node, "a permission"))
+
+    def _one(self, node: yaml.Node, text: str) -> int:
+        permission = PERMISSIONS.get(text.strip())
+        if permission is None:
+            raise self._error(node, f"{text.strip()[:40]!r} is no permission: DENY, PUB, SUB or PUB|SUB")
+        return permission
+
+    def _permissions(self, node: yaml.Node | None, what: str) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for item in self._items(node, what):
+            name, equals, permission = self._text(item, what).partition("=")
+            name = name.strip()
+            if not name or not equals:
+                raise self._error(item, f"an entry of {what} is no 'name=permission'")
+            if name in found:
+                raise self._error(item, f"{what} names {name!r} twice")
+            found[name] = self._one(item, permission)
+        return found
+
+    def _pattern(self, node: yaml.Node) -> AddressPattern:
+        text = self._text(node, "an address")
+        try:
+            return AddressPattern(text)
+        except ValueError as error:
+            raise self._error(node, f"the address {text[:80]!r} cannot be used: {error}") from None
+
+    def _error(self, where: Any, reason: str) -> ConfigError:
+        mark = getattr(where, "start_mark", where)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        where = f"{self._source}{line}: " if self._source else ""
+        return ConfigError(f"{where}{reason}.", remedy=_REMEDY)

@@ -1,0 +1,155 @@
+"""One setting of ``broker.conf`` or ``proxy.conf``: its name, its range, and how its text is read and written.
+
+:func:`setting` makes a field of a dataclass (the broker's or the proxy's configuration), and :func:`settings_of` finds
+the :class:`Setting` of each.
+Pure values. Corresponds to org.apache.rocketmq.common.MixAll.properties2Object and object2Properties.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from spark_rocket.errors import ConfigError
+
+
+def setting(
+    default: Any,
+    *,
+    name: str | None = None,
+    secret: bool = False,
+    low: int | None = None,
+    high: int | None = None,
+    step: int = 1,
+    dynamic: bool = False,
+    check: Callable[[str], object] | None = None,
+) -> Any:
+    """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it.
+
+    A number is a multiple of ``step``.
+
+    ``check`` raises ConfigError for text that is no value of the setting. What is ``secret`` is not shown again.
+    """
+    metadata = {"name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
+    return field(default=default, repr=not secret, metadata={**metadata, "secret": secret})
+
+
+@dataclass(slots=True, frozen=True)
+class Setting:
+    """How one setting is called, read and bounded."""
+
+    attribute: str
+    name: str
+    kind: str
+    low: int | None
+    high: int | None
+    step: int
+    dynamic: bool
+    check: Callable[[str], object] | None
+    secret: bool
+    enum: type[Enum] | None
+
+    @classmethod
+    def of(cls, entry: dataclasses.Field[Any], enums: Mapping[str, type[Enum]]) -> Setting:
+        """Of a field that :func:`setting` made; ``enums``: by the names of their types."""
+        kind, known = str(entry.type), entry.metadata
+        return cls(
+            entry.name,
+            known["name"] or _camel(entry.name),
+            kind,
+            known["low"],
+            known["high"],
+            known["step"],
+            known["dynamic"],
+            known["check"],
+            known["secret"],
+            enums.get(kind),
+        )
+
+    def parse(self, text: str, where: str) -> object:
+        """The value; ConfigError, with ``where`` it is said, if there is none."""
+        text = text.strip()
+        problem: str
+        if self.kind == "str":
+            if self.check is not None:
+                try:
+                    self.check(text)
+                except ConfigError as error:
+                    raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from None
+            return text
+        if self.kind == "Path":
+            if text:
+                return Path(text)
+            problem = "needs a path"
+        elif self.kind == "bool":
+            if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            problem = "needs true or false"
+        elif self.enum is not None:
+            try:
+                return self.enum(text)
+            except ValueError:
+                problem = "needs one of " + ", ".join(member.value for member in self.enum)
+        elif re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+            number = int(text)
+            if (self.low is None or number >= self.low) and (self.high is None or number <= self.high):
+                if number % self.step == 0:
+                    return number
+                problem = f"must be a multiple of {self.step}"
+            else:
+                problem = f"must be {self._range()}"
+        else:
+            problem = "needs a whole number"
+        raise ConfigError(f"{where}: {self.name}={text}: {self.name} {problem}.", remedy="Correct the value.")
+
+    def _range(self) -> str:
+        if self.low is None or self.high is None:
+            return f"at least {self.low}" if self.high is None else f"at most {self.high}"
+        return str(self.low) if self.low == self.high else f"between {self.low} and {self.high}"
+
+
+@dataclass(slots=True)
+class SettingsUpdate:
+    """What a request of code 25 changes."""
+
+    values: dict[Setting, object] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    """Settings that this broker does not have."""
+    known_others: dict[str, str] = field(default_factory=dict)
+    """Of those the ones that Apache's brokers have."""
+
+    def to_file(self) -> dict[str, str]:
+        """What ``broker.conf`` is to say, by Apache's names. A name that nobody knows is probably a typing error."""
+        return {spec.name: text_of(value) for spec, value in self.values.items()} | self.known_others
+
+
+def settings_of(config: type[Any], enums: Mapping[str, type[Enum]] | None = None) -> dict[str, Setting]:
+    """The settings of a dataclass, by their Apache names."""
+    found = (Setting.of(entry, enums or {}) for entry in dataclasses.fields(config) if "low" in entry.metadata)
+    return {spec.name: spec for spec in found}
+
+
+def fixed(name: str) -> ConfigError:
+    """Of a setting that code 25 cannot change."""
+    return ConfigError(
+        f"'{name}' cannot be changed while the broker runs.", remedy="Set it in broker.conf and restart the broker."
+    )
+
+
+def text_of(value: object) -> str:
+    """A value as ``broker.conf`` has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return str(value)
+
+
+def _camel(attribute: str) -> str:
+    head, *rest = attribute.split("_")
+    return head + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,216 @@
+"""One gRPC call: authentication, its request within the limits, its handler, its responses.
+
+grpcio sees every method as a stream of requests, raw bytes in and out. So nothing of a message is read, and nothing is
+unpacked, before its metadata has been authenticated:
+
+1. too many calls in progress: the method's ``busy`` response
+2. ``authenticate`` with the metadata alone
+3. the request is read; above the method's limit: RESOURCE_EXHAUSTED
+4. the handler parses it (messaging.py bounds its number of fields first) and answers
+
+A handler's RpcError ends the call with its status, any other error with UNKNOWN and a line in the log. When the client
+cancels, its deadline passes or its connection breaks, grpcio cancels the task.
+
+Thread-safety: event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from functools import cached_property
+from typing import Any
+
+import grpc
+
+from spark_rocket.logs import log_once_per
+from spark_rocket.proxy.context import Authenticate, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.forwarding import Forwarder
+from spark_rocket.proxy.limits import GrpcLimits
+from spark_rocket.proxy.memory_budgets import UnreadBytes
+
+_log = logging.getLogger(__name__)
+_often = log_once_per(10.0, _log)
+
+_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+_MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
+_SMALL_RESPONSE = 4096
+"""Unary responses up to this size are not counted while they are written: ``max_calls`` bounds them."""
+
+
+class Call:
+    """A ``Context``."""
+
+    def __init__(self, servicer: Any, connection: Forwarder) -> None:
+        self.connection = connection
+        self._servicer = servicer
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str]:
+        return {
+            name: value if isinstance(value, str) else value.decode("latin-1")
+            for name, value in self._servicer.invocation_metadata() or ()
+        }
+
+    @property
+    def peer(self) -> str:
+        return self.connection.peer
+
+    @property
+    def deadline(self) -> float | None:
+        remaining = self._servicer.time_remaining()
+        return None if remaining is None else time.monotonic() + remaining
+
+
+class Calls:
+    """Makes grpcio's handlers of methods."""
+
+    def __init__(
+        self,
+        connection_of: Callable[[str], Forwarder | None],
+        limits: GrpcLimits,
+        unread: UnreadBytes,
+    ) -> None:
+        self.running = 0
+        self.refused = 0
+        """Calls refused because too many were in progress."""
+        self._connection_of = connection_of
+        self._limits = limits
+        self._unread = unread
+
+    def handler(self, path: str, rpc: Rpc, authenticate: Authenticate | None = None) -> grpc.RpcMethodHandler:
+        """For the method ``/service/Method``."""
+
+        async def unary(_: Any, servicer: Any) -> Any:
+            return await self._run(path, rpc, servicer, authenticate)
+
+        async def stream(_: Any, servicer: Any) -> None:
+            response = await self._run(path, rpc, servicer, authenticate)
+            if response is not None:
+                await servicer.write(response)
+
+        if rpc.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.stream_unary_rpc_method_handler(unary)
+
+    async def _run(self, path: str, rpc: Rpc, servicer: Any, authenticate: Authenticate | None) -> bytes | None:
+        """The response, or None when there is none or all were written."""
+        connection = self._connection_of(servicer.peer())
+        if connection is None:
+            await servicer.abort(grpc.StatusCode.UNAVAILABLE, "the connection is closed")
+            return None
+        call = Call(servicer, connection)
+        self.running += 1
+        try:
+            refusal = self._refusal(path, rpc, call, authenticate)
+            if refusal is not None:
+                return refusal
+            serve = self._stream if rpc.response_streaming else self._unary
+            return await serve(path, rpc, servicer, call)
+        except RpcError as error:
+            ended = error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")  # by its handler: grpcio would not end it
+        except grpc.aio.InternalError as error:  # the client has gone or cancelled
+            _log.debug("%s of %s: %s", path, call.peer, error)
+            raise
+        except Exception as error:
+            _log.error("%s failed", path, exc_info=error)
+            ended = RpcError(GrpcCode.UNKNOWN, f"{type(error).__name__}: {error}")
+        finally:
+            self.running -= 1
+        await servicer.abort(_STATUS[ended.code], cut_text(ended.message))
+        return None
+
+    def _refusal(self, path: str, rpc: Rpc, call: Call, authenticate: Authenticate | None) -> bytes | None:
+        """The response of a call that is not served; None when it is served."""
+        if self.running > self._limits.max_calls:
+            self.refused += 1
+            _often.warning("calls", "refused calls: %d are in progress (maxCalls)", self.running - 1)
+            if rpc.busy:
+                return rpc.busy
+            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are in progress: retry later")
+        if authenticate is None:
+            return None
+        try:
+            authenticate(call, path)
+        except RpcError:
+            raise
+        except Exception as error:
+            if rpc.failed is None:
+                raise RpcError(GrpcCode.UNAUTHENTICATED, str(error)) from error
+            return rpc.failed(error)
+        return None
+
+    async def _unary(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> bytes:
+        response: bytes = await rpc.handler(call, await self._request(path, servicer, call))
+        size = len(response)
+        if size > _SMALL_RESPONSE:
+            await self._unread.wait_for_room(call.connection, size)
+            servicer.add_done_callback(lambda _: self._unread.sent(call.connection, size))
+        return response
+
+    async def _stream(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> None:
+        if not rpc.request_streaming:
+            await self._respond(rpc, servicer, call, await self._request(path, servicer, call))
+            return
+        call.connection.streaming += 1
+        try:
+            await self._respond(rpc, servicer, call, self._requests(path, servicer, call))
+        finally:
+            call.connection.streaming -= 1
+
+    async def _respond(self, rpc: Rpc, servicer: Any, call: Call, given: bytes | AsyncIterator[bytes]) -> None:
+        connection, unread = call.connection, self._unread
+        async with aclosing(rpc.handler(call, given)) as responses:
+            async for response in responses:
+                size = len(response)
+                await unread.wait_for_room(connection, size)
+                try:
+                    await servicer.write(response)  # until the client's window has room
+                finally:
+                    unread.sent(connection, size)
+
+    async def _request(self, path: str, servicer: Any, call: Call) -> bytes:
+        """The one message of a request that is not a stream."""
+        connection, size = call.connection, 0
+        connection.request_begins()
+        try:
+            raw = await servicer.read()
+            if raw is not grpc.aio.EOF:
+                size = len(raw)
+        finally:
+            connection.request_ends(size)
+        if raw is grpc.aio.EOF:
+            raise RpcError(GrpcCode.INTERNAL, "the request has no message")
+        self._check_size(path, size)
+        return bytes(raw)
+
+    async def _requests(self, path: str, servicer: Any, call: Call) -> AsyncIterator[bytes]:
+        while (raw := await servicer.read()) is not grpc.aio.EOF:
+            call.connection.message_taken(len(raw))
+            self._check_size(path, len(raw))
+            yield raw
+
+    def _check_size(self, path: str, size: int) -> None:
+        limit = self._limits.of_method(path)
+        if size > limit:
+            raise RpcError(
+                GrpcCode.RESOURCE_EXHAUSTED, f"the request has {size} bytes, at most {limit} are accepted by {path}"
+            )
+
+
+def cut_text(text: str) -> str:
+    """A status message that has at most 3 KiB when it is percent-encoded."""
+    size, raw = 0, text.encode("utf-8", "replace")
+    for at, byte in enumerate(raw):
+        size += 1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3
+        if size > _MAX_TEXT_BYTES:
+            return raw[:at].decode("utf-8", "ignore")
+    return raw.decode("utf-8")

@@ -1,0 +1,1 @@
+"""The brokers of a cluster, asked over Remoting."""

@@ -1,0 +1,142 @@
+"""What brokers and name servers said, kept for a while: one question at a time for each name.
+
+=========================  ==========================================================================================
+age of an entry            what is done
+=========================  ==========================================================================================
+below ``fresh``            it is the answer
+below three times that     it is the answer, and asked again beside
+older                      asked again first
+=========================  ==========================================================================================
+
+That there is nothing of a name (None) is believed for ``MISS_SECONDS``. When nobody answers, what was known stays the
+answer and is asked again after ``RETRY_SECONDS``; without anything known the error is the caller's.
+
+Thread-safety: used on the event loop only. Corresponds to the Caffeine caches of org.apache.rocketmq.proxy.service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+from spark_rocket.errors import RocketError
+
+T = TypeVar("T")
+
+FRESH_SECONDS = 20.0
+MISS_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+HURRY_SECONDS = 0.5
+"""A suspicion is followed up at most so often for each name."""
+MOST = 20_000
+
+
+class _Entry(Generic[T]):
+    __slots__ = ("fresh_until", "loaded", "usable_until", "value")
+
+    def __init__(self, value: T, loaded: float, fresh: float) -> None:
+        self.value = value
+        self.loaded = loaded
+        self.fresh_until = loaded + fresh
+        self.usable_until = loaded + 3 * fresh
+
+
+class Cache(Generic[T]):
+    """Values by name. ``load`` asks for one: the value, None if there is none, or a RocketError."""
+
+    def __init__(
+        self,
+        load: Callable[[str], Awaitable[T | None]],
+        *,
+        fresh: float = FRESH_SECONDS,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._load = load
+        self._fresh = fresh
+        self._monotonic = monotonic
+        self._entries: dict[str, _Entry[T]] = {}
+        self._missing: dict[str, float] = {}  # until when
+        self._loading: dict[str, asyncio.Task[T | None]] = {}
+
+    def known(self, name: str) -> T | None:
+        """The value while it is fresh; else None: ask ``get``."""
+        entry = self._entries.get(name)
+        return entry.value if entry is not None and self._monotonic() < entry.fresh_until else None
+
+    def last(self, name: str) -> T | None:
+        """The last value, however old."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.value
+
+    async def get(self, name: str) -> T | None:
+        """The value, asked for if need be; None when there is none. RocketError when nobody says."""
+        now = self._monotonic()
+        if now < self._missing.get(name, 0.0):
+            return None
+        entry = self._entries.get(name)
+        if entry is not None:
+            if now < entry.fresh_until:
+                return entry.value
+            if now < entry.usable_until:
+                self._start(name)
+                return entry.value
+        return await asyncio.shield(self._start(name))
+
+    def suspect(self, name: str) -> None:
+        """The value may be outdated: ask again before it is next used."""
+        entry = self._entries.get(name)
+        if entry is not None and self._monotonic() - entry.loaded >= min(HURRY_SECONDS, self._fresh):
+            entry.fresh_until = entry.usable_until = 0.0
+
+    def forget(self, name: str) -> None:
+        """Ask again before it is next used, whatever was known."""
+        self._entries.pop(name, None)
+        self._missing.pop(name, None)
+
+    def _start(self, name: str) -> asyncio.Task[T | None]:
+        task = self._loading.get(name)
+        if task is None:
+            task = self._loading[name] = asyncio.get_running_loop().create_task(self._reload(name))
+            task.add_done_callback(_seen)
+        return task
+
+    async def _reload(self, name: str) -> T | None:
+        try:
+            value = await self._load(name)
+        except RocketError:
+            entry = self._entries.get(name)
+            if entry is None:
+                raise
+            now = self._monotonic()
+            entry.fresh_until = now + min(RETRY_SECONDS, self._fresh)
+            entry.usable_until = max(entry.usable_until, entry.fresh_until)
+            return entry.value
+        finally:
+            self._loading.pop(name, None)
+        self._entries.pop(name, None)
+        self._missing.pop(name, None)
+        if value is None:
+            self._missing[name] = self._monotonic() + min(self._fresh, MISS_SECONDS)
+            _bound(self._missing)
+        else:
+            self._entries[name] = _Entry(value, self._monotonic(), self._fresh)
+            _bound(self._entries)
+        return value
+
+    def close(self) -> None:
+        """Ask no more."""
+        for task in self._loading.values():
+            task.cancel()
+
+
+def _bound(table: dict[str, Any]) -> None:
+    """The oldest goes. What is there and what is missing are apart: names that clients invent crowd nothing out."""
+    if len(table) > MOST:
+        del table[next(iter(table))]
+
+
+def _seen(task: asyncio.Task[T | None]) -> None:
+    """Whoever asked beside has no use for the error."""
+    if not task.cancelled():
+        task.exception()

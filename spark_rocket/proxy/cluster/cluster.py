@@ -1,0 +1,311 @@
+"""A cluster of brokers, asked over Remoting: where they are, what topics and groups there are, and any request to one.
+
+One connection to each broker serves all clients of the proxy. What is known is cached (cache.py); what a failed
+request casts doubt on is asked again. A broker that could not be reached is avoided for ``AWAY_SECONDS`` where there
+is a choice.
+
+Thread-safety: used on the event loop only. Nothing is kept on disk.
+Corresponds to org.apache.rocketmq.proxy.service.ClusterServiceManager and service.message.ClusterMessageService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from spark_rocket.client.config import parse_name_servers
+from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
+from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
+from spark_rocket.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.command import Buffer, RemotingCommand
+from spark_rocket.proxy.cluster.cache import FRESH_SECONDS, Cache
+from spark_rocket.proxy.cluster.name_servers import ASK_SECONDS, NameServers
+from spark_rocket.proxy.cluster.topics import Topic
+from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
+from spark_rocket.remoting.async_client import Answer, AsyncRemotingClient
+from spark_rocket.remoting.tls import TlsSettings
+
+_log = logging.getLogger(__name__)
+
+REQUEST_SECONDS = 10.0
+AWAY_SECONDS = 10.0
+_MASTERS = "masters"
+
+Pushed = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
+"""Serves what a broker asks its clients, by the broker's name."""
+
+
+class NoBrokerError(ClientError):
+    """No broker is registered at the name servers."""
+
+    code = "NO_BROKER"
+    retriable = True
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Cluster:
+    """See the module. ``credentials``: the proxy's own account, which all requests are signed with."""
+
+    def __init__(
+        self,
+        name_server: str,
+        *,
+        credentials: Credentials | None = None,
+        tls: TlsSettings | None = None,
+        fresh_seconds: float = FRESH_SECONDS,
+        clock: Callable[[], int] = wall_clock_ms,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``name_server``: ``a:9876;b:9876``. ``clock``: the wall clock in ms; ``monotonic`` in seconds."""
+        self.clock = clock
+        self.monotonic = monotonic
+        self.remoting = AsyncRemotingClient(
+            credentials=credentials, tls=tls, on_push=self._push, on_connect=self._connected
+        )
+        self.name_servers = NameServers(self.remoting, parse_name_servers(name_server))
+        self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
+        self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
+        self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
+        self._names: dict[str, str] = {}  # of every master that was ever known, by its address
+        self._known: set[str] = set()
+        self._away: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_push: dict[int, Pushed] = {}
+        self.on_connect: list[Callable[[str], None]] = []
+        """Called with a broker's name when there is a new connection to it."""
+
+    async def start(self) -> None:
+        """Look once whether there is a name server; it may also come later."""
+        try:
+            await self.masters()
+        except RocketError as error:
+            _log.warning("the cluster is not reachable yet: %s", error.message)
+
+    async def close(self) -> None:
+        """Wait for what goes on beside, then close all connections."""
+        if self._tasks:
+            _, pending = await asyncio.wait(set(self._tasks), timeout=ASK_SECONDS)
+            for task in pending:
+                task.cancel()
+        for cache in (self.topics, self.groups, self._tables):
+            cache.close()
+        await self.remoting.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have something done beside. Its mistakes are logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+        return task
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a background task of the proxy failed", exc_info=error)
+
+    async def settle(self) -> None:
+        """Until nothing goes on beside."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    async def begin(
+        self,
+        broker: str,
+        code: int,
+        ext: dict[str, str],
+        body: Buffer = b"",
+        seconds: float = REQUEST_SECONDS,
+        language: LanguageCode = LanguageCode.PYTHON,
+    ) -> Answer:
+        """Send a request to a broker's master: the future of its answer, which fails with a RemotingError.
+
+        RemotingConnectError when nothing was sent.
+        """
+        try:
+            address = await self._address(broker)
+            request = RemotingCommand.request(code, ext, body)
+            request.language = language
+            answer = await self.remoting.ask(address, request, seconds)
+        except RemotingConnectError as error:
+            self.failed(broker)
+            raise RemotingConnectError(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
+        self._away.pop(broker, None)
+        return answer
+
+    async def ask(
+        self,
+        broker: str,
+        code: int,
+        ext: dict[str, str],
+        body: Buffer = b"",
+        seconds: float = REQUEST_SECONDS,
+        language: LanguageCode = LanguageCode.PYTHON,
+    ) -> RemotingCommand:
+        """The answer of a broker's master, whatever its code is. RemotingError when there is none."""
+        answer = await self.begin(broker, code, ext, body, seconds, language)
+        try:
+            return await answer
+        except RemotingError as error:
+            if isinstance(error, RemotingConnectError) or seconds >= ASK_SECONDS:  # not a client's short deadline
+                self.failed(broker)
+            raise type(error)(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
+
+    async def demand(self, broker: str, code: int, ext: dict[str, str], body: Buffer = b"") -> RemotingCommand:
+        """The answer of a request that succeeded. StatusError for any other."""
+        answer = await self.ask(broker, code, ext, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+        return answer
+
+    def failed(self, broker: str) -> None:
+        """A broker could not be reached, or did not answer."""
+        self._away[broker] = self.monotonic() + AWAY_SECONDS
+        self._tables.suspect(_MASTERS)
+
+    def is_away(self, broker: str) -> bool:
+        """Whether a broker could not be reached lately."""
+        until = self._away.get(broker)
+        return until is not None and self.monotonic() < until
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no broker is away."""
+        return not self._away
+
+    # --- brokers ------------------------------------------------------------------------------------------------
+
+    async def masters(self) -> Mapping[str, str]:
+        """The addresses of the masters by their brokers' names."""
+        return await self._tables.get(_MASTERS) or {}
+
+    async def _masters(self, _: str) -> dict[str, str]:
+        found = await self.name_servers.masters()
+        self._names.update((address, name) for name, address in found.items())
+        self._known.update(found)
+        for gone in self._away.keys() - found:
+            del self._away[gone]
+        return found
+
+    def knows_broker(self, name: str) -> bool:
+        """Whether there has been a broker of this name."""
+        return name in self._known
+
+    async def is_broker(self, name: str) -> bool:
+        """Whether there is, or has been, a broker of this name."""
+        if name in self._known:
+            return True
+        if name not in await self.masters():
+            self._tables.suspect(_MASTERS)
+        return name in await self.masters()
+
+    async def _address(self, broker: str) -> str:
+        table = self._tables.known(_MASTERS)
+        address = table.get(broker) if table is not None else None
+        if address is None:
+            address = (await self.masters()).get(broker)
+            if address is None:
+                self._tables.suspect(_MASTERS)
+                address = (await self.masters()).get(broker)
+        if address is None:
+            raise RemotingConnectError(
+                f"it has no master at name server {self.name_servers}.",
+                remedy="Start it again, or wait until it is back.",
+            )
+        return address
+
+    def _connected(self, address: str) -> None:
+        name = self._names.get(address)
+        if name is not None:
+            for listener in self.on_connect:
+                listener(name)
+
+    def _push(self, address: str, request: RemotingCommand) -> Answer | RemotingCommand | None:
+        handler = self.on_push.get(request.code)
+        if handler is not None:
+            return handler(self._names.get(address, ""), request)
+        if request.is_oneway:
+            return None
+        return RemotingCommand.response(
+            request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
+        )
+
+    # --- topics and groups --------------------------------------------------------------------------------------
+
+    async def _topic(self, name: str) -> Topic | None:
+        data = await self.name_servers.route(name)
+        if data is None:
+            return await self._missing_topic(name)
+        attributes = await self._attributes(name, data)
+        return None if attributes is None else Topic.of(name, data, attributes)
+
+    async def _missing_topic(self, name: str) -> Topic | None:
+        """A name server forgets a topic when its last broker goes, which may be about to come back."""
+        there = await self.name_servers.masters()
+        if not there:
+            raise NoBrokerError(
+                f"No broker is registered at name server {self.name_servers}.",
+                remedy="Start a broker that registers there, or wait until it has.",
+            )
+        known = self.topics.last(name)
+        if known is not None and not any(queues.broker_name in there for queues in known.brokers):
+            return known
+        return None
+
+    async def _attributes(self, name: str, data: TopicRouteData) -> Mapping[str, str] | None:
+        """The first that one of its masters says; None if they say that there is no such topic."""
+        known = self.topics.last(name)
+        gone = False
+        for broker in sorted(data.broker_datas, key=lambda broker: self.is_away(broker.broker_name)):
+            address = broker.master_addr
+            if address is None:
+                continue
+            try:
+                answer = await self._look_up(
+                    broker.broker_name, address, RequestCode.GET_TOPIC_CONFIG, {"topic": name}
+                )
+                if answer.code == ResponseCode.SUCCESS:
+                    return TopicConfig.from_json(answer.body).attributes
+                gone = gone or answer.code == ResponseCode.TOPIC_NOT_EXIST
+            except (RemotingError, ProtocolError) as error:
+                _log.debug("attributes of topic %s: %s", name, error.message)
+        if gone:
+            return None
+        return {} if known is None else known.attributes
+
+    async def _group(self, name: str) -> SubscriptionGroupConfig | None:
+        """The first that a master says. It counts as missing when some master says so, and no other has it."""
+        failure: RocketError | None = None
+        answered = False
+        masters = await self.masters()
+        for broker, address in sorted(masters.items(), key=lambda master: self.is_away(master[0])):
+            if answered and self.is_away(broker):
+                continue
+            try:
+                answer = await self._look_up(
+                    broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}
+                )
+                if answer.code == ResponseCode.SUCCESS:
+                    return SubscriptionGroupConfig.from_json(answer.body)
+                answered = True
+            except (RemotingError, ProtocolError) as error:
+                failure = error
+        if failure is not None and (not answered or self.groups.last(name) is not None):
+            raise failure  # an ordered group must not be taken for any other
+        return None
+
+    async def _look_up(self, broker: str, address: str, code: int, ext: dict[str, str]) -> RemotingCommand:
+        self._names[address] = broker
+        try:
+            return await self.remoting.invoke(address, RemotingCommand.request(code, ext), ASK_SECONDS)
+        except RemotingError:
+            self.failed(broker)
+            raise

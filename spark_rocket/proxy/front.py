@@ -1,0 +1,305 @@
+"""The public port of the gRPC endpoint: accepts connections and hands them to a forwarder once their kind is known.
+
+The first bytes say what a connection is (proxy_protocol.py). They are read with MSG_PEEK, so that TLS and HTTP/2 find
+them in the socket. TLS is terminated here, with the project's TLS settings, because one port takes both kinds and a
+certificate that changes is loaded without a restart.
+
+A connection is closed, and the reason logged at most once in ten seconds for each kind, when
+
+* the descriptors or connections of the process, or the connections of its address, are used up,
+* its first bytes do not arrive in time, or are invalid,
+* it sends a PROXY header and its address is not trusted, or sends a second one,
+* it speaks plaintext in mode ``enforcing``, or TLS where TLS is disabled, or its handshake fails.
+
+Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.ProxyAndTlsProtocolNegotiator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.proxy.limits import GrpcLimits
+from spark_rocket.proxy.proxy_protocol import (
+    BAD,
+    MAX_HEADER_BYTES,
+    MORE,
+    PLAIN,
+    PROXIED,
+    TLS,
+    TrustedAddresses,
+    classify,
+    host_of,
+)
+from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.descriptors import leaves_reserve
+from spark_rocket.remoting.tls import TlsMode
+from spark_rocket.remoting.tls_contexts import ServerTls
+from spark_rocket.remoting.tls_problems import Lines, problem_of
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_MAX_ACCEPTS = 64  # of one turn of the loop
+_PEEK_AGAIN_S = 0.02
+_NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+NAME = "gRPC endpoint"
+
+
+@dataclass(slots=True)
+class _Newcomer:
+    """A connection whose kind is unknown yet."""
+
+    peer: str
+    timer: asyncio.TimerHandle
+    is_proxied: bool = False
+
+
+class Front:
+    """``make_protocol(peer)`` gives the protocol of a connection whose kind is known.
+
+    ``forget(peer)`` has to be called when that connection is closed.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        make_protocol: Callable[[str], asyncio.Protocol],
+        *,
+        limits: GrpcLimits,
+        tls: ServerTls | None = None,
+        trusted: TrustedAddresses | None = None,
+        reuse_port: bool = False,
+    ) -> None:
+        self.port = port
+        self.refused: Counter[str] = Counter()
+        """Connections refused by a limit: ``total``, ``address``, ``descriptors``."""
+        self._host = host
+        self._make_protocol = make_protocol
+        self._limits = limits
+        self._tls = tls
+        self._trusted = trusted or TrustedAddresses()
+        self._reuse_port = reuse_port
+        self._lines = Lines(_log)
+        self._loop: asyncio.AbstractEventLoop
+        self._socket: socket.socket | None = None
+        self._newcomers: dict[socket.socket, _Newcomer] = {}
+        self._of_address: Counter[str] = Counter()
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def connections(self) -> int:
+        """Accepted connections, those of unknown kind included."""
+        return len(self._newcomers) + self._of_address.total()
+
+    async def bind(self) -> None:
+        """Take the address; connections queue. ConfigError when it is in use or not of this machine."""
+        self._loop = loop = asyncio.get_running_loop()
+        sock: socket.socket | None = None
+        try:
+            found = await loop.getaddrinfo(
+                self._host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, _, _, _, address = found[0]  # one socket, so that port 0 means one port
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            taken = error.errno == errno.EADDRINUSE
+            raise ConfigError(
+                f"The gRPC endpoint cannot listen on {format_address(self._host, self.port)}: "
+                f"{'the port is in use' if taken else error.strerror or error}.",
+                remedy="Stop what listens there, or choose another port with --grpc-port (0 takes a free one)."
+                if taken
+                else "Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
+            ) from error
+        sock.setblocking(False)
+        self._socket = sock
+        self.port = sock.getsockname()[1]
+
+    def when_called(self, action: Callable[[], None]) -> None:
+        """Call ``action``, once, when the first connection waits."""
+        listening = self._socket
+        assert listening is not None
+
+        def called() -> None:
+            self._loop.remove_reader(listening)
+            action()
+
+        self._loop.add_reader(listening, called)
+
+    def accept(self) -> None:
+        """Accept connections from now on."""
+        if self._socket is not None:
+            self._loop.add_reader(self._socket, self._accept)
+
+    async def close(self) -> None:
+        """Stop listening and close connections of unknown kind."""
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._retry is not None:
+            self._retry.cancel()
+        for sock in list(self._newcomers):
+            self._drop(sock)
+        for sock in self._handshakes.values():  # not cancelled: a transport that is half made would never end
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        if self._handshakes:
+            await asyncio.wait(list(self._handshakes))
+
+    def forget(self, peer: str) -> None:
+        """A connection that had a protocol is closed."""
+        host = host_of(peer)
+        self._of_address[host] -= 1
+        if self._of_address[host] <= 0:
+            del self._of_address[host]
+
+    def reject(self, reason: str, peer: str, text: str) -> None:
+        """Count and log a connection that a limit refuses."""
+        self.refused[reason] += 1
+        self._lines.warn(reason, f"The gRPC endpoint refused the connection of {peer}: {text}.")
+
+    # --- accepting --------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        listening = self._socket
+        if listening is None:
+            return
+        for _ in range(_MAX_ACCEPTS):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_SOCKETS:
+                    raise
+                self._lines.warn("accept", f"The gRPC endpoint accepts no connections for a second: {error}.")
+                self._loop.remove_reader(listening)
+                self._retry = self._loop.call_later(1.0, self.accept)
+                return
+            self._admit(sock, format_peer(address))
+
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        open_now, most = self.connections, self._limits.max_connections
+        if not leaves_reserve(sock, NAME, peer):
+            self.refused["descriptors"] += 1
+        elif open_now >= most:
+            self.reject("total", peer, f"{open_now} connections are open (maxConnections)")
+        else:
+            sock.setblocking(False)
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            timer = self._loop.call_later(self._limits.first_bytes_timeout, self._drop, sock)
+            self._newcomers[sock] = _Newcomer(peer, timer)
+            self._look(sock)
+            return
+        sock.close()
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._take(sock)
+        sock.close()
+
+    def _take(self, sock: socket.socket) -> str:
+        newcomer = self._newcomers.pop(sock)
+        newcomer.timer.cancel()
+        self._loop.remove_reader(sock)
+        return newcomer.peer
+
+    def _look(self, sock: socket.socket) -> None:
+        """Read the first bytes until they show the connection's kind."""
+        newcomer = self._newcomers.get(sock)
+        if newcomer is None:
+            return
+        try:
+            start = sock.recv(MAX_HEADER_BYTES, socket.MSG_PEEK)
+            kind, size, address = classify(start)
+            if kind == PROXIED and self._may_be_proxied(newcomer):
+                sock.recv(size)
+                newcomer.is_proxied = True
+                newcomer.peer = address or newcomer.peer
+                self._look(sock)
+                return
+        except (BlockingIOError, InterruptedError):
+            self._loop.add_reader(sock, self._look, sock)
+            return
+        except OSError:
+            self._drop(sock)
+            return
+        if not start or kind == BAD:
+            self._drop(sock)
+        elif kind == PROXIED:
+            reason = "a second PROXY header" if newcomer.is_proxied else "a PROXY header, and its address is not in"
+            more = "" if newcomer.is_proxied else " proxyProtocolTrustedAddresses"
+            self._refuse(sock, "PROXY", f"sent {reason}{more}")
+        elif kind == MORE:  # the socket stays readable: look again later
+            self._loop.remove_reader(sock)
+            self._loop.call_later(_PEEK_AGAIN_S, self._look, sock)
+        elif kind == TLS and self._tls is None:
+            self._refuse(sock, "DISABLED", "calls with TLS, which is disabled here (tls.server.mode)")
+        elif kind == PLAIN and self._tls is not None and self._tls.mode is TlsMode.ENFORCING:
+            self._refuse(sock, "PLAINTEXT", "calls without TLS, and tls.server.mode=enforcing")
+        else:
+            self._hand_over(sock, kind == TLS)
+
+    def _may_be_proxied(self, newcomer: _Newcomer) -> bool:
+        return not newcomer.is_proxied and host_of(newcomer.peer) in self._trusted
+
+    def _refuse(self, sock: socket.socket, kind: str, text: str) -> None:
+        peer = self._newcomers[sock].peer
+        self._drop(sock)
+        self._lines.warn(kind, f"The gRPC endpoint closed the connection of {peer}: it {text}.")
+
+    # --- connections of known kind ----------------------------------------------------------------------------
+
+    def _hand_over(self, sock: socket.socket, tls: bool) -> None:
+        peer = self._take(sock)
+        host, most = host_of(peer), self._limits.max_connections_per_address
+        if 0 < most <= self._of_address[host]:
+            self.reject("address", peer, f"{most} connections of its address are open (maxConnectionsPerAddress)")
+            sock.close()
+            return
+        self._of_address[host] += 1
+        task = self._loop.create_task(self._connect(sock, peer, tls))
+        self._handshakes[task] = sock
+        task.add_done_callback(self._handshakes.pop)
+
+    async def _connect(self, sock: socket.socket, peer: str, tls: bool) -> None:
+        try:
+            context = self._tls.context() if tls and self._tls is not None else None
+        except Exception as error:  # a missing library, unreadable files
+            self._lines.warn("certificate", f"{peer} calls with TLS, for which there is no certificate: {error}.")
+            sock.close()
+            self.forget(peer)
+            return
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_protocol(peer),
+                sock,
+                ssl=context,
+                ssl_handshake_timeout=self._limits.first_bytes_timeout if tls else None,
+            )
+        except OSError as error:
+            sock.close()
+            self.forget(peer)
+            if tls:
+                problem = problem_of(error, server=True)
+                text = f"it {problem.text}. {problem.remedy}".rstrip(". ")
+                self._lines.warn(problem.kind, f"The gRPC endpoint closed the connection of {peer}: {text}.")

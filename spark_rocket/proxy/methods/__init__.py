@@ -1,0 +1,1 @@
+"""The methods of the messaging service, in families."""

@@ -1,0 +1,106 @@
+"""Receipt handles: what a client holds for a message that it was given.
+
+A handle is the broker's receipt with a ninth part, blanks between:
+
+``startOffset popTime invisibleTime reviveQueueId topicFlag brokerName queueId offset commitLogOffset``
+
+Clients hand it back with every ack and change, which go to the broker that it names. One that says nothing, is of no
+broker of the cluster, or whose time is over, is refused with INVALID_RECEIPT_HANDLE.
+
+Thread-safety: pure functions behind a small cache. Corresponds to org.apache.rocketmq.common.consumer.ReceiptHandle.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from spark_rocket.errors import ProtocolError, RemotingTimeoutError, RocketError
+from spark_rocket.protocol.codes import ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import FLAG_NORMAL, ExtraInfo, parse_extra_info, real_topic
+from spark_rocket.proxy.definitions import Code
+from spark_rocket.proxy.messages.statuses import StatusError, status_code_of
+
+_NO_RECEIPT = (ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
+_MAX_SPAN = 1 << 16
+_MAX_QUEUE = (1 << 31) - 1
+_MAX_OFFSET = (1 << 63) - 1
+_MOST_LENGTH = 1_000
+
+
+class Handle(NamedTuple):
+    """A handle that was read: what the messages of one queue in one pop have in common, and which of them it is.
+
+    ``physical_offset`` is −1 when it does not say where in the log the message is.
+    """
+
+    info: ExtraInfo
+    offset: int
+    physical_offset: int
+    text: str
+
+    def topic(self, topic: str, group: str) -> str:
+        """Where the message really is: ``topic`` itself, or the group's retry topic for it."""
+        return real_topic(topic, group, self.info.flag)
+
+
+def read_handle(text: str, now: int) -> Handle:
+    """StatusError with INVALID_RECEIPT_HANDLE when it is none, or not any more."""
+    parts = text.rsplit(" ", 2 if text.count(" ", 0, _MOST_LENGTH) > 7 else 1)
+    try:
+        info = _info_of(parts[0])
+        offset = int(parts[1])
+        physical_offset = int(parts[2]) if len(parts) > 2 else -1
+    except (ProtocolError, ValueError, IndexError):
+        raise invalid_handle(f"{text[:100]!r} is no receipt handle: it comes with each message received") from None
+    if (
+        info.offset >= 0
+        or max(info.queue_id, info.revive_queue_id) > _MAX_QUEUE
+        or not info.start_offset <= offset < info.start_offset + _MAX_SPAN
+        or max(offset, physical_offset) > _MAX_OFFSET
+    ):
+        raise invalid_handle(f"{text[:100]!r} names no message")
+    if info.pop_time + info.invisible_time <= now:
+        raise invalid_handle("receipt handle is expired: the message is delivered again, with a new one")
+    return Handle(info, offset, physical_offset, text)
+
+
+@lru_cache(4096)
+def _info_of(head: str) -> ExtraInfo:
+    """All of a handle but the offsets."""
+    if len(head) > _MOST_LENGTH:
+        raise ValueError
+    return parse_extra_info(head)
+
+
+def fields_of(group: str, topic: str, handle: Handle) -> dict[str, str]:
+    """What ACK_MESSAGE says, and CHANGE_MESSAGE_INVISIBLETIME besides the time."""
+    info = handle.info
+    return {
+        "consumerGroup": group,
+        "topic": handle.topic(topic, group),
+        "queueId": str(info.queue_id),
+        "extraInfo": handle.text,
+        "offset": str(handle.offset),
+    }
+
+
+def refusal(answer: RemotingCommand, handle: Handle) -> StatusError:
+    """What an answer of the broker's to an ack or a change means, that is not success."""
+    remark = answer.remark or f"the broker answered {answer.code}"
+    forged = answer.code == ResponseCode.TOPIC_NOT_EXIST and handle.info.flag != FLAG_NORMAL
+    if answer.code in _NO_RECEIPT or forged:
+        return invalid_handle(remark)
+    return StatusError(status_code_of(answer.code), remark)
+
+
+def unreachable(error: RocketError) -> StatusError:
+    """What a broker that does not answer means for one handle."""
+    code = Code.PROXY_TIMEOUT if isinstance(error, RemotingTimeoutError) else Code.INTERNAL_SERVER_ERROR
+    return StatusError(code, f"{error.message} {error.remedy}".rstrip())
+
+
+def invalid_handle(message: str) -> StatusError:
+    """INVALID_RECEIPT_HANDLE, with what is wrong."""
+    return StatusError(Code.INVALID_RECEIPT_HANDLE, message)

@@ -1,0 +1,200 @@
+"""PullMessage, UpdateOffset, GetOffset, QueryOffset: reading by queue and offset, which Apache's proxy leaves out.
+
+=================  =====================================================================================================
+PullMessage        the status, the messages from the offset on, and the offset to go on from, which comes always: with
+                   nothing there (MESSAGE_NOT_FOUND), and with an offset that is not in the queue (ILLEGAL_OFFSET: where
+                   the queue begins or ends). The filter is applied; what it leaves out is passed. Waits for messages as
+                   long as the request says, 20 s at most; not at all if it says nothing
+UpdateOffset       the group's offset of a queue; negative ones are ILLEGAL_OFFSET
+GetOffset          that offset; OFFSET_NOT_FOUND when the group has none
+QueryOffset        the queue's first offset, its end, or the first of a time
+=================  =====================================================================================================
+
+Nothing is made invisible and nothing is acked: a pull can be repeated. The queue is the one that the request names, on
+the broker that it names; no broker need be named where the topic is on one only.
+
+Thread-safety: used on the event loop only. Corresponds to the broker's PullMessageProcessor and
+ConsumerManageProcessor, for which Apache's proxy has no counterpart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from spark_rocket.model import TAGS
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.record import iter_records
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.messages.filters import Filter, read_filter
+from spark_rocket.proxy.messages.message_out import milliseconds_of, properties_of, write_message
+from spark_rocket.proxy.messages.names import group_of, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messaging import Family
+from spark_rocket.proxy.methods.routes import existing_topic
+
+MAX_WAIT_MS = 20_000
+
+_ANSWER_MS = 500  # of a call's time, this is left for the answer
+_SUSPEND = 2
+_SUBSCRIPTION = 4
+_USUAL_BATCH = 32
+_MAX_PULL_BYTES = 8 << 20
+_LATEST_MS = 253_402_300_799_999
+_Code = definitions.Code
+_Policy = definitions.QueryOffsetPolicy
+_OK = status(_Code.OK)
+
+
+class PullFamily(Family):
+    """The four methods."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "PullMessage": self.pull_message,
+            "UpdateOffset": self.update_offset,
+            "GetOffset": self.get_offset,
+            "QueryOffset": self.query_offset,
+        }
+
+    # --- pull ---------------------------------------------------------------------------------------------------
+
+    async def pull_message(self, context: Context, request: Any) -> AsyncIterator[Any]:
+        broker, topic, queue_id = await self._queue_of(request.message_queue)
+        group = group_of(request.group)
+        if request.offset < 0:
+            raise StatusError(_Code.ILLEGAL_OFFSET, f"the offset is {request.offset}: QueryOffset says the first")
+        if request.batch_size < 1:
+            raise StatusError(_Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 at least")
+        wanted = read_filter(request.filter_expression)
+        wait_ms = _wait_ms(context, request)
+        ext = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": str(queue_id),
+            "queueOffset": str(request.offset),
+            "maxMsgNums": str(request.batch_size),
+            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if wait_ms > 0 else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(wait_ms),
+            "subscription": wanted.expression,
+            "subVersion": "0",
+            "expressionType": wanted.kind,
+        }
+        if request.batch_size > _USUAL_BATCH:
+            ext["maxMsgBytes"] = str(_MAX_PULL_BYTES)
+        seconds = wait_ms / 1000 + REQUEST_SECONDS
+        answer = await self._cluster.ask(broker, RequestCode.PULL_MESSAGE, ext, seconds=seconds)
+        if answer.code == ResponseCode.SUCCESS:
+            for each in _messages(answer.body, topic, wanted):
+                yield each
+        elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            first, end = answer.ext_fields["minOffset"], answer.ext_fields["maxOffset"]
+            message = f"offset {request.offset} is not in the queue, which has {first} to {end}"
+            yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
+        else:
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+        yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
+
+    # --- offsets ------------------------------------------------------------------------------------------------
+
+    async def update_offset(self, context: Context, request: Any) -> Any:
+        broker, topic, queue_id = await self._queue_of(request.message_queue)
+        if request.offset < 0:
+            raise StatusError(_Code.ILLEGAL_OFFSET, f"the offset is {request.offset}, it must be 0 at least")
+        ext = _place(topic, queue_id, group_of(request.group))
+        ext["commitOffset"] = str(request.offset)
+        await self._cluster.demand(broker, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        return definitions.UpdateOffsetResponse(status=_OK)
+
+    async def get_offset(self, context: Context, request: Any) -> Any:
+        broker, topic, queue_id = await self._queue_of(request.message_queue)
+        ext = _place(topic, queue_id, group_of(request.group))
+        ext["setZeroIfNotFound"] = "false"
+        answer = await self._cluster.ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        if answer.code != ResponseCode.SUCCESS:
+            missing = answer.code == ResponseCode.QUERY_NOT_FOUND
+            code = _Code.OFFSET_NOT_FOUND if missing else status_code_of(answer.code)
+            raise StatusError(code, answer.remark or f"the broker answered {answer.code}")
+        return definitions.GetOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
+
+    async def query_offset(self, context: Context, request: Any) -> Any:
+        broker, topic, queue_id = await self._queue_of(request.message_queue)
+        ext = _place(topic, queue_id)
+        policy = request.query_offset_policy
+        if policy == _Policy.BEGINNING:
+            code = RequestCode.GET_MIN_OFFSET
+        elif policy == _Policy.END:
+            code = RequestCode.GET_MAX_OFFSET
+        elif policy == _Policy.TIMESTAMP and request.HasField("timestamp"):
+            code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+            ext["timestamp"] = str(min(max(milliseconds_of(request.timestamp), 0), _LATEST_MS))
+        else:
+            wrong = "TIMESTAMP without one" if policy == _Policy.TIMESTAMP else f"{policy}, which means nothing"
+            raise StatusError(_Code.BAD_REQUEST, f"query_offset_policy is {wrong}")
+        answer = await self._cluster.demand(broker, code, ext)
+        return definitions.QueryOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
+
+    async def _queue_of(self, queue: Any) -> tuple[str, str, int]:
+        """Broker, topic and queue id; StatusError when there is no such queue, which brokers do not always say."""
+        topic = await existing_topic(self._cluster, topic_of(queue.topic))
+        name = queue.broker.name
+        if not name:
+            if len(topic.brokers) != 1:
+                brokers = ", ".join(queues.broker_name for queues in topic.brokers)
+                raise StatusError(
+                    _Code.BAD_REQUEST,
+                    f"topic {topic.name} is on brokers {brokers}: name one, as QueryRoute gives it with each queue",
+                )
+            name = topic.brokers[0].broker_name
+        queues = topic.on(name)
+        if queues is None:
+            raise StatusError(_Code.BAD_REQUEST, f"topic {topic.name} is not on broker {name[:80]!r} now")
+        if not 0 <= queue.id < queues.read_queue_nums:
+            raise StatusError(
+                _Code.BAD_REQUEST,
+                f"topic {topic.name} has {queues.read_queue_nums} queues on {name}, there is no queue {queue.id}",
+            )
+        return name, topic.name, queue.id
+
+
+_response = definitions.PullMessageResponse
+
+
+def _messages(body: Any, topic: str, wanted: Filter) -> Iterator[Any]:
+    """Status and messages; those of another tag with the same hash are left out.
+
+    A body is unpacked when its message is asked for: a few KiB may become 64 MiB, and there may be many.
+    """
+    every = [(record, properties_of(record)) for record in iter_records(body)]
+    chosen = [one for one in every if wanted.tags is None or wanted.tags.matches(one[1].get(TAGS))]
+    if not chosen:
+        yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
+        return
+    yield _response(status=_OK)
+    for record, properties in chosen:
+        response = _response()
+        write_message(response.message, record, properties, topic)
+        yield response
+
+
+def _wait_ms(context: Context, request: Any) -> int:
+    wait = min(milliseconds_of(request.long_polling_timeout), MAX_WAIT_MS)
+    if context.deadline is not None:
+        wait = min(wait, int((context.deadline - time.monotonic()) * 1000) - _ANSWER_MS)
+    return max(wait, 0)
+
+
+def _place(topic: str, queue_id: int, group: str | None = None) -> dict[str, str]:
+    ext = {"topic": topic, "queueId": str(queue_id)}
+    if group is not None:
+        ext["consumerGroup"] = group
+    return ext

@@ -1,0 +1,446 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration: consuming as SimpleConsumer and PushConsumer do it, by POP.
+
+A receive is one POP_MESSAGE over all queues that one broker has of the topic, whichever of them the client names: a
+client of RocketMQ 5 receives from a broker, and Node.js's knows no queue but 0. If it names no broker, or one that the
+topic is not on now, the brokers take turns. A group that is set to consume in order pops in order.
+
+=========================  =========================================================================================
+of a ReceiveMessage        what is done
+=========================  =========================================================================================
+batch size                 1 at least; above 32 as 32
+invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``auto_renew`` 60 s, renewed (receipts.py)
+long polling timeout       5 to 20 s, and half a second less than the call; a call that has less than 5 s left is
+                           refused with ILLEGAL_POLLING_TIME (BAD_REQUEST to clients before 5.0.3)
+a message's tag            compared again, for brokers compare hashes; a message of another tag is acked
+a message's attempts       after as many as the group allows it goes to the dead-letter topic instead; who reads that
+                           topic has as many again, where Apache's gives nothing that had been tried often enough before
+=========================  =========================================================================================
+
+The answers are the status, the messages, and when they were delivered; an empty receive is MESSAGE_NOT_FOUND. When the
+call ends before all of that was taken, its messages come back within a second rather than after their invisible time,
+and no attempt is counted: a client that gives up a call does not look at what came of it.
+
+All others take the handle that came with the message, or with its last change. An ack twice is not wrong.
+
+Thread-safety: used on the event loop only. A broker goes on holding the receive of a call that ended, for 5 s at most:
+messages that it answers with are given back.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter,
+AckMessageActivity, ChangeInvisibleDurationActivity} and org.apache.rocketmq.proxy.processor.ConsumerProcessor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from spark_rocket.errors import ProtocolError, RemotingError
+from spark_rocket.model import TAGS
+from spark_rocket.protocol.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.extra_info import FLAG_NORMAL, real_topic
+from spark_rocket.protocol.names import DLQ_PREFIX
+from spark_rocket.protocol.record import RecordView, iter_records
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
+from spark_rocket.proxy.cluster.topics import Topic
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.messages.filters import Filter, read_filter
+from spark_rocket.proxy.messages.message_out import (
+    attempt_of,
+    message_id_of,
+    milliseconds_of,
+    properties_of,
+    write_message,
+    write_time,
+)
+from spark_rocket.proxy.messages.names import group_of, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messaging import CLIENT_ID, Family
+from spark_rocket.proxy.methods.handles import Handle
+from spark_rocket.proxy.methods.receipts import MAX_RENEWED, RENEWED_FOR_MS, Receipts
+from spark_rocket.proxy.methods.routes import existing_topic
+
+_log = logging.getLogger(__name__)
+
+MAX_BATCH = 32
+MIN_INVISIBLE_MS = 10_000
+MAX_INVISIBLE_MS = 12 * 3_600_000
+MIN_POLLING_MS = 5_000
+MAX_POLLING_MS = 20_000
+SLICE_MS = 5_000
+"""For how long a broker is asked to hold a receive; then it is asked again, if its client still waits."""
+MAX_ATTEMPT_ID = 256
+MAX_ACKS = 4_096
+"""Of one request: the others wait meanwhile. Java's client sends 1,024."""
+
+_CLIENT_VERSION = "x-mq-client-version"
+_KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
+_INIT_MAX = "1"
+_NOTHING_YET = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+_LEFT_OVER_MS = 500  # of a call's time, where it has that, for the answer
+_ANSWER_MS = 1_500  # of a call that does not say how long to poll, this is left for the answer
+_Code = definitions.Code
+_OK_CODE = int(_Code.OK)
+_OK = status(_OK_CODE)
+_USUAL_SETTINGS = SubscriptionGroupConfig()
+
+
+class _Asked(NamedTuple):
+    """A ReceiveMessage, its checks passed."""
+
+    client_id: str
+    group: str
+    topic: str
+    broker: str
+    wanted: Filter
+    invisible_ms: int
+    auto_renew: bool
+    most_attempts: int
+
+
+class _Popped(NamedTuple):
+    """One message of a pop."""
+
+    record: RecordView
+    properties: dict[str, str]
+    attempt: int
+    handle: str
+
+
+class ReceiveFamily(Family):
+    """The three methods, and the handles that are renewed."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        is_member: Callable[[str, str], bool],
+        *,
+        min_polling_ms: int = MIN_POLLING_MS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``is_member(client_id, group)``: whether a client is a member of a group now."""
+        self._cluster = cluster
+        self._min_polling_ms = min_polling_ms
+        self._monotonic = monotonic
+        self._turns = 0
+        self.receipts = Receipts(cluster, is_member)
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "ReceiveMessage": self.receive_message,
+            "AckMessage": self.ack_message,
+            "ChangeInvisibleDuration": self.change_invisible_duration,
+        }
+
+    def close(self) -> None:
+        self.receipts.close()
+
+    # --- receive ------------------------------------------------------------------------------------------------
+
+    async def receive_message(self, context: Context, request: Any) -> AsyncGenerator[Any, None]:
+        asked, ext = await self._read(context, request)
+        answer = await self._pop(asked, ext)
+        if answer.code == ResponseCode.SUCCESS:
+            popped = self._popped_of(answer, asked)
+            try:
+                chosen = await self._choose(asked, popped)
+                for each in self._messages(asked, chosen):
+                    yield each
+                yield self._last()
+                popped = []
+            finally:
+                self._take_back(asked, popped)
+            return
+        if answer.code in _NOTHING_YET:
+            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
+        elif answer.code == ResponseCode.POLLING_FULL:
+            yield _response(status=status(_Code.TOO_MANY_REQUESTS, answer.remark or "polling full"))
+        else:
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._cluster.topics.suspect(asked.topic)
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+        yield self._last()
+
+    def _last(self) -> Any:
+        """The end of the answers: when they were delivered."""
+        last = _response()
+        write_time(last.delivery_timestamp, self._cluster.clock())
+        return last
+
+    async def _read(self, context: Context, request: Any) -> tuple[_Asked, dict[str, str]]:
+        polling_ms = self._polling_ms(context, request)
+        name, group = topic_of(request.message_queue.topic), group_of(request.group)
+        if request.batch_size < 1:
+            raise StatusError(_Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 at least")
+        auto_renew = request.auto_renew
+        if auto_renew:
+            invisible_ms = RENEWED_FOR_MS
+            if self.receipts.count >= MAX_RENEWED:
+                raise StatusError(
+                    _Code.TOO_MANY_REQUESTS,
+                    f"{MAX_RENEWED} messages are being renewed already: ack some, or receive without auto_renew",
+                )
+        else:
+            invisible_ms = milliseconds_of(request.invisible_duration)
+            check_invisible_time(invisible_ms, MIN_INVISIBLE_MS)
+        wanted = read_filter(request.filter_expression)
+        topic = await existing_topic(self._cluster, name)
+        settings = self._cluster.groups.known(group) or await self._cluster.groups.get(group) or _USUAL_SETTINGS
+        broker = self._broker_of(topic, request.message_queue.broker.name)
+        ext = {
+            "consumerGroup": group,
+            "topic": name,
+            "queueId": "-1",
+            "maxMsgNums": str(min(request.batch_size, MAX_BATCH)),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(polling_ms),
+            "initMode": _INIT_MAX,
+            "expType": wanted.kind,
+            "exp": wanted.expression,
+            "order": "true" if settings.consume_message_orderly else "false",
+        }
+        if request.HasField("attempt_id"):
+            if len(request.attempt_id) > MAX_ATTEMPT_ID:  # it is kept, and written to disk, with the queue's order
+                raise StatusError(
+                    _Code.BAD_REQUEST,
+                    f"attempt_id has {len(request.attempt_id)} characters, at most {MAX_ATTEMPT_ID} are taken",
+                )
+            ext["attemptId"] = request.attempt_id
+        client_id = context.metadata[CLIENT_ID]
+        most_attempts = settings.retry_max_times + 1
+        return _Asked(client_id, group, name, broker, wanted, invisible_ms, auto_renew, most_attempts), ext
+
+    def _broker_of(self, topic: Topic, named: str) -> str:
+        """The broker to receive from."""
+        readable = topic.readable
+        if named in readable:
+            return named
+        if not readable:
+            raise StatusError(_Code.FORBIDDEN, f"topic {topic.name} has no queue to read from")
+        self._turns += 1
+        there = [broker for broker in readable if not self._cluster.is_away(broker)] or readable
+        return there[self._turns % len(there)]
+
+    def _polling_ms(self, context: Context, request: Any) -> int:
+        """How long to wait for messages."""
+        deadline = context.deadline
+        left_ms = MAX_POLLING_MS if deadline is None else int((deadline - self._monotonic()) * 1000)
+        asked_ms = left_ms - _ANSWER_MS
+        if request.HasField("long_polling_timeout"):
+            asked_ms = milliseconds_of(request.long_polling_timeout)
+        if left_ms < self._min_polling_ms:
+            known = _version_of(context.metadata.get(_CLIENT_VERSION, "")) >= _KNOWS_ILLEGAL_POLLING_TIME
+            raise StatusError(
+                _Code.ILLEGAL_POLLING_TIME if known else _Code.BAD_REQUEST,
+                f"the call ends in {left_ms} ms, which is not enough for polling: {self._min_polling_ms} ms at least",
+            )
+        if deadline is not None:  # what comes as the call ends, nobody takes
+            left_ms = max(left_ms - _LEFT_OVER_MS, self._min_polling_ms)
+        return min(max(asked_ms, self._min_polling_ms), MAX_POLLING_MS, left_ms)
+
+    async def _pop(self, asked: _Asked, ext: dict[str, str]) -> RemotingCommand:
+        """The broker's answer. It is asked for some seconds at a time: what it holds cannot be withdrawn."""
+        left_ms = int(ext["pollTime"])
+        while True:
+            slice_ms = min(left_ms, SLICE_MS)
+            left_ms -= slice_ms
+            now = str(self._cluster.clock())
+            answer = await self._pop_once(asked, {**ext, "pollTime": str(slice_ms), "bornTime": now}, slice_ms)
+            if left_ms <= 0 or answer.code not in _NOTHING_YET:
+                return answer
+
+    async def _pop_once(self, asked: _Asked, ext: dict[str, str], poll_ms: int) -> RemotingCommand:
+        seconds = poll_ms / 1000 + REQUEST_SECONDS
+        answer = await self._cluster.begin(asked.broker, RequestCode.POP_MESSAGE, ext, seconds=seconds)
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:  # the client is gone
+            answer.add_done_callback(partial(self._nobody_takes, asked))
+            raise
+        except RemotingError as error:
+            self._cluster.failed(asked.broker)
+            self._cluster.topics.suspect(asked.topic)
+            raise type(error)(
+                f"Broker {asked.broker}: {error.message}", remedy="Receive again; other brokers of the topic go on."
+            ) from None
+
+    def _nobody_takes(self, asked: _Asked, answer: asyncio.Future[RemotingCommand]) -> None:
+        """A call has ended before its receive was answered."""
+        if not answer.cancelled() and answer.exception() is None and answer.result().code == ResponseCode.SUCCESS:
+            self._take_back(asked, self._popped_of(answer.result(), asked))
+
+    def _popped_of(self, answer: RemotingCommand, asked: _Asked) -> list[_Popped]:
+        return _popped_of(answer, asked, self.receipts.given)
+
+    async def _choose(self, asked: _Asked, popped: list[_Popped]) -> list[_Popped]:
+        """Those to deliver. Whose tag only has the same hash is acked; what was tried often enough is given up."""
+        tags = asked.wanted.tags
+        chosen, others = popped, []
+        if tags is not None:
+            chosen = [each for each in popped if tags.matches(each.properties.get(TAGS))]
+            others = [each for each in popped if not tags.matches(each.properties.get(TAGS))]
+        if others:
+            handles = [await self.receipts.read(each.handle) for each in others]
+            await self.receipts.ack(asked.group, asked.topic, handles)
+        most = asked.most_attempts
+        if all(each.attempt <= most for each in chosen):
+            return chosen
+        return [each for each in chosen if each.attempt <= most or not await self._give_up(asked, each)]
+
+    async def _give_up(self, asked: _Asked, popped: _Popped) -> bool:
+        """Whether it is a dead letter now; a message that cannot become one is delivered once more."""
+        message_id = message_id_of(popped.record, popped.properties)
+        try:
+            await self.receipts.give_up(asked.group, asked.topic, await self.receipts.read(popped.handle), message_id)
+        except (StatusError, RemotingError) as error:
+            _log.warning("message %s of %s is not given up: %s", message_id, asked.topic, error.message)
+            return False
+        return True
+
+    def _messages(self, asked: _Asked, chosen: list[_Popped]) -> Iterator[Any]:
+        """Status and messages."""
+        if not chosen:
+            yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
+            return
+        if asked.auto_renew:
+            for popped in chosen:
+                self.receipts.keep(asked.client_id, asked.group, asked.topic, popped.handle)
+        yield _response(status=_OK)
+        topic = asked.topic
+        seconds, rest = divmod(asked.invisible_ms, 1000)
+        for popped in chosen:
+            response = _response()
+            message = response.message
+            write_message(message, popped.record, popped.properties, topic)
+            system = message.system_properties
+            system.receipt_handle = popped.handle
+            system.delivery_attempt = popped.attempt
+            invisible = system.invisible_duration
+            invisible.seconds = seconds
+            invisible.nanos = rest * 1_000_000
+            yield response
+
+    def _take_back(self, asked: _Asked, popped: list[_Popped]) -> None:
+        """Nobody has these."""
+        if popped:
+            take = self.receipts.take
+            handles = [take(asked.client_id, asked.group, each.handle) for each in popped]
+            self.receipts.release(asked.group, asked.topic, handles, unseen=True)
+
+    # --- ack and change -----------------------------------------------------------------------------------------
+
+    async def ack_message(self, context: Context, request: Any) -> Any:
+        topic, group = topic_of(request.topic), group_of(request.group)
+        entries = request.entries
+        if not entries:
+            raise StatusError(_Code.BAD_REQUEST, "the request names no message to ack")
+        if len(entries) > MAX_ACKS:
+            raise StatusError(
+                _Code.BAD_REQUEST, f"{len(entries)} messages to ack in one request, at most {MAX_ACKS} are taken"
+            )
+        client_id = context.metadata[CLIENT_ID]
+        receipts = self.receipts
+        results: list[StatusError | None] = [None] * len(entries)
+        handles: list[Handle] = []
+        places: list[int] = []
+        for at, entry in enumerate(entries):
+            try:
+                handles.append(await receipts.read(receipts.take(client_id, group, entry.receipt_handle)))
+                places.append(at)
+            except StatusError as error:
+                results[at] = error
+        if handles:
+            for at, result in zip(places, await receipts.ack(group, topic, handles), strict=True):
+                results[at] = result
+        answer = definitions.AckMessageResponse()
+        add = answer.entries.add
+        codes = set()
+        for entry, result in zip(entries, results, strict=True):
+            one = add()
+            one.message_id = entry.message_id
+            one.receipt_handle = entry.receipt_handle
+            its = one.status
+            code, its.message = (_OK_CODE, "OK") if result is None else (result.code, result.message)
+            its.code = code
+            codes.add(code)
+        if len(codes) > 1:
+            answer.status.CopyFrom(status(_Code.MULTIPLE_RESULTS, "see the entries"))
+        else:
+            answer.status.CopyFrom(answer.entries[0].status)
+        return answer
+
+    async def change_invisible_duration(self, context: Context, request: Any) -> Any:
+        topic, group = topic_of(request.topic), group_of(request.group)
+        milliseconds = milliseconds_of(request.invisible_duration)
+        check_invisible_time(milliseconds, 0)
+        receipts = self.receipts
+        handle = await receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
+        changed = await receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
+        return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
+
+
+def check_invisible_time(milliseconds: int, least: int) -> None:
+    """StatusError with ILLEGAL_INVISIBLE_TIME for what is too short or too long."""
+    if not least <= milliseconds <= MAX_INVISIBLE_MS:
+        raise StatusError(
+            _Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisible time is {milliseconds} ms; it must be {least} ms to {MAX_INVISIBLE_MS} ms (12 h)",
+        )
+
+
+_response = definitions.ReceiveMessageResponse
+
+
+def _popped_of(
+    answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]
+) -> list[_Popped]:
+    """The messages of a pop's answer. Its offset infos are in the order of its records."""
+    fields = answer.ext_fields
+    starts: dict[str, str] = {}
+    for part in fields["startOffsetInfo"].split(";"):
+        queue, _, start = part.rpartition(" ")
+        starts[queue] = start
+    counts = _order_counts(fields.get("orderCountInfo"))
+    times = f"{fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']}"
+    anew = asked.topic.startswith(DLQ_PREFIX)  # dead letters: what was tried before was another group's doing
+    records = iter_records(answer.body)
+    popped: list[_Popped] = []
+    for part in fields["msgOffsetInfo"].split(";"):
+        queue, _, offsets = part.rpartition(" ")
+        flag, _, queue_id = queue.partition(" ")
+        head = f"{starts[queue]} {times} {flag} {asked.broker} {queue_id}"
+        for offset in offsets.split(","):
+            record = next(records, None)
+            if record is None:
+                raise ProtocolError(f"broker {asked.broker} sent fewer messages than it says")
+            tried = 0 if anew and flag == FLAG_NORMAL else record.reconsume_times
+            if counts:
+                tried = counts.get(f"{flag} qo{queue_id}%{offset}") or counts.get(queue) or tried
+            handle = f"{head} {offset} {record.physical_offset}"
+            popped.append(_Popped(record, properties_of(record), attempt_of(tried), handle))
+        given(asked.broker, real_topic(asked.topic, asked.group, flag), int(queue_id), int(offset))
+    return popped
+
+
+def _order_counts(info: str | None) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for part in (info or "").split(";"):
+        name, _, count = part.rpartition(" ")
+        if name:
+            counts[name] = int(count)
+    return counts
+
+
+def _version_of(text: str) -> tuple[int, ...]:
+    """``5.0.3`` as numbers; what follows the first that is none does not count."""
+    numbers: list[int] = []
+    for part in text.split("."):
+        if not (part.isascii() and part.isdigit() and len(part) < 6):
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

@@ -1,0 +1,147 @@
+"""What brokers, for their tools, want of a consumer, asked of a gRPC client by its Telemetry stream.
+
+====  ============================  ===================================================================================
+code  the client is sent            what becomes of its answer
+====  ============================  ===================================================================================
+307   PrintThreadStackTraceCommand  the stacks, beside what is known of the client here; without ``jstackEnable`` it is
+                                    not asked
+309   VerifyMessageCommand          OK: CR_SUCCESS; FAILED_TO_CONSUME_MESSAGE: CR_LATER; MESSAGE_CORRUPTED:
+                                    CR_RETURN_NULL; others: CR_THROW_EXCEPTION
+====  ============================  ===================================================================================
+
+A client that does not answer within 5 s is told of to whoever asked, as one of the classic protocol would be.
+
+Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.service.relay.
+{ProxyRelayService, ProxyChannel}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from spark_rocket.errors import RemotingTimeoutError
+from spark_rocket.protocol.bodies import (
+    CR_LATER,
+    CR_RETURN_NULL,
+    CR_SUCCESS,
+    CR_THROW_EXCEPTION,
+    PROP_CLIENT_VERSION,
+    PROP_CONSUME_ORDERLY,
+    PROP_CONSUME_TYPE,
+    PROP_CONSUMER_START_TIMESTAMP,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+)
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+)
+from spark_rocket.protocol.record import iter_records
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.messages.message_out import properties_of, write_message
+from spark_rocket.proxy.methods.clients import Client, ClientRegistry
+
+_Code = definitions.Code
+_RESULTS: dict[int, str] = {
+    _Code.OK: CR_SUCCESS,
+    _Code.FAILED_TO_CONSUME_MESSAGE: CR_LATER,
+    _Code.MESSAGE_CORRUPTED: CR_RETURN_NULL,
+}
+
+
+class Relay:
+    """Answers brokers' requests to clients, for the clients."""
+
+    def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        cluster.on_push[RequestCode.GET_CONSUMER_RUNNING_INFO] = self.running_info
+        cluster.on_push[RequestCode.CONSUME_MESSAGE_DIRECTLY] = self.consume_directly
+
+    def running_info(self, broker: str, request: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+        """307."""
+        header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
+        client = self._clients.named(header.client_id)
+        info = self._known(client, header.consumer_group)
+        if not header.jstack_enable:
+            return _now(RemotingCommand.response(request, body=info.to_json()))
+
+        def answer(command: Any) -> RemotingCommand:
+            if command.status.code != _Code.OK:
+                return _refused(request, command.status)
+            info.jstack = command.thread_stack_trace.thread_stack_trace
+            return RemotingCommand.response(request, body=info.to_json())
+
+        nonce = uuid.uuid4().hex
+        command = definitions.TelemetryCommand()
+        command.print_thread_stack_trace_command.nonce = nonce
+        return _then(request, client.ask(command, nonce), answer)
+
+    def _known(self, client: Client, group: str) -> ConsumerRunningInfo:
+        data = client.data.get(group)
+        settings = self._cluster.groups.last(group)
+        orderly = settings is not None and settings.consume_message_orderly
+        return ConsumerRunningInfo(
+            properties={
+                PROP_CONSUME_TYPE: "" if data is None else data.consume_type,
+                PROP_CONSUME_ORDERLY: "true" if orderly else "false",
+                PROP_CLIENT_VERSION: client.version,
+                PROP_CONSUMER_START_TIMESTAMP: str(client.since),
+            },
+            subscription_set=[] if data is None else data.subscription_data_set,
+        )
+
+    def consume_directly(self, broker: str, request: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+        """309: the message is the request's body, as it is stored."""
+        header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
+        client = self._clients.named(header.client_id or "")
+        record = next(iter(iter_records(request.body)))
+        nonce = uuid.uuid4().hex
+        command = definitions.TelemetryCommand()
+        command.verify_message_command.nonce = nonce
+        write_message(
+            command.verify_message_command.message,
+            record,
+            properties_of(record),
+            header.topic or str(record.topic, "utf-8"),
+        )
+        started = time.monotonic()
+
+        def answer(command: Any) -> RemotingCommand:
+            result = ConsumeMessageDirectlyResult(
+                consume_result=_RESULTS.get(command.status.code, CR_THROW_EXCEPTION),
+                remark=command.status.message or "from a gRPC client",
+                spent_time_mills=int((time.monotonic() - started) * 1000),
+            )
+            return RemotingCommand.response(request, body=result.to_json())
+
+        return _then(request, client.ask(command, nonce), answer)
+
+
+def _refused(request: RemotingCommand, said: Any) -> RemotingCommand:
+    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, said.message or f"the client said {said.code}")
+
+
+def _now(answer: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+    future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+    future.set_result(answer)
+    return future
+
+
+def _then(
+    request: RemotingCommand, asked: asyncio.Future[Any], answer: Callable[[Any], RemotingCommand]
+) -> asyncio.Future[RemotingCommand]:
+    async def wait() -> RemotingCommand:
+        try:
+            return answer(await asked)
+        except RemotingTimeoutError as error:
+            return RemotingCommand.response(request, ResponseCode.CONSUME_MSG_TIMEOUT, error.message)
+
+    return asyncio.get_running_loop().create_task(wait())

@@ -1,0 +1,169 @@
+"""Where a topic is (QueryRoute), and what of it a push consumer is to receive from (QueryAssignment).
+
+A route has the queues of all brokers of the topic that have a master now, each with its broker's name and with the
+endpoints that the client called, as it says: so routes are right behind a port mapping too, and whichever of several
+endpoints a client calls serves all brokers.
+
+A client chooses a broker to receive from, not a queue: the proxy receives from all of that broker's. Clients that know
+only queue 0 of each broker (Node.js) lack nothing.
+
+=====================================  ===============================================================================
+topic's attribute ``message.type``     what may be sent to it
+=====================================  ===============================================================================
+none, UNSPECIFIED, MIXED               NORMAL, FIFO, DELAY, TRANSACTION; Apache's proxy takes none for NORMAL
+NORMAL, FIFO, DELAY, TRANSACTION       that
+=====================================  ===============================================================================
+
+Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.route.RouteActivity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spark_rocket.protocol.bodies import QueueData
+from spark_rocket.protocol.codes import PERM_READ, PERM_WRITE
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.topics import Topic
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.messages.names import group_of, topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, status
+from spark_rocket.proxy.messaging import Family
+
+_Code = definitions.Code
+_Type = definitions.MessageType
+_Permission = definitions.Permission
+
+_MIXED: tuple[int, ...] = (_Type.NORMAL, _Type.FIFO, _Type.DELAY, _Type.TRANSACTION)
+_ACCEPTED: dict[str, tuple[int, ...]] = {
+    "UNSPECIFIED": _MIXED,
+    "MIXED": _MIXED,
+    "NORMAL": (_Type.NORMAL,),
+    "FIFO": (_Type.FIFO,),
+    "DELAY": (_Type.DELAY,),
+    "TRANSACTION": (_Type.TRANSACTION,),
+}
+_UNKNOWN: tuple[int, ...] = (_Type.MESSAGE_TYPE_UNSPECIFIED,)
+_PERMISSIONS: dict[int, int] = {
+    PERM_READ | PERM_WRITE: _Permission.READ_WRITE,
+    PERM_READ: _Permission.READ,
+    PERM_WRITE: _Permission.WRITE,
+    0: _Permission.NONE,
+}
+ALL_QUEUES = -1
+MAX_ADDRESSES = 64
+MAX_HOST = 255
+
+
+def accepted_types(topic: Topic) -> tuple[int, ...]:
+    """The ``MessageType`` values that may be sent to a topic."""
+    return _ACCEPTED.get(topic.attributes.get("message.type", "UNSPECIFIED"), _UNKNOWN)
+
+
+async def existing_topic(cluster: Cluster, name: str) -> Topic:
+    """The topic. StatusError with TOPIC_NOT_FOUND, and what to do, when there is none."""
+    topic = await cluster.topics.get(name)
+    if topic is None:
+        raise StatusError(
+            _Code.TOPIC_NOT_FOUND,
+            f"topic {name} does not exist, and RocketMQ's gRPC endpoint never creates one: create it first, for "
+            f"example with: rocket topic create {name}",
+        )
+    return topic
+
+
+class RouteFamily(Family):
+    """QueryRoute and QueryAssignment. ``listening`` gives this endpoint's own address."""
+
+    def __init__(self, cluster: Cluster, listening: Callable[[], tuple[str, int]]) -> None:
+        self._cluster = cluster
+        self._listening = listening
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {"QueryRoute": self.query_route, "QueryAssignment": self.query_assignment}
+
+    async def query_route(self, context: Context, request: Any) -> Any:
+        topic = await existing_topic(self._cluster, topic_of(request.topic))
+        answer = definitions.QueryRouteResponse(status=status(_Code.OK))
+        endpoints = self._endpoints_called(request.endpoints)
+        accepted = accepted_types(topic)
+        named = _named_as(request.topic)
+        for queues in topic.brokers:
+            broker = _broker(queues.broker_name, endpoints)
+            for queue_id, permission in enumerate(_queue_permissions(queues)):
+                answer.message_queues.add(
+                    topic=named, id=queue_id, permission=permission, broker=broker, accept_message_types=accepted
+                )
+        return answer
+
+    async def query_assignment(self, context: Context, request: Any) -> Any:
+        """Everything to everyone: POP shares out messages, not queues. An ordered group's queues are told apart."""
+        name, group = topic_of(request.topic), group_of(request.group)
+        topic = await existing_topic(self._cluster, name)
+        if not topic.readable:
+            perms = ", ".join(str(queues.perm) for queues in topic.brokers)
+            raise StatusError(_Code.FORBIDDEN, f"topic {name} has no queue to read from: its perm is {perms}")
+        settings = await self._cluster.groups.get(group)
+        fifo = settings is not None and settings.consume_message_orderly
+        answer = definitions.QueryAssignmentResponse(status=status(_Code.OK))
+        endpoints = self._endpoints_called(request.endpoints)
+        named = _named_as(request.topic)
+        for queues in topic.brokers:
+            if queues.broker_name not in topic.readable:
+                continue
+            broker = _broker(queues.broker_name, endpoints)
+            for queue_id in range(queues.read_queue_nums) if fifo else (ALL_QUEUES,):
+                answer.assignments.add().message_queue.MergeFrom(
+                    definitions.MessageQueue(
+                        topic=named,
+                        id=queue_id,
+                        permission=_PERMISSIONS[queues.perm & (PERM_READ | PERM_WRITE)],
+                        broker=broker,
+                    )
+                )
+        return answer
+
+    def _endpoints_called(self, endpoints: Any) -> Any:
+        if not endpoints.addresses:
+            host, port = self._listening()
+            called = definitions.Endpoints(scheme=_scheme(host))
+            called.addresses.add(host=host, port=port)
+            return called
+        if len(endpoints.addresses) > MAX_ADDRESSES:  # they come back with every queue
+            raise StatusError(
+                _Code.ILLEGAL_ACCESS_POINT,
+                f"{len(endpoints.addresses)} endpoints in one request, at most {MAX_ADDRESSES} are taken",
+            )
+        called = definitions.Endpoints(scheme=endpoints.scheme)
+        for address in endpoints.addresses:
+            if not 0 < len(address.host) <= MAX_HOST or not 0 < address.port <= 65_535:
+                raise StatusError(
+                    _Code.ILLEGAL_ACCESS_POINT,
+                    f"invalid endpoint {address.host[:100]}:{address.port}: give the host and port that clients call",
+                )
+            called.addresses.add(host=address.host, port=address.port)
+        return called
+
+
+def _broker(name: str, endpoints: Any) -> Any:
+    return definitions.Broker(name=name, id=0, endpoints=endpoints)
+
+
+def _named_as(resource: Any) -> Any:
+    """What a request names, and nothing else of it: it comes back with every queue."""
+    return definitions.Resource(name=resource.name, resource_namespace=resource.resource_namespace)
+
+
+def _queue_permissions(queues: QueueData) -> Iterator[int]:
+    """What may be done with each queue, from 0 on; without queues there is one with no permission."""
+    for queue_id in range(max(queues.read_queue_nums, queues.write_queue_nums, 1)):
+        readable = PERM_READ if queue_id < queues.read_queue_nums else 0
+        writable = PERM_WRITE if queue_id < queues.write_queue_nums else 0
+        yield _PERMISSIONS[queues.perm & (readable | writable)]
+
+
+def _scheme(host: str) -> int:
+    scheme: int = definitions.AddressScheme.IPv6 if ":" in host else definitions.AddressScheme.IPv4
+    return scheme

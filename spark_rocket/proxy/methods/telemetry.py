@@ -1,0 +1,98 @@
+"""What clients say of themselves: Telemetry, Heartbeat, NotifyClientTermination, SyncLiteSubscription.
+
+Telemetry is a stream both ways for as long as the client lives. The client sends its settings, is answered with those
+that count, and hears from then on what the broker wants of it: see clients.py and relay.py. Settings that cannot be end
+the stream with gRPC's INVALID_ARGUMENT, as Apache's proxy does; the text says what is wrong with them. (Clients log
+that, and do not look at the status of a command without settings.)
+
+Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.client.ClientActivity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.context import Context, GrpcCode, RpcError
+from spark_rocket.proxy.messages.statuses import StatusError, status
+from spark_rocket.proxy.messaging import Family, status_of
+from spark_rocket.proxy.methods.clients import ClientRegistry
+from spark_rocket.proxy.methods.commands import CommandStream
+
+_Code = definitions.Code
+_OK = status(_Code.OK)
+
+
+class ClientFamily(Family):
+    """The clients' comings and goings."""
+
+    def __init__(self, clients: ClientRegistry) -> None:
+        self._clients = clients
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "Telemetry": self.telemetry,
+            "Heartbeat": self.heartbeat,
+            "NotifyClientTermination": self.notify_client_termination,
+            "SyncLiteSubscription": self.sync_lite_subscription,
+        }
+
+    def close(self) -> None:
+        self._clients.close()
+
+    async def heartbeat(self, context: Context, request: Any) -> Any:
+        await self._clients.heartbeat(context, request)
+        return definitions.HeartbeatResponse(status=_OK)
+
+    async def notify_client_termination(self, context: Context, request: Any) -> Any:
+        await self._clients.terminate(context)
+        return definitions.NotifyClientTerminationResponse(status=_OK)
+
+    async def sync_lite_subscription(self, context: Context, request: Any) -> Any:
+        raise StatusError(
+            _Code.NOT_IMPLEMENTED,
+            "lite topics are not served here: give each subject a topic, or a tag in one, and use a PushConsumer or a "
+            "SimpleConsumer",
+        )
+
+    async def telemetry(self, context: Context, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        stream = CommandStream()
+        reader = asyncio.get_running_loop().create_task(self._read(context, requests, stream))
+        try:
+            async for command in stream:
+                yield command
+        finally:
+            reader.cancel()
+            self._clients.stream_ended(context, stream)
+
+    async def _read(self, context: Context, requests: AsyncIterator[Any], stream: CommandStream) -> None:
+        """Until the client has said all, or something that cannot be."""
+        try:
+            async for command in requests:
+                await self._take(context, command, stream)
+        except RpcError as error:
+            stream.end(error)
+        except Exception as error:
+            code, message = status_of(error, "Telemetry")
+            stream.end(RpcError(_rpc_code(code), f"{definitions.Code.Name(code)} ({code}): {message}"))
+        else:
+            stream.end()
+
+    async def _take(self, context: Context, command: Any, stream: CommandStream) -> None:
+        which = command.WhichOneof("command")
+        if which == "settings":
+            await stream.answer(await self._clients.take_settings(context, command.settings, stream))
+            return
+        client = self._clients.of(context)
+        if client is not None and which in ("thread_stack_trace", "verify_message_result"):
+            client.answered(getattr(command, which).nonce, command)
+
+
+def _rpc_code(code: int) -> GrpcCode:
+    if code in (_Code.UNSUPPORTED, _Code.NOT_IMPLEMENTED):
+        return GrpcCode.UNIMPLEMENTED
+    if code in (_Code.UNAUTHORIZED, _Code.FORBIDDEN):
+        return GrpcCode.UNAUTHENTICATED if code == _Code.UNAUTHORIZED else GrpcCode.PERMISSION_DENIED
+    return GrpcCode.INVALID_ARGUMENT if code < _Code.INTERNAL_ERROR else GrpcCode.INTERNAL

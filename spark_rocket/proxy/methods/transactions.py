@@ -1,0 +1,131 @@
+"""EndTransaction: a producer decides a transaction, and producers asked about one that nobody decided.
+
+The transaction id that SendMessage gives says where the half message is, ``<offset in the half topic>-<offset in the
+log>-<broker>``: all that END_TRANSACTION (37) needs is in it, so that a transaction can be decided after a restart of
+the broker and however much later. (Apache's proxy keeps that in memory, for 30 s.) The broker checks it: an id that
+names no half message of the topic's producers is refused.
+
+Producers have no groups; a transaction belongs to the topic's name, as in Apache's proxy, and any producer that
+publishes the topic may be asked. A broker's CHECK_TRANSACTION_STATE (39) becomes a RecoverOrphanedTransactionCommand
+of its Telemetry.
+
+Thread-safety: used on the event loop only; nothing is kept. Corresponds to
+org.apache.rocketmq.proxy.grpc.v2.transaction.EndTransactionActivity and proxy.service.transaction.TransactionId.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_rocket.logs import log_once_per
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.protocol.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, view_record
+from spark_rocket.proxy import definitions
+from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.context import Context
+from spark_rocket.proxy.messages.message_out import properties_of, write_message
+from spark_rocket.proxy.messages.names import topic_of
+from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.messaging import Family
+from spark_rocket.proxy.methods.clients import ClientRegistry
+
+_often = log_once_per(10, logging.getLogger(__name__))
+
+_Code = definitions.Code
+_RESOLUTIONS = {
+    int(definitions.TransactionResolution.COMMIT): TRANSACTION_COMMIT,
+    int(definitions.TransactionResolution.ROLLBACK): TRANSACTION_ROLLBACK,
+}
+_SERVER_CHECK = int(definitions.TransactionSource.SOURCE_SERVER_CHECK)
+_MAX_OFFSET = (1 << 63) - 1
+
+
+def transaction_id(sent: Mapping[str, str], broker_name: str) -> str:
+    """The id of a half message, from the broker's answer when it was stored."""
+    return make_transaction_id(int(sent["queueOffset"]), int(sent["msgId"][-16:], 16), broker_name)
+
+
+def make_transaction_id(half_offset: int, log_offset: int, broker_name: str) -> str:
+    """The id of the half message at this offset of the half topic, and of the log."""
+    return f"{half_offset}-{log_offset}-{broker_name}"
+
+
+def parse_transaction_id(text: str) -> tuple[str, str, str] | None:
+    """Offsets in the half topic and the log, and the broker's name."""
+    half_offset, _, rest = text.partition("-")
+    log_offset, _, broker_name = rest.partition("-")
+    if not broker_name or not (_is_offset(half_offset) and _is_offset(log_offset)):
+        return None
+    return half_offset, log_offset, broker_name
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_OFFSET
+
+
+class TransactionFamily(Family):
+    """Takes decisions, and asks for them."""
+
+    def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
+        self._cluster = cluster
+        self._clients = clients
+        cluster.on_push[RequestCode.CHECK_TRANSACTION_STATE] = self.recover
+
+    def handlers(self) -> dict[str, Callable[..., Any]]:
+        return {"EndTransaction": self.end_transaction}
+
+    async def end_transaction(self, context: Context, request: Any) -> Any:
+        topic = topic_of(request.topic)
+        decision = _RESOLUTIONS.get(request.resolution)
+        parts = parse_transaction_id(request.transaction_id)
+        if parts is None:
+            raise StatusError(
+                _Code.INVALID_TRANSACTION_ID, "transaction id is none: give the one that SendMessage answered"
+            )
+        if not await self._cluster.is_broker(parts[2]):
+            raise StatusError(
+                _Code.INVALID_TRANSACTION_ID,
+                f"the transaction is one of broker {parts[2][:80]!r}, which is not in this cluster",
+            )
+        if decision is not None:  # else it stays undecided, and a producer will be asked
+            await self._decide(topic, decision, parts, request)
+        return definitions.EndTransactionResponse(status=status(_Code.OK))
+
+    async def _decide(self, topic: str, decision: int, parts: tuple[str, str, str], request: Any) -> None:
+        half_offset, log_offset, broker = parts
+        ext = {
+            "topic": topic,
+            "producerGroup": topic,
+            "tranStateTableOffset": half_offset,
+            "commitLogOffset": log_offset,
+            "commitOrRollback": str(decision),
+            "fromTransactionCheck": "true" if request.source == _SERVER_CHECK else "false",
+            "msgId": request.message_id,
+            "transactionId": request.transaction_id,
+        }
+        answer = await self._cluster.ask(broker, RequestCode.END_TRANSACTION, ext)
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # no such half message, another's, or decided before
+            raise StatusError(_Code.INVALID_TRANSACTION_ID, answer.remark or "there is no such transaction")
+        if answer.code == ResponseCode.ILLEGAL_OPERATION:
+            raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be decided now")
+        if answer.code != ResponseCode.SUCCESS:
+            raise StatusError(status_code_of(answer.code), answer.remark or f"the broker answered {answer.code}")
+
+    def recover(self, broker: str, request: RemotingCommand) -> None:
+        """CHECK_TRANSACTION_STATE (39), for some producer of the topic; if none can be told, the broker asks again."""
+        header = CheckTransactionStateRequestHeader.from_ext(request.ext_fields)
+        record = view_record(request.body)
+        topic = str(record.topic, "utf-8")
+        command = definitions.TelemetryCommand()
+        recovery = command.recover_orphaned_transaction_command
+        recovery.transaction_id = make_transaction_id(
+            header.tran_state_table_offset, header.commit_log_offset, broker
+        )
+        write_message(recovery.message, record, properties_of(record), topic)
+        if not self._clients.tell_producer_of(topic, command):
+            text = "No producer of topic %s has an open Telemetry stream to be asked about a transaction."
+            _often.warning(topic, text, topic)

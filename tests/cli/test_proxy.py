@@ -1,0 +1,199 @@
+"""``rocket proxy``, and the proxy that ``rocket up`` starts: processes, signals, settings, and what cannot start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.proxy import definitions
+from spark_rocket.testing import LocalCluster
+from tests.cli.test_rocket import PORTS, command, finished, found, one_line, started
+from tests.proxy.caller import Caller, resource
+
+LIMIT = 60.0
+only_linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(in_process=True) as running:
+        running.create_topic("T")
+        yield running
+
+
+def route_code(endpoint: str, topic: str = "T") -> int:
+    """What a client is answered that asks for a route."""
+    with Caller(endpoint, "c") as client:
+        return int(client.call("QueryRoute", topic=resource(topic)).status.code)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def children(pid: int, verb: str) -> list[int]:
+    """The processes that it has started with this verb."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        int(child) for child in found if f"\0{verb}\0".encode() in Path(f"/proc/{child}/cmdline").read_bytes() + b"\0"
+    ]
+
+
+def says(process: subprocess.Popen[str], text: str) -> None:
+    """Wait until it says so."""
+    assert process.stdout is not None
+    while line := process.stdout.readline():
+        if text in line:
+            return
+    raise AssertionError(f"it ended without saying {text}")
+
+
+def is_served(endpoint: str) -> bool:
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=LIMIT).close()
+    except OSError:
+        return False
+    return True
+
+
+# --- alone ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_alone_before_a_cluster(cluster: LocalCluster, stop: signal.Signals) -> None:
+    arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", 0]
+    with started(*arguments, last="name servers") as (process, said):
+        endpoint = found(r"gRPC proxy on (127\.0\.0\.1:\d+)", said)
+        assert cluster.name_server in said
+        assert route_code(endpoint) == definitions.Code.OK
+        assert route_code(endpoint, "Unknown") == definitions.Code.TOPIC_NOT_FOUND
+        process.send_signal(stop)
+        rest, errors = process.communicate(timeout=LIMIT)
+        assert (process.returncode, rest, errors) == (0, "", "")
+
+
+@only_linux
+def test_workers_share_a_port(cluster: LocalCluster) -> None:
+    arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", 0, "--workers", 2]
+    with started(*arguments, last="name servers") as (process, said):
+        endpoint = found(r"gRPC proxy on (127\.0\.0\.1:\d+), 2 processes", said)
+        workers = children(process.pid, "proxy")
+        assert len(workers) == 2
+        assert {route_code(endpoint) for _ in range(10)} == {definitions.Code.OK}
+        os.kill(workers[0], signal.SIGKILL)
+        says(process, "is up again")
+        assert len(children(process.pid, "proxy")) == 2
+        assert {route_code(endpoint) for _ in range(10)} == {definitions.Code.OK}
+        process.terminate()
+        assert process.wait(LIMIT) == 0
+        assert not is_served(endpoint)
+
+
+def test_settings_of_a_file_and_the_command_line_wins(cluster: LocalCluster, tmp_path: Path) -> None:
+    conf = tmp_path / "proxy.conf"
+    conf.write_text(f"namesrvAddr={cluster.name_server}\ngrpcServerPort=1\nproxyMode=CLUSTER\nrocketmqMQClientNum=6\n")
+    environment = {**os.environ, "NAMESRV_ADDR": "127.0.0.1:1"}  # which counts less than a file
+    with subprocess.Popen(
+        command("proxy", "-c", conf, "--grpc-port", 0), stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        endpoint = found(r"gRPC proxy on (127\.0\.0\.1:\d+)", process.stdout.readline())
+        assert route_code(endpoint) == definitions.Code.OK
+        process.terminate()
+
+
+def test_what_cannot_start(tmp_path: Path) -> None:
+    line = one_line(finished("proxy", "-n", "nonsense"))
+    assert "'nonsense'" in line
+    assert "host:port" in line
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for workers in (1, 2):
+            line = one_line(finished("proxy", "--grpc-port", port, "--workers", workers))
+            assert f"gRPC endpoint cannot listen on 127.0.0.1:{port}" in line
+            assert "--grpc-port (0 takes a free one)" in line
+    conf = tmp_path / "proxy.conf"
+    conf.write_text("\ngrpcServerPort=ten\n")
+    assert f"{conf}, line 2: grpcServerPort=ten: grpcServerPort needs a whole number." in one_line(
+        finished("proxy", "-c", conf)
+    )
+    assert "nowhere.yml" in one_line(finished("proxy", "--grpc-port", 0, "--acl-file", tmp_path / "nowhere.yml"))
+
+
+def test_without_a_name_server_it_starts_and_says_so_to_clients() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with started("proxy", "-n", address, "--grpc-port", 0, last="name servers") as (_, said):
+        with Caller(found(r"gRPC proxy on (127\.0\.0\.1:\d+)", said), "c") as client:
+            status = client.call("QueryRoute", topic=resource("T")).status
+        assert status.code != definitions.Code.OK
+        assert address in status.message
+
+
+# --- of rocket up -----------------------------------------------------------------------------------------------
+
+
+@only_linux
+def test_up_starts_a_proxy_that_died_again_and_it_ends_with_up(tmp_path: Path) -> None:
+    with started("up", "--data", tmp_path, *PORTS, last="Ctrl-C stops it.") as (process, said):
+        endpoint = found(r"gRPC +(127\.0\.0\.1:\d+)", said)
+        assert route_code(endpoint) == definitions.Code.TOPIC_NOT_FOUND
+        (child,) = children(process.pid, "proxy")
+        os.kill(child, signal.SIGKILL)
+        says(process, "The gRPC proxy was ended by SIGKILL.")
+        says(process, "The gRPC proxy is up again.")
+        assert route_code(endpoint) == definitions.Code.TOPIC_NOT_FOUND
+        process.kill()
+        process.wait(LIMIT)
+        until(lambda: not is_served(endpoint))
+
+
+def test_up_without_grpc(tmp_path: Path) -> None:
+    ports = ["--nameserver-port", 0, "--broker-port", 0, "--no-console"]
+    with started("up", "--data", tmp_path, *ports, "--no-grpc", last="Ctrl-C stops it.") as (_, said):
+        assert "gRPC" not in said
+    conf = tmp_path / "broker.conf"
+    conf.write_text("grpcServerPort=-1\n")
+    with started("up", "--data", tmp_path, *ports, "-c", conf, last="Ctrl-C stops it.") as (_, said):
+        assert "gRPC" not in said
+
+
+def test_up_hands_its_settings_to_the_proxy(tmp_path: Path) -> None:
+    """Those of access control, with the account that the proxy signs with."""
+    (tmp_path / "plain_acl.yml").write_text(
+        "accounts:\n- {accessKey: own-key, secretKey: 0wn-s3cr3t, admin: true}\n", encoding="utf-8"
+    )
+    conf = tmp_path / "broker.conf"
+    own = '{"accessKey": "own-key", "secretKey": "0wn-s3cr3t"}'
+    conf.write_text(f"aclEnable=true\nmaxMessageSize=1000\ninnerClientAuthenticationCredentials={own}\n")
+    arguments = ["up", "--data", tmp_path, "-c", conf, *PORTS]
+    with started(*arguments, last="Ctrl-C stops it.") as (_, said):
+        assert "no account" not in said
+        assert route_code(found(r"gRPC +(127\.0\.0\.1:\d+)", said)) == definitions.Code.UNAUTHORIZED
+    conf.write_text("aclEnable=true\n")
+    with started(*arguments, last="Ctrl-C stops it.") as (_, said):
+        assert "no account" in said
+
+
+def test_a_broker_alone_has_no_grpc_port(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"grpcServerPort=8081\nlistenPort=0\nstorePathRootDir={tmp_path}/store\n")
+    with started("broker", "-c", conf, last="store  ") as (process, said):
+        assert "gRPC" not in said
+        process.terminate()
+        _, errors = process.communicate(timeout=LIMIT)
+        assert f"{conf}: without effect: grpcServerPort." in errors
+        assert "rocket proxy" in errors
+    assert finished("broker", "--grpc-port", "0").returncode == 2

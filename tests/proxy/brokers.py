@@ -1,0 +1,65 @@
+"""A name server that knows what brokers of this process have at this moment, and a cluster of them for the proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spark_rocket.broker.server import Broker
+from spark_rocket.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from spark_rocket.protocol.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.remoting.server import Channel, RemotingServer
+from tests.broker.test_delayed import Served
+
+
+class LiveNameServer:
+    """Answers 105 and 106 from the brokers' own tables: a change counts at once."""
+
+    def __init__(self, *brokers: Broker) -> None:
+        self.brokers = list(brokers)
+        self.server = RemotingServer(
+            "127.0.0.1",
+            0,
+            {RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route, RequestCode.GET_BROKER_CLUSTER_INFO: self._info},
+        )
+
+    def _route(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        name = request.ext_fields["topic"]
+        found = TopicRouteData()
+        for broker in self.brokers:
+            config = broker.service.topics.get(name)
+            if config is not None:
+                found.broker_datas.append(_data(broker))
+                found.queue_datas.append(
+                    QueueData(
+                        broker.config.broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, 0
+                    )
+                )
+        if not found.broker_datas:
+            return RemotingCommand.response(request, ResponseCode.TOPIC_NOT_EXIST, f"no route of {name}")
+        return RemotingCommand.response(request, body=found.to_json(standard=True))
+
+    def _info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        table = {broker.config.broker_name: _data(broker) for broker in self.brokers}
+        return RemotingCommand.response(request, body=ClusterInfo(broker_addr_table=table).to_json())
+
+
+def _data(broker: Broker) -> BrokerData:
+    return BrokerData(broker.config.broker_cluster_name, broker.config.broker_name, {0: broker.address})
+
+
+@contextmanager
+def cluster_of(server: Served, clock: Callable[[], int], **settings: Any) -> Iterator[Cluster]:
+    """A cluster with the one broker, on the broker's loop; nothing is cached unless ``settings`` say so."""
+    names = LiveNameServer(server.broker)
+    server.do(names.server.start())
+    cluster = Cluster(names.server.address, clock=clock, **{"fresh_seconds": 0.0, **settings})
+    server.do(cluster.start())
+    try:
+        yield cluster
+    finally:
+        server.do(cluster.close())
+        server.do(names.server.close())

@@ -1,0 +1,96 @@
+"""The proxy's settings: names and values of Apache's proxy, and what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.broker.known_settings import PROXY_SETTINGS
+from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.acl import Credentials
+from spark_rocket.protocol.java_properties import render_properties
+from spark_rocket.protocol.setting import text_of
+from spark_rocket.proxy.config import _SPECS, KNOWN_UNUSED, ProxyConfig
+
+OWN = '{"accessKey": "proxy-key", "secretKey": "pr0xy-s3cr3t"}'
+SETTINGS: dict[str, object] = {
+    "namesrvAddr": "a:9876;b:9876",
+    "bindAddress": "0.0.0.0",
+    "grpcServerPort": 8082,
+    "innerClientAuthenticationCredentials": OWN,
+    "tls.enable": True,
+    "tlsTestModeEnable": False,
+}
+
+
+def as_properties(settings: dict[str, object]) -> str:
+    return render_properties((name, text_of(value)) for name, value in settings.items())
+
+
+def test_a_file_in_either_form_and_settings_are_the_same(tmp_path: Path) -> None:
+    properties, json_file = tmp_path / "proxy.conf", tmp_path / "rmq-proxy.json"
+    properties.write_text(as_properties(SETTINGS))
+    json_file.write_text(json.dumps(SETTINGS, indent=2))
+    given = ProxyConfig.from_properties(SETTINGS, source="x")
+    for path in (properties, json_file):
+        assert ProxyConfig.from_file(path, source=None) == given
+    assert (given.name_server, given.host, given.port) == ("a:9876;b:9876", "0.0.0.0", 8082)
+    assert given.credentials == Credentials("proxy-key", "pr0xy-s3cr3t")
+    assert given.client_tls() is not None
+    assert not given.server_tls_settings().test_mode
+
+
+def test_another_process_is_given_all_of_it() -> None:
+    config = ProxyConfig.from_properties({**SETTINGS, "aclFile": "/etc/plain_acl.yml"})
+    assert ProxyConfig.from_text(config.to_text(), "the same") == config
+
+
+def test_secrets_are_not_shown() -> None:
+    config = ProxyConfig.from_properties({**SETTINGS, "tlsKeyPassword": "k3y-s3cr3t"})
+    for text in (repr(config), str(config.to_properties())):
+        assert "s3cr3t" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"grpcServerPort": -1}, "grpcServerPort must be between 0 and 65535"),
+        ({"namesrvAddr": "nowhere"}, "'nowhere'"),
+        ({"tlsCertPath": "c.pem"}, "tlsKeyPath is not"),
+        ({"tlsKeyPath": "k.pem"}, "tlsCertPath is not"),
+        ({"proxyProtocolTrustedAddresses": "10.0.0.1/8"}, "10.0.0.1/8"),
+        ({"proxyProtocolTrustedAddresses": "10.0.0.0/8, some.host"}, "'some.host'"),
+        ({"proxyMode": "LOCAL"}, "proxyMode=LOCAL is not supported"),
+        ({"tls.server.mod": "enforcing"}, "tls.server.mod"),
+        ({"innerClientAuthenticationCredentials": "s3cr3t"}, "innerClientAuthenticationCredentials cannot be used"),
+    ],
+)
+def test_what_is_wrong(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ProxyConfig.from_properties(settings)
+    assert said in caught.value.message
+    assert "s3cr3t" not in caught.value.message
+    assert caught.value.remedy
+
+
+def test_unknown_settings_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        ProxyConfig.from_properties({"grpcServerPorts": 1, "rocketmqMQClientNum": 6})
+    (record,) = caplog.records
+    assert "unknown setting 'grpcServerPorts' is ignored. Did you mean 'grpcServerPort'?" in record.getMessage()
+
+
+def test_names_that_brokers_hand_over_are_the_proxy_s() -> None:
+    assert _SPECS.keys() >= PROXY_SETTINGS
+    assert not KNOWN_UNUSED & _SPECS.keys()
+    assert len(_SPECS) == len([entry for entry in fields(ProxyConfig) if "low" in entry.metadata])
+
+
+def test_trusted_addresses() -> None:
+    config = ProxyConfig.from_properties({"proxyProtocolTrustedAddresses": " 10.0.0.5, 192.168.0.0/16 ,::1"})
+    assert config.trusted_addresses == ("10.0.0.5", "192.168.0.0/16", "::1")
+    assert ProxyConfig().trusted_addresses == ()

@@ -1,0 +1,206 @@
+"""The Remoting client of an event loop: answers, time-outs, lost connections, what servers ask, TLS and signatures."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_rocket.errors import (
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+)
+from spark_rocket.protocol.acl import ACCESS_KEY, Credentials, SecretKey, is_signed_by
+from spark_rocket.protocol.command import RemotingCommand
+from spark_rocket.remoting.async_client import AsyncRemotingClient
+from spark_rocket.remoting.server import Channel
+from spark_rocket.remoting.tls import TlsMode
+from tests.remoting.conftest import ECHO, SILENT, ServerThread
+from tests.remoting.tls_world import Certificates
+
+LIMIT = 30.0
+PUSH = 77
+
+
+@pytest.fixture
+def server() -> Iterator[ServerThread]:
+    running = ServerThread()
+    yield running
+    running.close()
+
+
+def with_client(work: Callable[[AsyncRemotingClient], Coroutine[Any, Any, Any]], **settings: Any) -> Any:
+    async def run() -> Any:
+        client = AsyncRemotingClient(**settings)
+        try:
+            async with asyncio.timeout(LIMIT):
+                return await work(client)
+        finally:
+            await client.close()
+            assert asyncio.all_tasks() == {asyncio.current_task()}, "tasks are left"
+
+    return asyncio.run(run())
+
+
+def request(code: int = ECHO, body: bytes = b"", **ext: str) -> RemotingCommand:
+    return RemotingCommand.request(code, ext, body)
+
+
+def test_each_answer_finds_its_request(server: ServerThread) -> None:
+    async def work(client: AsyncRemotingClient) -> None:
+        bodies = [b"%d" % at * (1 if at % 3 else 50_000) for at in range(60)]
+        answers = await asyncio.gather(*(client.invoke(server.address, request(body=body)) for body in bodies))
+        assert [bytes(answer.body) for answer in answers] == bodies
+        assert client.is_connected(server.address)
+        assert len(server.server.channels) == 1  # all who asked at first waited for one connection
+
+    with_client(work)
+
+
+def test_no_answer_in_time(server: ServerThread) -> None:
+    async def work(client: AsyncRemotingClient) -> None:
+        with pytest.raises(RemotingTimeoutError, match=rf"{server.address} did not answer request code {SILENT} in 0"):
+            await client.invoke(server.address, request(SILENT), 0.05)
+        assert (await client.invoke(server.address, request(body=b"on"))).body == b"on"
+        assert [len(one.session) for one in client._connections.values()] == [0]
+
+    with_client(work)
+
+
+def test_a_future_that_is_cancelled_is_forgotten(server: ServerThread) -> None:
+    async def work(client: AsyncRemotingClient) -> None:
+        answer = await client.ask(server.address, request(SILENT), LIMIT)
+        answer.cancel()
+        await asyncio.sleep(0)
+        assert [len(one.session) for one in client._connections.values()] == [0]
+
+    with_client(work)
+
+
+def test_a_lost_connection_fails_all_and_the_next_request_makes_another(server: ServerThread) -> None:
+    async def work(client: AsyncRemotingClient) -> None:
+        waiting = [await client.ask(server.address, request(SILENT), LIMIT) for _ in range(3)]
+        await client.invoke(server.address, request())
+        server.run(lambda: [channel.close() for channel in list(server.server.channels)])
+        for answer in waiting:
+            with pytest.raises(RemotingConnectError, match="was lost: it was closed by the peer"):
+                await answer
+        assert (await client.invoke(server.address, request(body=b"again"))).body == b"again"
+
+    made: list[str] = []
+    with_client(work, on_connect=made.append)
+    assert made == [server.address] * 2
+
+
+def test_nobody_listens() -> None:
+    free = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+    free.close()
+
+    async def work(client: AsyncRemotingClient) -> None:
+        results = await asyncio.gather(
+            *(client.invoke(address, request()) for _ in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(error, RemotingConnectError) and address in str(error) for error in results)
+
+    with_client(work)
+
+
+def test_a_server_that_does_not_read() -> None:
+    """What waits for it is bounded."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        async def work(client: AsyncRemotingClient) -> None:
+            asked: list[asyncio.Future[RemotingCommand]] = []
+
+            async def fill() -> None:
+                for _ in range(200):
+                    asked.append(await client.ask(address, request(body=b"x" * 1_000_000), LIMIT))
+                    await asyncio.sleep(0)
+
+            with pytest.raises(RemotingTooMuchRequestError, match="has not read"):
+                await fill()
+            assert len(asked) < 50
+            for answer in asked:
+                answer.cancel()
+
+        with_client(work, high_water=2_000_000)
+
+
+def test_an_invalid_frame_ends_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        async def work(client: AsyncRemotingClient) -> None:
+            answer = asyncio.create_task(client.invoke(address, request()))
+            peer = await asyncio.to_thread(lambda: listening.accept()[0])
+            with peer:
+                peer.sendall(b"\xff" * 64)
+                with pytest.raises(RemotingConnectError, match="invalid frame"):
+                    await answer
+
+        with_client(work)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_a_server_asks(later: bool) -> None:
+    answered: list[RemotingCommand] = []
+
+    def ask_back(channel: Channel, command: RemotingCommand) -> RemotingCommand | None:
+        asked = channel.invoke(RemotingCommand.request(PUSH, {"who": "you"}), LIMIT)
+
+        def done(future: asyncio.Future[RemotingCommand]) -> None:
+            answered.append(future.result())
+            channel.write(RemotingCommand.response(command))
+
+        asked.add_done_callback(done)
+        return None
+
+    def on_push(address: str, command: RemotingCommand) -> Any:
+        assert (address, command.ext_fields) == (server.address, {"who": "you"})
+        answer = RemotingCommand.response(command, body=b"me")
+        if not later:
+            return answer
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_result, answer)
+        return future
+
+    server = ServerThread({9: ask_back})
+    try:
+        with_client(lambda client: client.invoke(server.address, request(9), LIMIT), on_push=on_push)
+    finally:
+        server.close()
+    assert [bytes(one.body) for one in answered] == [b"me"]
+
+
+def test_requests_are_signed(server: ServerThread) -> None:
+    credentials = Credentials("some-key", "s0me-s3cr3t")
+    with_client(lambda client: client.invoke(server.address, request(body=b"x", a="b")), credentials=credentials)
+    (seen,) = server.requests
+    assert seen.ext_fields[ACCESS_KEY] == "some-key"
+    assert is_signed_by(seen, SecretKey("s0me-s3cr3t"))
+
+
+def test_tls(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    server = ServerThread(tls=certificates.server_tls(mode=TlsMode.ENFORCING))
+    try:
+
+        async def echo(client: AsyncRemotingClient) -> bytes:
+            return bytes((await client.invoke(server.address, request(body=b"x" * 100_000), LIMIT)).body)
+
+        assert with_client(echo, tls=certificates.of_client()) == b"x" * 100_000
+        stranger = certificates.of_client(trust=certificates.stranger.certificate)
+        with pytest.raises(RemotingError, match=f"No TLS connection to {server.address}"):
+            with_client(echo, tls=stranger)
+        with pytest.raises(RemotingConnectError):
+            with_client(echo)
+    finally:
+        server.close()
