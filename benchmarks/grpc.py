@@ -23,7 +23,7 @@ IDLE = 5.0  # seconds
 
 @benchmark("grpc.send", "grpc.send.100", unit="messages/s", ceiling="an empty grpc.aio handler")
 def sends(lab: Lab, messages: str) -> Pair:
-    """32 clients, each with one request under way: of one message, or of 100."""
+    """32 clients, each with one request in flight: of one message, or of 100."""
     count = int(messages) if messages.isdigit() else 1
     topic = lab.topic(f"grpc-send-{count}")
     served, _pid = lab.proxy(lab.cluster)

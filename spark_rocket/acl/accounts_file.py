@@ -101,7 +101,7 @@ def warn_if_open(path: Path) -> None:
     """Log a warning if every user can read or change the file: its secrets are plain text."""
     try:
         mode = path.stat().st_mode
-    except OSError:  # it was read a moment ago; a file that is gone is reported by whoever reads it next
+    except OSError:  # it was read a moment ago; the next read reports a missing file
         return
     can = [verb for bit, verb in ((stat.S_IROTH, "read"), (stat.S_IWOTH, "change")) if mode & bit]
     if can:

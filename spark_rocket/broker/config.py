@@ -453,7 +453,7 @@ class BrokerConfig:
 
 
 def shown_text(properties_text: str) -> str:
-    """Properties text on one line, without what may be a secret. ConfigError for what is no properties text."""
+    """Properties text on one line, without what may be a secret. ConfigError for invalid text."""
     entries = [_shown(name, text) for name, text, _ in parse_properties(properties_text, "update")]
     return " ".join(f"{name}={text}" for name, text in entries)
 

@@ -38,7 +38,7 @@ from spark_rocket.console.trouble import Refused, describe
 
 STATIC = Path(__file__).parent / "static"
 MOST_LOGINS = 16  # waiting
-MOST_LOGIN_BODY = 4 << 10  # bytes: of whoever it may be
+MOST_LOGIN_BODY = 4 << 10  # bytes, read before authentication
 
 
 class _Static(StaticFiles):

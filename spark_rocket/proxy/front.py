@@ -25,7 +25,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.limits import GrpcLimits
 from spark_rocket.proxy.proxy_protocol import (
     BAD,
@@ -38,8 +37,9 @@ from spark_rocket.proxy.proxy_protocol import (
     classify,
     host_of,
 )
-from spark_rocket.remoting.address import format_address, format_peer
+from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.descriptors import leaves_reserve
+from spark_rocket.remoting.listening import bind, cannot_listen
 from spark_rocket.remoting.tls import TlsMode
 from spark_rocket.remoting.tls_contexts import ServerTls
 from spark_rocket.remoting.tls_problems import Lines, problem_of
@@ -51,6 +51,7 @@ _MAX_ACCEPTS = 64  # of one turn of the loop
 _PEEK_AGAIN_S = 0.02
 _NO_SOCKETS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 NAME = "gRPC endpoint"
+_PORT_OPTIONS = " with --grpc-port"
 
 
 @dataclass(slots=True)
@@ -103,46 +104,16 @@ class Front:
 
     async def bind(self) -> None:
         """Take the address; connections queue. ConfigError when it is in use or not of this machine."""
-        self._loop = loop = asyncio.get_running_loop()
-        sock: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+        sock = await bind(self._host, self.port, NAME, _PORT_OPTIONS, reuse_port=self._reuse_port)
         try:
-            found = await loop.getaddrinfo(
-                self._host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-            family, _, _, _, address = found[0]  # one socket, so that port 0 means one port
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._reuse_port:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
             sock.listen(_BACKLOG)
-        except OSError as error:
-            if sock is not None:
-                sock.close()
-            taken = error.errno == errno.EADDRINUSE
-            raise ConfigError(
-                f"The gRPC endpoint cannot listen on {format_address(self._host, self.port)}: "
-                f"{'the port is in use' if taken else error.strerror or error}.",
-                remedy="Stop what listens there, or choose another port with --grpc-port (0 takes a free one)."
-                if taken
-                else "Give a host that is an address of this machine, for example 127.0.0.1 or 0.0.0.0.",
-            ) from error
+        except OSError as error:  # another socket of the same address listens
+            sock.close()
+            raise cannot_listen(self._host, self.port, error, NAME, _PORT_OPTIONS) from error
         sock.setblocking(False)
         self._socket = sock
         self.port = sock.getsockname()[1]
-
-    def when_called(self, action: Callable[[], None]) -> None:
-        """Call ``action``, once, when the first connection waits."""
-        listening = self._socket
-        assert listening is not None
-
-        def called() -> None:
-            self._loop.remove_reader(listening)
-            action()
-
-        self._loop.add_reader(listening, called)
 
     def accept(self) -> None:
         """Accept connections from now on."""

@@ -157,7 +157,7 @@ class QueryMessageProcessor:
 
 
 def _filter_data(group: str, topic: str, subscription: SubscriptionData | None) -> str:
-    """What Apache's broker keeps of a group's filter, as its JSON library writes it; nothing of a filter by tags."""
+    """What Apache's broker keeps of a group's filter, as its JSON library writes it; "null" for a filter by tags."""
     if subscription is None:
         return f"{group}@{topic} is not online!"
     if subscription.expression_type == TYPE_TAG:
