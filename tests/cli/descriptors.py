@@ -1,15 +1,43 @@
-"""Descriptors that a test watches: those that are open, and some of its own that nobody else may close."""
+"""Descriptors that a test watches: pipes that must be closed, and some of its own that nobody else may close."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 
-def open_descriptors() -> set[int]:
-    """The numbers of what this process has open now."""
+
+def open_files() -> set[tuple[int, int]]:
+    """Device and inode of what this process has open now."""
     listing = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
-    return {int(path.name) for path in list(listing.iterdir()) if _is_open(int(path.name))}
+    found = set()
+    for path in list(listing.iterdir()):
+        with contextlib.suppress(OSError):  # closed meanwhile, or that of the listing itself
+            found.add(_identity(int(path.name)))
+    return found
+
+
+@contextlib.contextmanager
+def closes_its_pipes() -> Iterator[None]:
+    """AssertionError if a pipe that this thread makes meanwhile is open at the end. Other threads may open anything."""
+    made: set[tuple[int, int]] = set()
+    thread, pipe = threading.get_ident(), os.pipe
+
+    def recorded() -> tuple[int, int]:
+        ends = pipe()
+        if threading.get_ident() == thread:
+            made.update(map(_identity, ends))
+        return ends
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "pipe", recorded)
+        yield
+    assert made
+    assert not made & open_files()
 
 
 def _is_open(number: int) -> bool:

@@ -18,7 +18,7 @@ from spark_rocket.cli.child_process import ChildProcess
 from spark_rocket.cli.child_server import End, keep_running
 from spark_rocket.remoting.server import run
 from spark_rocket.testing.processes import ServerProcess
-from tests.cli.descriptors import Opened, open_descriptors
+from tests.cli.descriptors import Opened, closes_its_pipes
 
 
 def test_a_child_reports_and_ends_with_its_lifeline(tmp_path: Path) -> None:
@@ -40,10 +40,8 @@ def test_a_child_reports_and_ends_with_its_lifeline(tmp_path: Path) -> None:
 
 
 def run_and_leave_nothing_open(main: Coroutine[Any, Any, None]) -> None:
-    run(asyncio.sleep(0))  # libuv's own descriptors, once in a process
-    before = open_descriptors()
-    run(main)
-    assert open_descriptors() == before
+    with closes_its_pipes():
+        run(main)
 
 
 def test_a_child_that_ends_before_it_is_up() -> None:
@@ -154,9 +152,12 @@ def test_a_server_of_a_test_cluster_can_be_stopped_twice(tmp_path: Path) -> None
     opened.check()
 
 
-def test_descriptors_are_listed() -> None:
-    before = open_descriptors()
-    reading, writing = os.pipe()
-    assert open_descriptors() == before | {reading, writing}
-    os.close(reading)
-    os.close(writing)
+def test_a_pipe_that_stays_open_is_found() -> None:
+    ends: tuple[int, ...] = ()
+    with pytest.raises(AssertionError), closes_its_pipes():
+        ends = os.pipe()
+    for end in ends:
+        os.close(end)
+    with closes_its_pipes():
+        for end in os.pipe():
+            os.close(end)
